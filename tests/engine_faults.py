@@ -32,13 +32,7 @@ DATA = client_data(8)
 
 def core_reports(data, **context):
     """The same clients' reports made by the core alone."""
-    score = robfcp.LAC()
-    return [
-        robfcp.Report.from_scores(
-            name, score(p, y), score=score, labels=y, classes=p.shape[1], **context
-        )
-        for name, (p, y) in data.items()
-    ]
+    return [robfcp.Report.of(name, p, y, **context) for name, (p, y) in data.items()]
 
 
 def told(found):

@@ -169,12 +169,13 @@ def test_a_site_sets_its_own_privacy_and_no_server_can_ask_for_more(engine, tmp_
 
 
 def test_a_site_says_how_small_the_cells_are_that_it_shows(engine, tmp_path):
-    rules = {"pooled": True}, {"least": 15}, {"bins-per-sample": 0.1}
+    kept = {"pooled": False}
+    rules = {"pooled": True}, kept | {"least": 15}, {"fine": True}, kept, kept
     configs = {f"site-{k}": rule for k, rule in enumerate(rules, 1)}
     data = client_data(6, n_samples=40)
     found, _, _ = engine.play(tmp_path, data=data, configs=configs, grid="uniform:16", liars=0)
-    assert [fault.client for fault in found.faulty] == ["site-3"]
-    assert any("1 site keeps its class back" in note for note in found.remarks)
+    assert any("2 sites keep their class back" in note for note in found.remarks)
+    assert found.federation.in_fives.tolist() == [True, True, True, False, True, True]
     strata = found.federation.strata
     merged = strata.sizes[:, list(strata.labels).index("(other)")]
     assert [found.federation.ids[k] for k in strata.rows[merged > 0]] == ["site-2"]

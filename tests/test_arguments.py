@@ -130,8 +130,8 @@ def test_logits_that_are_none_are_refused(logits, message):
 def test_tensors_go_from_outputs_to_sets():
     p, y = outputs(0, 600)
     given, truth = Tensor(p), Tensor(y, "torch.int64", grad=False)
-    sent = [robfcp.Report.of(f"s{k}", given, truth) for k in range(6)]
-    assert sent == [robfcp.Report.of(f"s{k}", p, y) for k in range(6)]
+    sent = [robfcp.Report.of(f"s{k}", given, truth, fine=True) for k in range(6)]
+    assert sent == [robfcp.Report.of(f"s{k}", p, y, fine=True) for k in range(6)]
     calibration = robfcp.calibrate(sent, defence="none")
     np.testing.assert_array_equal(calibration.predict_set(given), calibration.predict_set(p))
     assert calibration.check(given, truth).overall == calibration.check(p, y).overall

@@ -25,7 +25,7 @@ def site(name: str, seed: int, *, n: int = 300, mix=(0.5, 0.3, 0.2), change=None
     probabilities = softmax(logits, axis=1)
     if change is not None:
         probabilities, labels = change(probabilities, labels)
-    return Report.of(name, probabilities, labels, classes=CLASSES)
+    return Report.of(name, probabilities, labels, classes=CLASSES, fine=True)
 
 
 HONEST = [site(f"s{k:02d}", k) for k in range(11)]

@@ -27,7 +27,7 @@ GRID = robfcp.Grid.uniform(20)
 
 def monitor(path=None):
     """A monitor that keeps a bag of scores too, going on with a state file if there is one."""
-    own = robfcp.Report.of("site-3", *outputs(0, 200), by_class=False, grid=GRID)
+    own = robfcp.Report.of("site-3", *outputs(0, 200), by_class=False, grid=GRID, fine=True)
     federation = robfcp.Federation.from_counts([[50] * 20] * 9, GRID, score=LAC)
     calibration = robfcp.calibrate(federation, defence="none")
     return robfcp.Monitor(calibration, floor=0.9, report=own, seed=1, path=path)
@@ -42,7 +42,7 @@ def looked():
 
 
 def letter():
-    sites = [robfcp.Report.of(f"s{k}", *outputs(k)) for k in range(11)]
+    sites = [robfcp.Report.of(f"s{k}", *outputs(k), fine=True) for k in range(11)]
     return robfcp.calibrate(sites, defence=robfcp.Consensus(at_most=2)).letter("s3")
 
 
@@ -55,7 +55,7 @@ def chain():
 
 PRIVATE = robfcp.Report("a", [20] * 10, robfcp.Grid.uniform(10), LAC, n_samples=200,
                         privacy=Privacy(1.0))  # fmt: skip
-SPLIT = robfcp.Report.of("a", *outputs(0, 6), grid=robfcp.Grid.uniform(10))
+SPLIT = robfcp.Report.of("a", *outputs(0, 6), grid=robfcp.Grid.uniform(10), fine=True)
 PLAIN = reports_of(beta_scores(0, 6, 50), round="7", model="abc")
 BY_CLASS = robfcp.calibrate([robfcp.Report.of(f"s{k}", *outputs(k)) for k in range(4)], by="class")
 LEDGER = {"schema": 1, "kind": "privacy-ledger", "dataset": None, "releases": []}

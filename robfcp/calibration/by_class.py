@@ -31,7 +31,8 @@ def strata_of(federation: Federation, by: str | None) -> Stratified:
     found = federation.strata
     if found is None:
         raise RobfcpError(
-            f"by: most reports keep no counts by {by or 'class'}; make them with labels, not pooled"
+            f"by: the reports keep no counts by {by or 'class'}; make them with --by-class or "
+            "--group (by_class=True, groups=)"
         )
     if by is not None and found.by != by:
         raise RobfcpError(f"by: the reports keep counts by {found.by}, not by {by}; use that")

@@ -297,8 +297,8 @@ def _public_remarks(
     promise: Promise | None,
     confidence: float,
 ) -> list[str]:
-    """How private the reports are, what the promise adds, how many report no classes where others
-    do, and that a cluster's promise is not a class's."""
+    """How private or rounded the reports are, what the promise adds, how many report no classes
+    where others do, and that a cluster's promise is not a class's."""
     found, strata = [], federation.strata
     stated = [privacy for privacy in federation.privacy if privacy is not None]
     if stated:
@@ -306,6 +306,11 @@ def _public_remarks(
         often = "each" if len(set(stated)) == 1 else "at least"
         number = f"{len(stated)} of {federation.n_clients} reports"
         found.append(f"{number} are private, {often} {weakest.statement}.")
+    if rounded := int(federation.in_fives.sum()):
+        found.append(
+            f"{rounded} of {federation.n_clients} reports show no cell of fewer than five samples: "
+            "scores are moved up for it, so that sets are rather too large than too small"
+        )
     if promise is not None:
         found += promise.remarks(federation, confidence)
     if strata is not None and len(strata.rows) < federation.n_clients:

@@ -7,6 +7,7 @@ import io
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -117,7 +118,7 @@ def report(
     ledger: Annotated[Path | None, private("Record of what was spent.")] = None,
     dataset: Annotated[str | None, private("The data's name in the ledger.")] = None,
     least: Annotated[int, private("Merge classes with fewer samples into '(other)'.", min=1)] = 1,
-    bins_per_sample: Annotated[float | None, private("Refuse a finer grid than this.")] = None,
+    fine: Annotated[bool, private("Cells of fewer than five, too.", "--fine")] = False,
     groups: Annotated[str | None, expert("All groups there are, as a,b,c.")] = None,
     set_sizes: Annotated[bool, expert("Tell the size of sets too; not private.")] = False,
     risk: Annotated[str | None, expert("A loss, not scores", among=Risk.multilabel)] = None,
@@ -161,23 +162,20 @@ def report(
             names = None if groups is None else [name.strip() for name in groups.split(",")]
         context: Any = {"round": told.round, "model": told.model, "privacy": privacy}
         sample = client, outputs.predictions, cast(NDArray[Any], outputs.targets)
+        if risk is None:
+            context |= {
+                "score": rule,
+                "classes": names,
+                "groups": None if group is None else outputs.columns[group],
+                "by_class": by_class,
+                "set_sizes": set_sizes,
+                "rng": console.seed_of(seed, "report", client),
+                "least": least,
+            }
+        make = Report.of if risk is None else partial(Report.from_multilabel, risk=risk)
         try:
-            if risk is not None:
-                made = Report.from_multilabel(*sample, edges, risk=risk, **context)
-            else:
-                made = Report.of(
-                    *sample,
-                    score=rule,
-                    classes=names,
-                    groups=None if group is None else outputs.columns[group],
-                    by_class=by_class,
-                    set_sizes=set_sizes,
-                    rng=np.random.default_rng(console.seed_of(seed, "report", client)),
-                    grid=edges,
-                    least=least,
-                    bins_per_sample=bins_per_sample,
-                    **context,
-                )
+            made = make(*sample, grid=edges, fine=fine, **context)
+            exact = made if privacy else make(*sample, grid=edges, fine=True, **context)
         except RobfcpError as error:
             raise RobfcpError(f"{data}: {error}") from error
         if privacy is not None and ledger is not None:  # what is not written is not paid for
@@ -188,11 +186,25 @@ def report(
     printer.line("\n".join(outputs.notes))
     if made.strata is not None:
         printer.line(f"Counts by {made.strata.by} are kept; --pooled withholds them.")
-    elif by_class is False:
-        printer.line("Labels are withheld: no thresholds by class, no comparison class by class.")
+    elif by_class is False or exact.strata is not None:
+        few = "" if by_class is False else " (fewer than 50 samples a class; --by-class keeps them)"
+        printer.line(f"Labels are withheld{few}: no thresholds by class, no comparison by class.")
     if privacy is not None:
         printer.line(f"The report is {privacy.statement}.")
+    elif made.thin:
+        printer.line(
+            f"{made.thin} cells hold fewer than five samples: a reader sees "
+            f"{'scores' if made.strata is None else 'labels and scores'} of single ones."
+        )
+    else:
+        shown, true = (np.cumsum(one.counts) / one.counts.sum() for one in (made, exact))
+        at = [int(np.searchsorted(side, 0.9)) for side in (shown, true)]
+        printer.line(
+            "No cell holds fewer than five samples: nobody sees single ones. The price: what holds "
+            f"90% by its counts holds {true[at[0]]:.0%} of them; with --fine {true[at[1]]:.0%}."
+        )
     said = {"client": client, "n_samples": made.n_samples, "grid": made.grid.digest}
+    said["thin_cells"] = made.thin
     said |= {"score": rule.name} if risk is None else {"risk": risk}
     printer.json({**said, "output": str(output), "privacy": privacy})
 
@@ -414,18 +426,13 @@ def _predicted(
     figures["singletons"] = metrics.singleton_share(sets)
     if non_empty:
         figures["filled"] = metrics.empty_share(at_level(watched.predict_set(p, rng, **how)))
-    return sets, figures, sets_as_csv(sets, ids, class_names(calibration))
-
-
-def class_names(calibration: Calibration) -> tuple[str, ...]:
-    """The names of a calibration's classes; none where it knows only their number."""
-    return calibration.classes if isinstance(calibration.classes, tuple) else ()
+    return sets, figures, sets_as_csv(sets, ids, outputs.names)
 
 
 def sets_as_csv(sets: NDArray[np.bool_], ids: Sequence[str], names: tuple[str, ...] = ()) -> str:
     """One line a sample: its id, its set in words, how many labels that are, and a column a class.
 
-    Classes are called by name where the calibration knows them, by number where it does not.
+    Classes are called by name where they have one, else by number.
     """
     shown = names or tuple(map(str, range(sets.shape[1])))
     heads = [f"class {name}" if name in _OWN else name for name in shown]

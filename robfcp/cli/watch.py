@@ -15,7 +15,7 @@ from robfcp.calibration import checking
 from robfcp.cli import console
 from robfcp.cli.console import Printer, agreed, basic, expert
 from robfcp.cli.input_tables import REPORTS, TABLES, FileReading, expanded
-from robfcp.cli.site import ThresholdOptions, class_names, read_for, say_verdict
+from robfcp.cli.site import ThresholdOptions, read_for, say_verdict
 from robfcp.errors import QuorumError, RobfcpError
 from robfcp.federation import report_files
 from robfcp.files import read_limited
@@ -60,9 +60,8 @@ def check(
             confidence=confidence,
             rng=np.random.default_rng(console.seed_of(seed, "check")),
         )
-        names = class_names(loaded)
-        if names:
-            called = (replace(part, name=names[int(part.name)]) for part in found.classes)
+        if outputs.names:
+            called = (replace(part, name=outputs.names[int(part.name)]) for part in found.classes)
             found = replace(found, classes=tuple(called))
         said = {**asdict(found), "coverage": found.overall.coverage, "line": found.line}
         for name in ("classes", "groups"):

@@ -52,10 +52,12 @@ STARTS, FOLLOWED, STEPS = 8, 3, 8  # of the search for majorities
 DRAWN = 256  # of many sites, whose quantiles choose the bins and among whom majorities are sought
 EXACT = 256  # sites whose chances are computed one by one; of more, on a fine grid
 CELLS = 2**16  # of a block of sites worked on together
+SPREADS = 2  # times that counts in fives are spread as all are
 MOST_CELLS = 2**28  # of a table by class; beyond it classes are pooled
 
 Indices = NDArray[np.intp]
 Array = NDArray[np.float64]
+Whole = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 
 
@@ -64,7 +66,7 @@ class Sites:
     """(K, C, B) counts of K sites on a few bins, copies merged; `owner` tells each client's site.
 
     `scale` brings them to their `sizes`, at most CAP times the median; `noise` (K, B) is the
-    variance of privacy noise.
+    variance of privacy noise. `withheld`: whether the last class is of those who keep theirs back.
     """
 
     counts: NDArray[np.integer]
@@ -73,6 +75,7 @@ class Sites:
     noise: Array | None
     owner: Indices
     ends: Indices
+    withheld: bool = False
 
     @property
     def n(self) -> int:
@@ -103,13 +106,13 @@ class Sites:
         """The same without classes; itself where it has none."""
         if self.counts.shape[1] == 1:
             return self
-        return replace(self, counts=self.counts.sum(axis=1, keepdims=True))
+        return replace(self, counts=self.counts.sum(axis=1, keepdims=True), withheld=False)
 
     def some(self, chosen: Indices) -> Sites:
         """Of the chosen alone."""
         parts = self.counts[chosen], self.scale[chosen], self.sizes[chosen]
         noise = None if self.noise is None else self.noise[chosen]
-        return Sites(*parts, noise, np.arange(len(chosen)), self.ends)
+        return Sites(*parts, noise, np.arange(len(chosen)), self.ends, self.withheld)
 
     def blocks(self) -> Iterator[slice]:
         """Slices of sites that fit into memory together."""
@@ -126,10 +129,14 @@ def sites_of(federation: Federation, copies: Sequence[Copies], few: Indices) -> 
     """The table of a round, its bins ending at the medians of some sites' own quantiles.
 
     By class where reports keep exact classes; sites that keep theirs back while others do not
-    are a class of their own. Copies are one site with their mean counts.
+    are one more, with all classes together as its reference. Copies are one site with their mean
+    counts.
     """
     ends = _ends(federation, few)
-    counts = np.maximum(_counts(federation, ends), 0)
+    counts, strata = np.maximum(_counts(federation, ends), 0), federation.exact_strata
+    withheld = strata is not None and counts.shape[1] > strata.n_strata
+    if federation.in_fives.any():
+        counts = spread(federation, ends, counts, withheld)
     place = {client: k for k, client in enumerate(federation.ids)} if copies else {}
     first = np.arange(federation.n_clients)
     for group in copies:
@@ -144,7 +151,7 @@ def sites_of(federation: Federation, copies: Sequence[Copies], few: Indices) -> 
     if federation.variances.any():
         noise = federation.variances[kept, None] * np.diff(ends, prepend=-1)
     sums = np.maximum(counts.sum(axis=(1, 2), dtype=np.int64), 1)
-    return Sites(counts, sizes / sums, sizes, noise, owner, ends)
+    return Sites(counts, sizes / sums, sizes, noise, owner, ends, withheld)
 
 
 def _ends(federation: Federation, few: Indices) -> Indices:
@@ -179,7 +186,36 @@ def _counts(federation: Federation, ends: Indices) -> NDArray[np.integer]:
     return found
 
 
-def expected(own: Array, said: Array, total: Array) -> tuple[Array, Array, Array]:
+def spread(
+    federation: Federation, ends: Indices, counts: NDArray[np.integer], withheld: bool
+) -> NDArray[np.integer]:
+    """(K, C, B) counts, those in fives spread over the bins they may lie in as all sites' are.
+
+    What scores are moved up for makes nobody odd.
+    """
+    (rows, classes, *sides, values), known = federation.spans()
+    classes = classes if counts.shape[1] > 1 else 0 * classes
+    shape, say = counts.shape, 1 / np.maximum(federation.sizes, np.median(federation.sizes))
+    first, last = (np.searchsorted(ends, side) for side in sides)
+    place, width = (rows * shape[1] + classes) * (shape[2] + 1), shape[2] + 1
+    for _ in range(SPREADS):
+        usual = np.einsum("k,kcb->cb", say, counts) + 1e-9
+        usual[-1] = usual.sum(axis=0) if withheld else usual[-1]
+        passed = np.cumsum(usual, axis=1) - usual
+        rate = values / (passed[classes, last] + usual[classes, last] - passed[classes, first])
+        begun, ended = (
+            np.bincount(place + at, rate, shape[0] * shape[1] * width) for at in (first, last + 1)
+        )
+        rates = np.cumsum((begun - ended).reshape(*shape[:2], width), axis=2)[:, :, :-1]
+        below = np.rint(np.cumsum(rates * usual, axis=2))
+        found = np.diff(below, axis=2, prepend=0).astype(counts.dtype)
+        counts = np.where(known[:, None, None], found, counts)
+    return counts
+
+
+def expected(
+    own: Array, said: Array, total: Array, withheld: bool = False
+) -> tuple[Array, Array, Array]:
     """(k, B) expected counts E, and their variances by bin and up to each bin.
 
     With p_c the reference's shares of class c without the site itself, E_b = sum_c n_c p_cb and
@@ -187,7 +223,9 @@ def expected(own: Array, said: Array, total: Array) -> tuple[Array, Array, Array
     reference. All classes' shares are worth `a` samples of each, by how alike classes are.
     """
     labels, rest = own.sum(axis=2), total - said
-    pooled, worth = rest.sum(axis=1) + 0.5, samples_worth(total)
+    every, worth = rest.sum(axis=1), samples_worth(total)
+    rest[:, -1] = every if withheld else rest[:, -1]
+    pooled = every + 0.5
     weight = rest.sum(axis=2) + worth
     prior = worth * pooled / pooled.sum(axis=1, keepdims=True)
     shares = (rest + prior[:, None]) / weight[:, :, None]
@@ -258,7 +296,7 @@ def compared(sites: Sites, reference: Mask) -> Compared:
 def _compared(sites: Sites, say: Array, total: Array, block: slice) -> Array:
     counts, scale, size = sites.counts[block], sites.scale[block, None], sites.sizes[block, None]
     own = counts * scale[:, None]
-    means, by_bin, up_to = expected(own, counts * say[block, None, None], total)
+    means, by_bin, up_to = expected(own, counts * say[block, None, None], total, sites.withheld)
     h = own.sum(axis=1)
     noise = np.zeros((1, h.shape[1])) if sites.noise is None else sites.noise[block]
     shift, rate = 0.375 + noise, means + noise
@@ -557,7 +595,8 @@ def reasons(
     edges = federation.grid.upper[sites.ends]
     for block in sites.blocks():
         own, size = sites.counts[block] * sites.scale[block, None, None], sites.sizes[block, None]
-        means, *_ = expected(own, sites.counts[block] * say[block, None, None], total)
+        spoken = sites.counts[block] * say[block, None, None]
+        means, *_ = expected(own, spoken, total, sites.withheld)
         have, want = (np.cumsum(one, axis=1) / size for one in (own.sum(axis=1), means))
         place = np.argmax(np.abs(have - want)[:, : max(have.shape[1] - 1, 1)], axis=1)
         for row, at in enumerate(place.tolist()):

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from robfcp.arguments import a_few
 from robfcp.federation import Counts, Federation
+from robfcp.report import Strata
 
 FALSE_ALARM = 1e-3  # the chance of calling any independent samples copies
 MANY = 4000  # beyond so many different reports only equal ones are looked for
@@ -39,15 +40,16 @@ def find_copies(federation: Federation, false_alarm: float = FALSE_ALARM) -> tup
 
     Equal reports, by the chance of an equal one, and pairs by `lower_tail`, times the number of
     pairs. Whoever is close to many who are not close to each other (a mean of theirs) joins one of
-    them. Of reports that hold noise, and of very many, only equal ones are copies.
+    them. Of reports that hold noise or are in fives, and of very many, only equal ones are copies.
     """
     table = federation.table
-    codes, equal = _codes_and_chances(table, federation.grid.n_bins)
+    units = np.where(federation.in_fives, federation.unit * Strata.FEW, 1)
+    codes, equal = _codes_and_chances(table, federation.grid.n_bins, units)
     first, owner = np.unique(codes, return_index=True, return_inverse=True)[1:]
     n_pairs = max(1.0, federation.n_clients * (federation.n_clients - 1) / 2)
     noisy = np.array([law is not None and not law.never_moves for law in federation.noises])[first]
     own = np.where(noisy, 0.0, n_pairs * equal[first])
-    plain, near = np.flatnonzero(~noisy), {}
+    plain, near = np.flatnonzero(~noisy & (units[first] == 1)), {}
     if 1 < len(plain) <= MANY:
         left, right = (plain[ends] for ends in _similar(table.rows(first[plain]).dense()))
         for start in range(0, len(left), _PAIRS):
@@ -75,17 +77,19 @@ def find_copies(federation: Federation, false_alarm: float = FALSE_ALARM) -> tup
     return tuple(sorted(found, key=lambda group: group.clients))
 
 
-def _codes_and_chances(table: Counts, n_bins: int) -> tuple[NDArray[np.uint64], Array]:
+def _codes_and_chances(
+    table: Counts, n_bins: int, units: NDArray[np.int64]
+) -> tuple[NDArray[np.uint64], Array]:
     """(K,) numbers equal for equal rows, for others with chance 2^-63; P(another sample equals it).
 
-    The latter is prod_b C(2 a_b, a_b) / 4^a_b given the sums of both.
+    The latter is prod_b C(2 a_b, a_b) / 4^a_b given the sums of both, a_b in a row's units.
     """
     from scipy.special import gammaln
 
     starts, bins, values = table.entries()
     factors = np.random.default_rng(0).integers(2**63, size=n_bins).astype(np.uint64)
     factors = factors * np.uint64(2) + np.uint64(1)  # odd: products lose nothing
-    counts = np.maximum(values, 0).astype(np.float64)
+    counts = np.maximum(values, 0) / np.repeat(units, np.diff(starts))
     logs = gammaln(2 * counts + 1) - 2 * gammaln(counts + 1) - 2 * counts * np.log(2)
 
     def sums(numbers: NDArray[Any]) -> NDArray[Any]:

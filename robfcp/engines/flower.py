@@ -91,7 +91,7 @@ def add_calibration(
     attack(scores, context): what a node reports instead of its scores, for simulations.
     rules: what the site allows, as `SiteRules` has it: privacy, ledger, grid, score, pooled, ...
         A site's own node config (`epsilon`, `delta`, ..., `privacy-ledger`, `privacy-grid`,
-        `pooled`, `least`, `bins-per-sample`, `signing-key`, `letter-folder`, `monitor-folder`)
+        `pooled`, `least`, `fine`, `signing-key`, `letter-folder`, `monitor-folder`)
         goes before them. With privacy the same request is answered by the same noisy report,
         however often it comes, and questions outside the budget are not answered. What a score
         refuses counts in the top bin and every failure looks alike: let `outputs` give NaN for a

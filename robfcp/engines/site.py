@@ -25,7 +25,7 @@ from robfcp.files import make_folder, read_limited, what_is_wrong, write_atomica
 from robfcp.grid import Grid
 from robfcp.monitoring import Monitor
 from robfcp.privacy import Ledger, Privacy, grid_from_text
-from robfcp.report import Report, signing, wire
+from robfcp.report import Report, Strata, signing, wire
 from robfcp.scores import ClassificationScore, Score, base
 
 FilePath = str | os.PathLike[str]
@@ -34,7 +34,7 @@ Attack = Callable[[NDArray[np.float64]], ArrayLike]
 
 BUDGET = ("delta", "neighbours", "samples-per-patient", "rounds")  # beside epsilon
 OF_PRIVACY = ("ledger", "dataset", "grid", "score", "samples")  # rules called privacy-...
-RULES = ("pooled", "least", "bins-per-sample", "signing-key", "letter-folder", "monitor-folder")
+RULES = ("pooled", "least", "fine", "signing-key", "letter-folder", "monitor-folder")
 CODE = ("outputs", "fresh")  # the site's own functions, as module:function
 WORDS = ("epsilon", *BUDGET, *(f"privacy-{rule}" for rule in OF_PRIVACY), *RULES, *CODE)
 WORDS += ("output-folder",)  # a server's
@@ -49,8 +49,8 @@ class SiteRules:
     privacy: the noise of its reports. ledger: where it records what is spent; a private site has
     one. dataset: the name of the data the ledger speaks of. grid, score: what it reports on; any
     where None. samples: the number it states when asked, without looking at its data. pooled:
-    whether it withholds its labels. least, bins_per_sample: how small the cells are that it shows,
-    as `Report.from_scores` has it. signing_key: the private key its reports are signed with.
+    whether it withholds its labels; where None as `Report.of` does. least, fine: how small the
+    cells are that it shows, as there. signing_key: the private key its reports are signed with.
     letter_folder, monitor_folder: where it keeps letters, and what it has counted.
     """
 
@@ -60,9 +60,9 @@ class SiteRules:
     grid: Grid | None = None
     score: Score | None = None
     samples: int | None = None
-    pooled: bool = False
+    pooled: bool | None = None
     least: int = 1
-    bins_per_sample: float | None = None
+    fine: bool = False
     signing_key: FilePath | None = None
     letter_folder: FilePath | None = None
     monitor_folder: FilePath | None = None
@@ -182,8 +182,10 @@ class Site:
             scores = np.asarray(self.attack(scores), dtype=np.float64)
         by_class: dict[str, Any] = {}
         pooled = rules.pooled or rules.privacy is not None  # whose noise would be on every cell
-        if not pooled and isinstance(score, ClassificationScore):
-            classes = int(np.shape(predictions)[1])
+        classes = int(np.shape(predictions)[1]) if isinstance(score, ClassificationScore) else 0
+        if rules.pooled is None and not rules.fine:
+            pooled = pooled or len(scores) < Strata.CROWD * classes
+        if classes and not pooled:
             by_class = {"labels": targets, "classes": classes, "least": rules.least}
         return Report.from_scores(
             request.client,
@@ -193,7 +195,7 @@ class Site:
             round=request.round,
             model=request.model if self.model is None else self.model,
             privacy=rules.privacy,
-            bins_per_sample=rules.bins_per_sample,
+            fine=rules.fine,
             **by_class,
         )
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robfcp.errors import RobfcpError
-from robfcp.report import By, Names, listed, number_of
+from robfcp.report import By, Names, Strata, listed, number_of
 
 DENSE_BYTES = 2**26  # tables up to this size are kept dense: they are handled faster
 FINE_BINS = 5_000
@@ -372,6 +372,48 @@ def added(owners: Indices, cells: Whole, values: Whole, n_rows: int) -> Entries:
     sums = np.add.reduceat(values[order], firsts) if len(firsts) else values
     keys = keys[firsts]
     return np.bincount(keys >> bits, minlength=n_rows), keys & ((1 << bits) - 1), sums
+
+
+class Spans(NamedTuple):
+    """Row and stratum of entries, the lowest and highest bin they may lie in, their values."""
+
+    rows: Indices
+    strata: Whole
+    low: Whole
+    high: Whole
+    values: Whole
+
+
+def spans(table: Counts, n_bins: int, unit: int) -> tuple[Spans, Mask]:
+    """Where all entries may lie, and (K,) which rows are in fives: `Strata.in_fives`.
+
+    A sample of such a row is not below the cell before its own, and of many only five may be below
+    it. They are known by it: in every stratum all cells but the first hold a multiple of five
+    samples, that one five or more, or it is the last bin. Others may look so by chance: their
+    bounds are wider.
+    """
+    starts, cells, values = table.entries()
+    rows, least = np.repeat(np.arange(len(starts) - 1), np.diff(starts)), unit * Strata.FEW
+    strata, high = np.divmod(cells.astype(np.int64), n_bins)
+    first = (np.diff(rows, prepend=-1) != 0) | (np.diff(strata, prepend=-1) != 0)
+    fits = np.where(first, (values >= least) | (high == n_bins - 1), values % least == 0)
+    known = (np.bincount(rows, ~fits, minlength=len(starts) - 1) == 0) & (np.diff(starts) > 0)
+    low = np.where(first, 0, np.roll(high, 1))
+    loose = np.where(values < 2 * least, values, least + values % least) * known[rows]
+    found = Spans(
+        rows=np.tile(rows, 2),
+        strata=np.tile(strata, 2),
+        low=np.concatenate([high, low]),
+        high=np.tile(high, 2),
+        values=np.concatenate([values - loose, loose]).astype(np.int64),
+    )
+    return Spans(*(one[found.values != 0] for one in found)), known
+
+
+def summed(rows: Indices, cells: Whole, values: Whole, n_rows: int, n_bins: int) -> Counts:
+    """The table of entries in any order, equal cells of a row added up."""
+    found = joined([added(rows, cells, values, n_rows)])
+    return table(found.starts, found.bins, found.values, n_bins)
 
 
 def check_extent(n_clients: int, n_bins: int) -> None:

@@ -22,10 +22,13 @@ from robfcp.federation.counts import (
     Counts,
     DenseCounts,
     Portion,
+    Spans,
     SparseCounts,
     StoredCounts,
     Stratified,
     placed,
+    spans,
+    summed,
     table,
 )
 from robfcp.federation.intake import Fault, FilePath, Untrusted, take_in, verified
@@ -387,7 +390,9 @@ class Federation:
         2
         """
         if self.strata is None:
-            raise RobfcpError("by: most reports keep no counts by class; make them with labels")
+            raise RobfcpError(
+                "by: the reports keep no counts by class; make them with --by-class (by_class=True)"
+            )
         rows = self.strata.rows
         noisy = np.array([self.privacy[k] is not None for k in rows]) if self.noisy else None
         rows, counts = self.strata.stratum(number, noisy)
@@ -404,6 +409,38 @@ class Federation:
             privacy=privacy,
             sizes_known=self.sizes_known and not private,
         )
+
+    @cached_property
+    def in_fives(self) -> NDArray[np.bool_]:
+        """(K,) whose report is in fives: its samples are as high as its counts say, or lower."""
+        return self.map(lambda block: block.spans()[1])
+
+    def spans(self) -> tuple[Spans, NDArray[np.bool_]]:
+        """Where all counts may lie, and who is in fives; C is the class of reports without any."""
+        strata, known, found = self.strata, np.ones(self.n_clients, dtype=bool), []
+        tables = [(np.arange(self.n_clients), self.table, 0)]
+        if strata is not None:
+            known[strata.rows] = False
+            places = np.flatnonzero(known)
+            tables = [(places, self.table.rows(places), strata.n_strata)]
+            tables.append((strata.rows, strata.table, 0))
+        for rows, counts, number in tables:
+            part, known[rows] = spans(counts, self.grid.n_bins, self.unit)
+            found.append(part._replace(rows=rows[part.rows], strata=part.strata + number))
+        return Spans(*map(np.concatenate, zip(*found, strict=True))), known
+
+    def lowered(self) -> Federation:
+        """The same with the samples of reports in fives as low as they may lie."""
+        (rows, classes, low, _, values), _ = self.spans()
+        n_bins, strata = self.grid.n_bins, self.strata
+        pooled = summed(rows, low, values, self.n_clients, n_bins)
+        if strata is not None:
+            own = classes < strata.n_strata
+            cells, places = (classes * n_bins + low)[own], np.searchsorted(strata.rows, rows[own])
+            width = strata.n_strata * n_bins
+            by_class = summed(places, cells, values[own], len(strata.rows), width)
+            strata = replace(strata, table=by_class)
+        return replace(self, table=pooled, strata=strata)
 
     def __iter__(self) -> Iterator[Report]:
         """The reports the federation was made of."""

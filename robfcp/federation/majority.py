@@ -153,17 +153,23 @@ def same_noise(votes: Votes) -> Check:
 
 
 def common_strata(votes: Votes) -> tuple[By, Names] | None:
-    """The grouping that most of all reports have, and its names; groups join theirs.
+    """The grouping that most of the reports with any have, and its names; groups join theirs.
 
-    None where most keep none: a few reports do not make the round pay for their classes.
+    Sites without one, small ones most of all, have no say, unless their reports hold noise: a few
+    do not make the others pay for the noise on every class.
     """
     groupings = _tally(votes, lambda header: header.strata and header.strata[0])
-    if 2 * groupings.total() <= sum(votes.values()):
+    pooled = (n for one, n in votes.items() if one.strata is None and one.privacy is not None)
+    if groupings.total() <= sum(pooled):
         return None
     kinds = _tally(votes, lambda header: header.strata)
     by: By = max(groupings, key=lambda one: (groupings[one], one))
     own = {names: number for (one, names), number in kinds.items() if one == by}
     most = MAX_ROUND_CELLS // next(iter(votes)).grid.n_bins
+    if 2 * groupings.total() <= sum(votes.values()):  # a few with too many classes stop no round
+        own = {names: number for names, number in own.items() if number_of(names) <= most}
+        if not own:
+            return None
     if by == "group":
         found: set[str] = set()
         for names in sorted(map(listed, own), key=lambda one: (len(one), one)):  # few groups first
@@ -210,7 +216,7 @@ def _common_classes(own: Mapping[Names, int]) -> Names:
 def same_strata(common: tuple[By, Names] | None) -> Check:
     """A check that a report by class has the round's classes, in any order, or none at all.
 
-    Where the round has none they are not looked at, but noise on each is more than on all together.
+    Where the round has none, noise on each of them is more than on all together.
     """
     by, names = common or ("class", ())
     wanted = set(listed(names))

@@ -122,8 +122,9 @@ class ClientIntervals:
         noise, sampling = bounds.split(miss, 0.5)
         lowest, highest = bounds.each(self.edges, noise / 2)
         if federation.unit > 1:  # losses: P(mean gain <= x) <= exp(-n kl(x, its expectation))
-            share, radius = lowest / federation.masses, np.log(2 / sampling) / bounds.sizes
-            self.low, self.high = kl_lower(share, radius), 1 - kl_lower(1 - share, radius)
+            low, high = (side / federation.masses for side in (lowest, highest))
+            radius = np.log(2 / sampling) / bounds.sizes
+            self.low, self.high = kl_lower(low, radius), 1 - kl_lower(1 - high, radius)
             return
         low, high = client_intervals(lowest.T, bounds.sizes, sampling)
         if highest is not lowest:

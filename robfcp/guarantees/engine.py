@@ -182,10 +182,17 @@ class ExactCounts:
             self._rows.update(zip(missing, self._read(np.array(missing)), strict=True))
         return np.stack([self._rows[edge] for edge in wanted])
 
-    greatest = least
+    def greatest(self, edges: Edges) -> Whole:
+        """(E, K) counts up to each edge, or what they are at most: more where they are in fives."""
+        if not self.federation.in_fives.any():
+            return self.least(edges)
+        different, where = np.unique(edges, return_inverse=True)
+        return self._read(different, Federation.lowered)[where]
 
-    def _read(self, edges: Edges) -> Whole:
-        """(E, K) counts up to rising edges."""
+    def _read(self, edges: Edges, side: Callable[[Federation], Federation] | None = None) -> Whole:
+        """(E, K) counts up to rising edges, of the blocks as they are or of that side of them."""
+        if side is not None:
+            return self.federation.map(lambda block: side(block).cumulative(edges)).T
         if len(edges) == 1:
             return self.federation.map(lambda block: block.below(int(edges[0])))[None, :]
         return np.ascontiguousarray(self.federation.map(lambda block: block.cumulative(edges)).T)
@@ -193,7 +200,7 @@ class ExactCounts:
     def each(self, edges: Edges, chance: float) -> tuple[Whole, Whole]:
         """(E, K) whole counts of every client by itself, either end wrong with the chance."""
         counts = self.least(edges)
-        return counts, counts
+        return counts, self.greatest(edges) if self.federation.in_fives.any() else counts
 
     def accepted(self, edges: Edges, tail: Tail, m: int, chance: float) -> Mask:
         """(E,) where the tail is reached whoever the at most m liars are."""
@@ -298,11 +305,12 @@ class NoisyCounts(ExactCounts):
 
     def greatest(self, edges: Edges) -> Whole:
         """(E, K) the estimates in half counts, 2 n_k where a client is silent."""
-        return np.where(self._silent(edges), self.weights, super().least(edges))
+        return np.where(self._silent(edges), self.weights, super().greatest(edges))
 
-    def _read(self, edges: Edges) -> Whole:
+    def _read(self, edges: Edges, side: Callable[[Federation], Federation] | None = None) -> Whole:
         ends = np.unique(np.append(edges, self.n_edges - 1))
-        left = self.federation.map(lambda block: block.cumulative(ends)).T
+        seen = side or (lambda block: block)
+        left = self.federation.map(lambda block: seen(block).cumulative(ends)).T
         return self._estimates(left[: len(edges)], left[-1], self._masses, edges)
 
     def _estimates(self, left: Whole, sent: Whole, masses: Whole, edges: Edges) -> Whole:

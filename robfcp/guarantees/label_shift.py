@@ -93,9 +93,7 @@ class Pairs:
         counts = np.asarray(below, dtype=np.float64)
         difference, variance = self._moments(counts, sigma <= 0)
         if sigma > 0:
-            weight = self._weights
-            excess = np.maximum(np.abs(difference) - 2 * sigma * weight, 0)
-            return np.where(weight > 0, 2 * excess**2 / np.maximum(weight, 1e-12), 0.0)
+            return self._hoeffding(np.abs(difference), sigma)
         own, found = counts @ self._held.T, np.zeros(difference.shape)
         for rows in _slices(len(counts), len(counts)):
             d, v = difference[rows], variance[rows]
@@ -108,8 +106,29 @@ class Pairs:
             found[rows][here] = draws * kl_divergence(np.where(low, x, rest) / draws, mean / draws)
         return found
 
+    def _hoeffding(self, far: Floats, sigma: float) -> Floats:
+        excess = np.maximum(far - 2 * sigma * self._weights, 0)
+        return np.where(self._weights > 0, 2 * excess**2 / np.maximum(self._weights, 1e-12), 0.0)
+
+    def at_least(self, below: Whole, most: Whole, sigma: float) -> Floats:
+        """(K, K) what e is at least by Hoeffding where counts may be as many as `most`.
+
+        D is between D - R' and D + R, R_kl = sum_c n_kc n_lc / (n_kc + n_lc) (most - x)_kc / n_kc.
+        """
+        more = (most - below) / np.maximum(self.sizes, 1)
+        seen = self._seen()
+        room = np.concatenate([np.matmul(more[k, None, :], by)[:, 0] for k, by, _ in seen])
+        difference, _ = self._moments(below.astype(np.float64), False)
+        return self._hoeffding(np.maximum(difference - room.T, -difference - room), sigma)
+
     def against(
-        self, below: ArrayLike, m: int, beta: float, sigma: float, n_clients: int
+        self,
+        below: ArrayLike,
+        m: int,
+        beta: float,
+        sigma: float,
+        n_clients: int,
+        most: Whole | None = None,
     ) -> Mask | None:
         """(K, K) who speaks against whom at one edge; None where nobody of so many is dropped."""
         j = witnesses(n_clients, m)
@@ -117,6 +136,11 @@ class Pairs:
             return None
         least = least_exponent(n_clients, m, beta)
         doubtful = self.exponents(below, sigma, least) >= least
+        if most is not None:
+            counts = np.asarray(below, dtype=np.int64)
+            loose = np.asarray((most > counts).any(axis=1))
+            bounded = self.at_least(counts, most, sigma) >= least
+            doubtful = np.where(loose[:, None] | loose, bounded, doubtful)
         np.fill_diagonal(doubtful, False)
         return doubtful if (doubtful.sum(axis=1) >= m + j).any() else None
 
@@ -158,13 +182,21 @@ def pruned(against: Mask, present: Mask, m: int) -> Mask | None:
 
 @dataclass(frozen=True, eq=False)
 class ClassCounts:
-    """(E, K, C) counts at or below each edge looked at, (K, C) sizes, and the edges' numbers."""
+    """(E, K, C) counts at or below each edge looked at, (K, C) sizes, and the edges' numbers.
+
+    `most` is what the counts may be at most, where some are in fives.
+    """
 
     below: Whole
     sizes: Whole
     edges: Edges
     ids: tuple[str, ...]
     names: tuple[str, ...]
+    most: Whole | None = None
+
+    def at(self, place: int) -> tuple[Whole, Whole | None]:
+        """(K, C) the counts at one edge, and what they may be at most."""
+        return self.below[place], None if self.most is None else self.most[place]
 
 
 def class_counts(federation: Federation) -> ClassCounts:
@@ -180,19 +212,25 @@ def class_counts(federation: Federation) -> ClassCounts:
     n_bins, n_strata = strata.n_bins, strata.n_strata
     edges = fixed_edges(n_bins, MOST_CELLS // (len(strata.rows) * n_strata))
     ends = np.unique(np.arange(n_strata)[:, None] * n_bins + np.append(edges, n_bins - 1))
+
+    def up_to(table: Whole) -> Whole:
+        below = np.cumsum(table.reshape(-1, n_strata, len(edges))[whole][:, shown], axis=2)
+        return np.ascontiguousarray(below.transpose(2, 0, 1))
+
     table = strata.table.merged(ends)
     merged = table.reshape(len(strata.rows), n_strata, -1)
     shown = np.array([name != OTHER for name in strata.labels])
     whole = merged[:, ~shown].sum(axis=(1, 2)) == 0
     if not whole.any():
         raise RobfcpError("label shift: every site merged classes; make reports without --least")
-    below = np.cumsum(merged[whole][:, shown], axis=2)
+    lowered = federation.lowered().strata if federation.in_fives.any() else None
     return ClassCounts(
-        np.ascontiguousarray(below[:, :, : len(edges)].transpose(2, 0, 1)),
-        below[:, :, -1],
+        up_to(table),
+        merged[whole][:, shown].sum(axis=2),
         edges,
         tuple(federation.ids[k] for k in strata.rows[whole]),
         tuple(name for name in strata.labels if name != OTHER),
+        None if lowered is None else up_to(lowered.table.merged(ends)),
     )
 
 
@@ -240,8 +278,8 @@ def walks_down(
     m, beta = check_budget(m, present), PRUNING_SHARE * engine.check_delta(delta)
     found, going = [Walk()] * len(without), list(range(len(without)))
     for place in range(len(counts.edges) - 1, -1, -1):
-        below = counts.below[place]
-        against = pairs.against(below, m, beta, sigma, present) if going else None
+        below, most = counts.at(place)
+        against = pairs.against(below, m, beta, sigma, present, most) if going else None
         for walk in going.copy():
             site, others = without[walk], np.arange(n_clients) != without[walk]
             kept = others if against is None else pruned(against, others, m)

@@ -21,6 +21,7 @@ from robfcp.calibration.checking import firm_floor, level_of, limits_of, share_o
 from robfcp.calibration.file_format import FilePath, SealedFile, digest_of
 from robfcp.calibration.local_threshold import STRANGER, Localised, LocalThreshold, own_floor
 from robfcp.errors import ReportError, RobfcpError
+from robfcp.federation import Federation
 from robfcp.files import locked, read_limited, write_atomically
 from robfcp.grid import Grid
 from robfcp.report import Report, signing, wire
@@ -126,6 +127,9 @@ class Bag(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if report.privacy is not None:
             words = "privacy: the report holds noise; keep an exact one at the site and pass that"
             raise RobfcpError(f"{report.client}: {words}")
+        if Federation.from_reports([report]).in_fives.any():
+            words = "drift cannot be told by cells of five; pass a report made with --fine"
+            raise RobfcpError(f"{report.client}: {words}, which stays at the site")
         made = {"grid": report.grid.digest, "score": report.score, "model": report.model}
         summary = calibration.summary
         for name, asked in zip(made, (summary.grid, calibration.score, summary.model), strict=True):

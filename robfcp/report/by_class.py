@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -17,6 +17,7 @@ from robfcp.grid import Grid
 By = Literal["class", "group"]
 Names = tuple[str, ...] | int
 MAX_STRATA = 20_000
+BLUR = 10  # bins: to so many of them the highest cell is shown
 DENSE = 16  # cells a sample up to which a full table is faster than sorting
 MAX_COUNT = 2**40  # of one cell; sums stay exact
 OTHER = "(other)"  # where a site merges what is too thin to be shown
@@ -47,6 +48,9 @@ class Strata:
     cells: Whole
     counts: Whole
     n_bins: int
+
+    FEW: ClassVar[int] = 5  # samples that a cell has at least, unless a report is fine
+    CROWD: ClassVar[int] = 50  # samples a class from which on these are kept unless told
 
     def __post_init__(self) -> None:
         if self.by not in get_args(By):
@@ -133,6 +137,32 @@ class Strata:
         cells, counts = np.unique(cell.astype(small), return_counts=True)
         return Strata(by, stated, cells.astype(np.int64), counts, n_bins)
 
+    def in_fives(self, unit: int = 1) -> Strata:
+        """The same with five samples or more (of `unit` counts each) in every cell.
+
+        The counts A above an edge become 5 ceil(A / 5), and each cell is moved up to the middle
+        between its own highest and the next score, the highest to a tenth edge; fewer than five
+        of a stratum to the last bin. Scores only rise: no count up to an edge exceeds the true one,
+        so no threshold falls and every bound from below stays true, whatever the scores are. Nor
+        does a sample lie below the cell before its own, and of ten or more, which keep their bin,
+        only five and what exceeds a multiple of five do: bounds from above are known too.
+        """
+        n_bins, least, sizes = self.n_bins, self.FEW * unit, self.sizes
+        before = np.cumsum(sizes) - sizes
+        owner, bins = np.divmod(self.cells, n_bins)
+        ends = np.append(owner[1:] != owner[:-1], True)
+        true = np.cumsum(self.counts) - before[owner]
+        shown = sizes[owner] + (true - sizes[owner]) // least * least
+        shown = np.where((shown < least) & ~ends, 0, shown)
+        step = np.diff(shown + before[owner], prepend=0)
+        top = np.where(sizes[owner] < least, n_bins, (bins // BLUR + 1) * BLUR)
+        middle = np.where(shown == true, (bins + np.append(bins[1:], 0) - 1) // 2, bins)
+        place = np.where(ends, np.minimum(top, n_bins) - 1, middle)
+        place = np.where(step >= 2 * least, bins, place)
+        kept = step > 0
+        cells = (owner * n_bins + place)[kept]
+        return Strata(self.by, self.names, cells, step[kept], n_bins)
+
     def with_thin_ones_merged(self, least: int) -> Strata:
         """The same with every stratum of fewer than `least` samples merged into one more."""
         names = listed(self.names)
@@ -141,6 +171,12 @@ class Strata:
         cells, where = np.unique(moved, return_inverse=True)
         counts = np.rint(np.bincount(where, weights=self.counts)).astype(np.int64)
         return Strata(self.by, (*names, OTHER), cells, counts, self.n_bins)
+
+
+def counts_in_fives(counts: Whole, unit: int = 1) -> Whole:
+    """The counts of all together, five samples or more in every cell: see `Strata.in_fives`."""
+    cells = np.flatnonzero(counts)
+    return Strata("class", 1, cells, counts[cells], counts.size).in_fives(unit).pooled
 
 
 def listed(names: Names) -> tuple[str, ...]:

@@ -30,7 +30,7 @@ from robfcp.grid import Grid
 from robfcp.privacy import Privacy, add_noise
 from robfcp.probabilities import ClassColumns
 from robfcp.report import wire
-from robfcp.report.by_class import Strata
+from robfcp.report.by_class import Strata, counts_in_fives, number_of
 from robfcp.report.private import (
     NOISY_RESOLUTION,
     check_patients,
@@ -234,6 +234,18 @@ class Report(
             raise self._refused("set_sizes", problem)
         return counts
 
+    @property
+    def thin(self) -> int:
+        """How many cells but the last bin's hold fewer than five samples: single ones show."""
+        if self.privacy is not None:
+            return 0
+        unit = 1 if self.risk is None else self.risk.resolution
+        bins, counts = np.arange(self.grid.n_bins), self.counts
+        if self.strata is not None:
+            bins, counts = self.strata.cells % self.grid.n_bins, self.strata.counts
+        few = (counts > 0) & (counts < unit * Strata.FEW) & (bins < self.grid.n_bins - 1)
+        return int(few.sum())
+
     @staticmethod
     def of(
         client: str,
@@ -245,11 +257,15 @@ class Report(
         groups: ArrayLike | None = None,
         by_class: bool | None = None,
         set_sizes: bool = False,
+        fine: bool = False,
         privacy: Privacy | None = None,
         rng: Rng = None,
         **options: Any,
     ) -> Report:
-        """The report of a client's predictions and their true labels, by class where there are any.
+        """The report of a client's predictions and their true labels, by class where they are many.
+
+        No cell of it holds fewer than five samples, the last bin apart, so that nobody can read off
+        single ones. Scores are moved up for that, never down: thresholds rise, promises hold.
 
         Parameters
         ----------
@@ -268,17 +284,19 @@ class Report(
         groups
             (n,) another grouping (scanner, age band, ...) in place of the classes.
         by_class
-            Whether counts are kept by class; in private reports only if told to, since noise is on
-            every cell.
+            Whether counts are kept by class: unless told from 50 samples a class on, or where they
+            are fine; in private reports only if told to, since noise is on every cell.
         set_sizes
-            Whether to tell how large sets are at every threshold; not with `privacy`.
+            Whether to tell how large sets are at every threshold, exactly; not with `privacy`.
+        fine
+            Whether every score counts in its own bin: nothing is moved, and a reader sees scores
+            of single samples, by class.
         privacy
             Adds noise to the counts (extra: privacy).
         rng
             A seed or generator, for randomised scores.
         options
-            `grid`, `least`, `bins_per_sample`, `round`, `model`, `patients` as `from_scores` takes
-            them.
+            `grid`, `least`, `round`, `model`, `patients` as `from_scores` takes them.
 
         Returns
         -------
@@ -288,20 +306,22 @@ class Report(
         Examples
         --------
         >>> import robfcp
-        >>> report = robfcp.Report.of("a", [[0.75, 0.25], [0.5, 0.5], [0.2, 0.8]], [0, 1, 1])
-        >>> report.n_samples, report.strata.sizes
-        (3, array([1, 2]))
+        >>> p, y = [[0.75, 0.25], [0.5, 0.5], [0.2, 0.8]], [0, 1, 1]
+        >>> robfcp.Report.of("a", p, y).strata is None
+        True
+        >>> robfcp.Report.of("a", p, y, fine=True).strata.sizes
+        array([1, 2])
         """
         check_client(client)
         _check_context(client, Grid.default(), score, privacy)
         classified = isinstance(score, ClassificationScore)
-        if by_class is None:
-            by_class = classified and groups is None and privacy is None
         with _named(client):
             split: dict[str, Any] = {} if groups is None else {"groups": groups, "classes": classes}
             if classified:
                 stated = classes if groups is None else None
                 probabilities, labels, known = _numbered(probabilities, labels, stated, privacy)
+                if by_class is None and groups is None and privacy is None:
+                    by_class = fine or np.size(labels) >= Strata.CROWD * number_of(known)
                 if by_class:
                     split |= {"labels": labels, "classes": known}
             elif by_class or set_sizes:
@@ -313,9 +333,8 @@ class Report(
             sizes = None
             if set_sizes and isinstance(score, ClassificationScore):
                 sizes = score.all_labels(probabilities, again)
-        return Report.from_scores(
-            client, scores, score=score, privacy=privacy, label_scores=sizes, **split, **options
-        )
+        options |= {"score": score, "privacy": privacy, "label_scores": sizes, "fine": fine}
+        return Report.from_scores(client, scores, **split, **options)
 
     @staticmethod
     def from_scores(
@@ -329,7 +348,7 @@ class Report(
         groups: ArrayLike | None = None,
         label_scores: ArrayLike | None = None,
         least: int = 1,
-        bins_per_sample: float | None = None,
+        fine: bool = True,
         round: str | None = None,
         model: str | None = None,
         privacy: Privacy | None = None,
@@ -362,9 +381,9 @@ class Report(
         least
             Classes or groups with fewer samples are merged into one more, "(other)"; not with
             `privacy`, since which ones are merged is data.
-        bins_per_sample
-            Refuses a grid with more bins a sample, which would show single scores nearly as they
-            are; noise hides them anyway.
+        fine
+            Whether every score counts in its own bin. If not, at least five samples are in every
+            cell but the last bin's, moved up for it as `Report.of` does; noise needs none of that.
         round
             The name of the round; the server may refuse others.
         model
@@ -402,11 +421,6 @@ class Report(
             n = len(values)
             if privacy is not None:
                 values = clamped(values, grid)
-            elif bins_per_sample is not None and not grid.n_bins <= bins_per_sample * n:
-                raise RobfcpError(  # also where the limit is no number
-                    f"grid: {grid.n_bins} bins for {n} samples are more than {bins_per_sample:g} a "
-                    "sample; agree on a coarser grid"
-                )
             strata = None
             if privacy is not None and least > 1:
                 raise RobfcpError(
@@ -428,6 +442,9 @@ class Report(
             if strata is not None and least > 1:
                 strata = strata.with_thin_ones_merged(least)
             counts: Any = grid.counts(values) if strata is None else None
+            if not fine and privacy is None:
+                counts = None if counts is None else counts_in_fives(counts)
+                strata = None if strata is None else strata.in_fives()
             check_patients(privacy, n, patients)
             sizes = None
             if label_scores is not None:
@@ -507,6 +524,7 @@ class Report(
         *,
         risk: str = "fnr",
         weights: ArrayLike = (),
+        fine: bool = False,
         round: str | None = None,
         model: str | None = None,
         privacy: Privacy | None = None,
@@ -526,6 +544,9 @@ class Report(
             "fnr" or "miss-rate"; "top-weighted" where there are weights.
         weights
             (C,) what a missed label counts; all alike if empty.
+        fine
+            Whether every loss falls at its own lambda. If not, falls are moved up until those of
+            at least five samples' worth are together.
         client, round, model, privacy, patients
             As `from_scores` takes them.
 
@@ -553,6 +574,8 @@ class Report(
                 probabilities, labels = clamped_multilabel(probabilities, labels)
             gains, n = kind.multilabel_falls(probabilities, labels, grid, weights)
             check_patients(privacy, n, patients)
+        if not fine and privacy is None:
+            gains = counts_in_fives(gains, kind.resolution)
         counts = add_noise(gains, privacy, kind.resolution)
         return Report(
             client, counts, grid, None, round, model, n_samples=n, privacy=privacy, risk=kind

@@ -126,7 +126,7 @@ def test_classes_held_by_few_are_named_and_curves_of_many_classes_are_short():
 @pytest.mark.parametrize(
     ("by", "reports", "promise", "words"),
     [
-        ("class", "pooled", None, "most reports keep no counts by class"),
+        ("class", "pooled", None, "the reports keep no counts by class"),
         ("group", "classes", None, "keep counts by class, not by group"),
         ("ward", "classes", None, "by: 'ward' is unknown"),
         ("class", "classes", Marginal(samples=100), "by class or group state liars, not samples"),

@@ -186,7 +186,7 @@ def test_sites_without_classes_or_with_merged_ones_are_outside_what_label_shift_
     p, y = SITES[2]
     few = np.concatenate([np.flatnonzero(y == 0)[:2], np.flatnonzero(y != 0)])
     shift, merged = robfcp.LabelShift(1, mix="uniform"), list(REPORTS)
-    merged[2] = robfcp.Report.of("site-02", p[few], y[few], classes=NAMES, least=5)
+    merged[2] = robfcp.Report.of("site-02", p[few], y[few], classes=NAMES, least=5, fine=True)
     found = robfcp.calibrate(merged, promise=robfcp.LabelShift(1))
     assert found.certificate.outside == "1 site without counts of all classes (site-02)"
     assert Letter.from_json(found.letter("site-02").to_json()).others is None

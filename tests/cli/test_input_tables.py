@@ -225,7 +225,15 @@ def federation(tmp_path_factory):
     for k in range(5):
         p, y = outputs(k)
         (folder / f"{k}.csv").write_bytes(text(frame(p, np.array(NAMES)[y])))
-        said("report", folder / f"{k}.csv", "-c", f"s{k}", "-o", folder / f"reports/{k}.json")
+        said(
+            "report",
+            folder / f"{k}.csv",
+            "-c",
+            f"s{k}",
+            "-o",
+            folder / f"reports/{k}.json",
+            "--fine",
+        )
     levels = "--coverage", "0.8", "--coverage", "0.95", "--letters", folder / "letters"
     said("calibrate", folder / "reports", *levels, "-o", folder / "new/c.json")
     return folder

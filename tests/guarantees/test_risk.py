@@ -51,7 +51,7 @@ def test_labels_and_losses_give_the_same_report_which_adds_up(classes):
     grid = robfcp.Grid.uniform(20)
     table, n = loss_table(p, y, grid.upper), len(p)
     given = Report.from_losses("a", table, grid.upper, risk="fnr")
-    for report, bins in ((Report.from_multilabel("a", p, y, grid), 20), (given, -1)):
+    for report, bins in ((Report.from_multilabel("a", p, y, grid, fine=True), 20), (given, -1)):
         unit = report.risk.resolution
         assert (report.counts.sum(), report.n_samples) == (n * unit, n)
         lost = n - np.cumsum(report.counts)[:bins] / unit
@@ -222,7 +222,7 @@ def test_weights_and_pixels_are_losses_too():
     rng = np.random.default_rng(9)
     p, y = outputs(rng, 30, classes=4)
     heavy = (10.0, 1.0, 1.0, 1.0)
-    report = Report.from_multilabel("a", p, y, weights=heavy)
+    report = Report.from_multilabel("a", p, y, weights=heavy, fine=True)
     assert report.risk.name == "top-weighted"
     lost = 30 - np.cumsum(report.counts) / report.risk.resolution
     edge = 500
@@ -230,8 +230,10 @@ def test_weights_and_pixels_are_losses_too():
     assert lost[edge] == pytest.approx(
         report.risk.multilabel_losses(sets, y, heavy).sum(), abs=0.01
     )
-    pixels = Report.from_multilabel("a", p.reshape(30, 2, 2), y.reshape(30, 2, 2), risk="miss-rate")
-    flat = Report.from_multilabel("a", p, y, risk="miss-rate")
+    pixels = Report.from_multilabel(
+        "a", p.reshape(30, 2, 2), y.reshape(30, 2, 2), risk="miss-rate", fine=True
+    )
+    flat = Report.from_multilabel("a", p, y, risk="miss-rate", fine=True)
     np.testing.assert_array_equal(pixels.counts, flat.counts)
 
 

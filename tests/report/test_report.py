@@ -1,6 +1,7 @@
 """Reports: made as stated, and what crosses the wire is checked to the last field."""
 
 import json
+from functools import partial
 
 import numpy as np
 import pytest
@@ -40,8 +41,8 @@ EXAMPLES = [
     Report.from_scores("site-5", RNG.random(50), Grid.open_ended([0.25, 0.5])),
     Report(np.str_("b"), np.ones(2, np.uint8), Grid.uniform(2), OTHERS, n_samples=np.int32(2)),
     *(Report("a", np.ones(grid.n_bins, dtype=int), grid) for grid in ODD_GRIDS),
-    Report.of("a", P, Y, round="r", model="m"),
-    Report.of("a", P, Y, classes=NAMES, grid=Grid.open_ended([0.0, 0.5, 1.0])),
+    Report.of("a", P, Y, round="r", model="m", fine=True),
+    Report.of("a", P, Y, classes=NAMES, grid=Grid.open_ended([0.0, 0.5, 1.0]), fine=True),
     Report.of("a", P, Y, groups=WORDS, set_sizes=True),
     Report.from_scores("a", [0.1, 0.5], EIGHT, labels=[0, 19_999], classes=20_000),
     LOSSES,
@@ -132,13 +133,14 @@ def test_missing_files_and_failed_writes_are_one_clear_line_and_leave_nothing(
 @pytest.mark.parametrize("score", [LAC(), APS(), RAPS(0.5, 2)], ids=str)
 def test_a_report_of_predictions_is_that_of_their_scores_by_class(score):
     more = {"score": score, "round": "r"}
-    made = Report.of("a", P, Y, rng=3, **more)
+    of = partial(Report.of, "a", P, rng=3, fine=True)
+    made = of(Y, **more)
     assert made == Report.from_scores("a", score(P, Y, 3), labels=Y, classes=3, **more)
-    named = Report.of("a", P, WORDS, classes=NAMES, rng=3, **more)
+    named = of(WORDS, classes=NAMES, **more)
     assert named.strata.names == NAMES
     assert (named.strata.dense() == made.strata.dense()).all()
-    assert Report.of("a", P, Y, classes=NAMES, rng=3, **more) == named
-    sized = Report.of("a", P, Y, score=score, rng=3, set_sizes=True)
+    assert of(Y, classes=NAMES, **more) == named
+    sized = of(Y, score=score, set_sizes=True)
     label_scores = score.all_labels(P, 3)  # with the draws that the true labels had
     assert (sized.set_sizes == made.grid.counts(label_scores.ravel())).all()
 
@@ -154,7 +156,8 @@ def test_a_frame_names_the_classes_in_whatever_order_its_columns_stand():
 def test_groups_numbers_withheld_labels_and_privacy_make_no_classes():
     grouped = Report.of("a", P, Y, groups=Y % 2)
     assert (grouped.strata.by, grouped.strata.sizes.sum()) == ("group", 40)
-    assert Report.of("a", P, Y, by_class=False) == Report.from_scores("a", LAC()(P, Y), score=LAC())
+    fine = {"by_class": False, "fine": True}
+    assert Report.of("a", P, Y, **fine) == Report.from_scores("a", LAC()(P, Y), score=LAC())
     assert Report.of("a", P[:, 0], P[:, 1], score=AbsoluteResidual()).strata is None
     pytest.importorskip("opendp")
     stranger = np.where(np.arange(40) == 5, "cow", WORDS)
@@ -182,9 +185,6 @@ TWICE = np.column_stack([HALF, HALF])
         (Report.from_scores, {"label_scores": TWICE + np.nan}, "label_scores"),
         (Report.from_scores, {"scores": [2.0], "grid": Grid.default()}, "scores: range"),
         (Report.from_scores, {"scores": [[0.5], [0.2, 0.3]]}, "scores: rows differ"),
-        (Report.from_scores, {"bins_per_sample": 2, "grid": Grid.uniform(81)},
-         "81 bins for 40 samples are more than 2 a sample"),
-        (Report.from_scores, {"bins_per_sample": np.nan}, "more than nan a sample"),
         (Report, {"counts": [10] * 4, "grid": FOUR, "n_samples": 40, "privacy": Privacy(1.0),
                   "set_sizes": [10] * 4}, "sizes of sets"),
         (Report, {"counts": LOSSES.counts, "grid": LOSSES.grid, "n_samples": 3,
@@ -200,15 +200,11 @@ def test_what_no_report_can_be_of_is_said_in_one_line_that_names_client_and_fiel
     assert str(caught.value).isprintable()
 
 
-def test_a_site_may_have_as_many_bins_a_sample_as_it_says():
-    assert Report.from_scores("a", HALF, Grid.uniform(80), bins_per_sample=2).n_samples == 40
-
-
 # How large sets are
 
 
 def site(k, told=True):
-    return Report.of(f"s{k}", *outputs(k, 120), set_sizes=told)
+    return Report.of(f"s{k}", *outputs(k, 120), set_sizes=told, fine=True)
 
 
 def test_sizes_survive_files_federations_and_records(tmp_path):
@@ -243,7 +239,7 @@ def test_the_page_shows_the_size_that_sets_have():
 def test_the_command_tells_sizes_when_asked(tmp_path):
     np.savez(tmp_path / "o.npz", probabilities=P, labels=Y)
     words = ["report", tmp_path / "o.npz", "-c", "a", "-o", tmp_path / "a.json", "--set-sizes"]
-    said(*words, "--score", "aps")
+    said(*words, "--score", "aps", "--fine")
     report = Report.load(tmp_path / "a.json")
     assert report.set_sizes.sum() == 3 * len(Y)
     assert (report.set_sizes >= report.counts).all()

@@ -4,9 +4,12 @@ import json
 
 import numpy as np
 import pytest
+from makers import by_class, outputs, said
 from msgspec import structs
 
+import robfcp
 from robfcp.errors import ReportError, RobfcpError
+from robfcp.federation import Federation
 from robfcp.grid import Grid
 from robfcp.privacy import Privacy
 from robfcp.report import OTHER, Report, Strata
@@ -194,6 +197,89 @@ def test_a_report_refuses_strata_that_are_not_of_its_counts(change, words):
     assert Report("site-7", PLAIN.counts, GRID, strata=PLAIN.strata) == PLAIN
     with pytest.raises(ReportError, match=f"a: .*{words}"):
         Report(**({"client": "a", "counts": None, "grid": GRID, "strata": PLAIN.strata} | change))
+
+
+# In fives
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_in_fives_no_cell_holds_fewer_no_count_exceeds_the_true_one_and_both_bounds_hold(seed):
+    rng = np.random.default_rng(seed)
+    sites, bins = [], int(rng.choice([1, 7, 100, 1000]))
+    for n in rng.integers(1, 400, 6):
+        p, y = outputs(rng, n, concentration=0.3)
+        sites.append((p if seed % 3 else np.eye(3)[rng.integers(0, 3, n)], y))  # many ties
+    more = {"grid": Grid.uniform(bins), "by_class": bool(seed % 2)}
+    true, shown = (by_class(sites, fine=fine, **more) for fine in (True, False))
+    for one, other in zip(true, shown, strict=True):
+        have, want = ((r.strata.dense() if r.strata else r.counts[None]) for r in (other, one))
+        assert not ((have[:, :-1] > 0) & (have[:, :-1] < 5)).any()
+        assert ((have[:, -1] >= 5) | (have[:, -1] == 0) | (have.sum(axis=1) < 5)).all()
+        assert (have.sum(axis=1) == want.sum(axis=1)).all()
+        assert (have.cumsum(axis=1) <= want.cumsum(axis=1)).all()
+        assert other.thin == 0
+    exact, found = (Federation.from_reports(reports) for reports in (true, shown))
+    assert found.in_fives.all()
+    least, most = found.cumulative(), found.lowered().cumulative()
+    assert ((least <= exact.cumulative()) & (exact.cumulative() <= most)).all()
+    if more["by_class"]:
+        tables = (one.strata.table.dense() for one in (exact, found.lowered()))
+        below = [np.cumsum(table.reshape(6, 3, -1), axis=2) for table in tables]
+        assert (below[0] <= below[1]).all()
+    assert list(found) == shown
+
+
+def mixed(seed, liars=0):
+    """Outputs of small, medium and large honest sites; liars are sure of the right label."""
+    rng = np.random.default_rng(seed)
+    found = [outputs(rng, n) for n in (37, 45, 60, 200, 250, 300, 800, 1000, 1500, 40, 220, 900)]
+    return [(np.eye(3)[y], y) if k < liars else (p, y) for k, (p, y) in enumerate(found)]
+
+
+PROMISES = [
+    {},
+    {"promise": robfcp.Marginal(2)},
+    {"promise": robfcp.Pac(2)},
+    {"promise": robfcp.Pac(2, alike=0.05)},
+    {"promise": robfcp.LabelShift(2, alike=0.02)},
+    {"by": "class", "promise": robfcp.Marginal(2)},
+]
+
+
+@pytest.mark.parametrize("options", PROMISES, ids=str)
+def test_in_fives_no_threshold_falls_and_nobody_honest_is_left_out(options):
+    rose = []
+    for seed in range(4):
+        sent = (by_class(mixed(seed), fine=fine, by_class=True) for fine in (True, False))
+        fine, fives = (robfcp.calibrate(reports, **options) for reports in sent)
+        old, new = ([one, *one.parts] for one in (fine.levels[0], fives.levels[0]))
+        rose += [b.threshold - a.threshold for a, b in zip(old, new, strict=True)]
+        assert not fives.flagged
+    assert np.min(rose) >= 0
+    assert np.max(rose) > 0  # the price
+
+
+def test_in_fives_liars_are_found_as_before():
+    for seed in range(3):
+        found = robfcp.calibrate(by_class(mixed(seed, liars=3), fine=False))
+        assert set(found.flagged) == {"site-00", "site-01", "site-02"}
+
+
+def test_37_patients_show_neither_label_nor_score_unless_told(tmp_path):
+    np.savez(
+        tmp_path / "o.npz", **dict(zip(("probabilities", "labels"), outputs(0, 37, 4), strict=True))
+    )
+    words = "report", tmp_path / "o.npz", "-c", "a", "-o", tmp_path / "a.json"
+    assert "No cell holds fewer than five samples" in said(*words)
+    made = Report.load(tmp_path / "a.json")
+    assert (made.strata, made.n_samples, made.thin) == (None, 37, 0)
+    assert np.count_nonzero(made.counts) == 7
+    printed = " ".join(said(*words, "--fine").split())
+    assert "cells hold fewer than five samples: a reader sees labels and scores" in printed
+    assert Report.load(tmp_path / "a.json").thin > 30
+    said(*words, "--by-class")
+    assert Report.load(tmp_path / "a.json").strata.sizes.sum() == 37
+    assert json.loads(said(*words, "--json"))["thin_cells"] == 0
 
 
 # Privacy

@@ -14,7 +14,8 @@ from makers import LAC, outputs, refused, said
 import robfcp
 from robfcp.errors import ReportError, RobfcpError
 from robfcp.federation import Federation
-from robfcp.federation.intake import Sent, read_files
+from robfcp.federation.intake import Sent
+from robfcp.federation.parquet import read_files
 from robfcp.report.agreement import Registered, read_keys, read_registry, read_sizes
 from robfcp.report.signing import domain, generate_key, load_key, public_text, sign, unwrap, verify
 
