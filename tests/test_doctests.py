@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from effort import thorough
 
 import robfcp
 from robfcp import figures
@@ -54,7 +55,7 @@ PLACES = [
 ]
 
 
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("place", thorough(PLACES, *(set(PLACES) - {"figures.py"})))
 def test_examples_run_as_printed(place, tmp_path, monkeypatch):
     for prefix, extra in EXTRAS.items():
         if place.startswith(prefix):

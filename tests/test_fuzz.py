@@ -14,7 +14,7 @@ SCRIPT = Path(__file__).parents[1] / "benchmarks" / "fuzz.py"
     ("what", "cases", "seed"),
     [
         ("files", 50, 7),
-        ("loopback", 40, 3),
+        ("loopback", 20, 3),
         pytest.param("files", 30_000, 0, marks=pytest.mark.slow),
         pytest.param("flower", 16, 3, marks=pytest.mark.flower),
         pytest.param("nvflare", 10, 3, marks=pytest.mark.nvflare),

@@ -8,7 +8,6 @@ import socket
 import subprocess
 import sys
 import threading
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -25,7 +24,6 @@ from robfcp.engines import QUIET  # noqa: E402
 from robfcp.guarantees import outside_of  # noqa: E402
 
 SCRIPTS = Path(__file__).parents[2] / "examples" / "deployment"
-NODES = 5
 PATIENCE = 300
 
 
@@ -82,42 +80,33 @@ class Scripts:
         return found
 
 
-@contextmanager
-def scripts(state, nodes, **settings):
-    """Stopped in the end, and nothing is left."""
-    found = Scripts(state, nodes, **settings)
+@pytest.fixture
+def scripts(tmp_path):
+    """Makes them; in the end they are stopped, and nothing is left."""
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # clean up even then
+    made = []
+    yield lambda nodes, **settings: made.append(Scripts(tmp_path, nodes, **settings)) or made[0]
     try:
-        yield found
+        made[0]("stop")
     finally:
-        try:
-            found("stop")
-        finally:
-            stubborn = left(state, 30)
-            signal.signal(signal.SIGTERM, before)
+        stubborn = left(tmp_path, 30)
+        signal.signal(signal.SIGTERM, before)
     assert stubborn == []
 
 
-def test_the_example_runs_in_simulation_on_ray(tmp_path):
+def test_the_example_runs_in_simulation_on_ray(scripts):
     pytest.importorskip("ray")
-    with scripts(tmp_path, 10) as simulation:
-        options = ("attackers=2", "liars=2", "num-server-rounds=1", "deadline=200.0")
-        simulation("simulation", *options)
-        calibration = simulation.calibration(2)
-        assert (calibration.federation.n_clients, len(calibration.flagged)) == (10, 2)
+    simulation = scripts(10)
+    simulation("simulation", "attackers=2", "liars=2", "num-server-rounds=1", "deadline=200.0")
+    calibration = simulation.calibration(2)
+    assert (calibration.federation.n_clients, len(calibration.flagged)) == (10, 2)
 
 
-@pytest.fixture(scope="module")
-def deployment(tmp_path_factory):
-    if shutil.which("openssl") is None or shutil.which("ssh-keygen") is None:
-        pytest.skip("needs openssl and ssh-keygen")
-    with scripts(tmp_path_factory.mktemp("state"), NODES, ATTACK="2") as deployed:
-        for name in ("keys", "superlink", "supernodes"):
-            deployed(name)
-        yield deployed
-
-
-def test_a_run_over_tls_survives_a_lying_and_a_killed_node(deployment):
+@pytest.mark.skipif(not all(map(shutil.which, ("openssl", "ssh-keygen"))), reason="needs both")
+def test_a_run_over_tls_survives_a_lying_and_a_killed_node(scripts):
+    deployment = scripts(5, ATTACK="2")
+    for name in ("keys", "superlink", "supernodes"):
+        deployment(name)
     finished = {"line": "Strategy execution finished", "action": lambda: deployment.kill("site-5")}
     deployment("run", "liars=1", "num-server-rounds=1", "deadline=200.0", **finished)
     calibration = deployment.calibration(1)

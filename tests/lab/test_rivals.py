@@ -244,6 +244,7 @@ def test_the_worst_cell_of_each_defence_is_the_greatest_error_and_framed(cells):
         assert sum(patch.get_edgecolor()[0] > 0.8 for patch in axis.patches) == len(DEFENCES)
 
 
+@pytest.mark.slow
 def test_a_search_tells_the_worst_worlds_first_and_by_its_seed():
     data = outputs(0, 1500, 5)
     options = {"n_clients": 10, "seeds": 2, "trials": 20, "shares": (0.2, 0.4), "beta": 0.3}
