@@ -168,30 +168,24 @@ def test_own_losses_hold_a_sites_risk_where_pooled_control_fails_under_liars():
 # The demo's story: what is wrong at some hospitals, and what it costs the others
 
 
-def test_every_fault_happens_once_and_the_rest_is_honest():
+def test_every_fault_happens_once_and_lines_are_what_thresholds_give_the_test_patients():
     story = stroke_story(liars=3, seed=4)
     assert sorted(story.faults.values()) == sorted([*FAULTS, *[LIE] * 3])
-    assert len(story.honest) == len(story.reports) - 8
     for one in story.reports:
         wrong = story.faults.get(one.client)
         assert (one.counts[0] == one.n_samples) == (wrong == LIE)
         if wrong is None:
             assert abs(one.n_samples - 2 * len(story.tests[one.client][1])) <= 2
-
-
-def test_lines_are_what_the_thresholds_give_on_the_test_patients():
     story = stroke_story(seed=2)
-    lines = {line["defence"]: line for line in compared(story, ("none", "rob-fcp"))}
-    pooled = calibrate(story.reports, defence="none")
-    score = LAC()
-    own = [score(*story.tests[one.client]) for one in story.honest]
-    everybody = np.concatenate(own) <= pooled.threshold
+    lines = {line["defence"]: line for line in compared(story, ("none",))}
+    limit = calibrate(story.reports, defence="none").threshold
+    own = [LAC()(*story.tests[one.client]) <= limit for one in story.honest]
+    label, everybody = (story.tests[one.client][1] for one in story.honest), np.concatenate(own)
+    label = np.concatenate([*label])
     assert lines["none"]["coverage"] == pytest.approx(everybody.mean())
-    assert lines["none"]["worst_site"] == min((part <= pooled.threshold).mean() for part in own)
-    label = np.concatenate([story.tests[one.client][1] for one in story.honest])
+    assert lines["none"]["worst_site"] == min(part.mean() for part in own)
     assert lines["none"]["worst_class"] == min(everybody[label == c].mean() for c in range(4))
     assert lines["none"]["coverage"] < lines[HONEST]["coverage"] - 0.02
-    assert lines["rob-fcp"]["found"] >= 14
     assert lines[HONEST]["found"] == lines[HONEST]["false_alarms"] == 0
 
 

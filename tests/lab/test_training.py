@@ -131,8 +131,7 @@ def test_the_command_trains_and_writes_outputs_with_provenance(tmp_path: Path) -
     (tmp_path / "sleep").mkdir()
     data, target, subject = blobs(), tmp_path / "out.npz", np.repeat(np.arange(12), 50)
     np.savez(tmp_path / "sleep" / "a.npz", x=data.train.x, y=data.train.y, subject=subject)
-    words = ("--data-dir", tmp_path, "--rounds", 2, "--clients", 5, "--device", "cpu")
-    said("lab", "train", "sleep", *words, "-o", target)
-    record = json.loads(target.with_suffix(".json").read_text())
+    words = ("--data-dir", tmp_path, "--rounds", 2, "--clients", 5, "--device", "cpu", "--json")
+    record = json.loads(said("lab", "train", "sleep", *words, "-o", target))
     assert record["accuracy"] == pytest.approx(outputs.read(target).accuracy)
     assert record["settings"]["clients"] == 5
