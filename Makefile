@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 export OMP_NUM_THREADS ?= 2
 
-.PHONY: demo test coverage test-slow test-train test-flower test-flower-range test-nvflare test-nvflare-range fuzz test-browser test-wheel lint docs notebooks release benchmark benchmark-check clean
+.PHONY: demo test coverage test-slow test-train test-flower test-flower-range test-nvflare test-nvflare-range test-spark fuzz test-browser test-wheel lint docs notebooks release benchmark benchmark-check clean
 
 demo: .venv/installed  ## the main job on embedded real data, ends with a page to look at
 	$(BIN)/robfcp demo -o out
@@ -11,7 +11,7 @@ demo: .venv/installed  ## the main job on embedded real data, ends with a page t
 # Bytecode is kept, even where the environment forbids it: else both workers, and every process that
 # a test starts, compile the package and the tests again.
 QUICK = OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 2 --dist loadfile \
-	-m "not slow and not train and not flower and not nvflare and not browser"
+	-m "not slow and not train and not flower and not nvflare and not browser and not spark"
 
 test: .venv/dev  ## lint, types and the quick tests
 	$(MAKE) --no-print-directory lint
@@ -19,6 +19,7 @@ test: .venv/dev  ## lint, types and the quick tests
 
 coverage: .venv/dev  ## the quick tests again, with the branches they leave out
 	COVERAGE_WITHOUT_ENGINES="robfcp/engines/*" COVERAGE_WITHOUT_TORCH="robfcp/lab/training/*" \
+	COVERAGE_WITHOUT_SPARK="robfcp/federation/spark.py" \
 	$(QUICK) --cov --cov-report=term:skip-covered --cov-fail-under=95
 
 lint: .venv/dev
@@ -29,7 +30,7 @@ lint: .venv/dev
 
 test-slow: .venv/dev  ## seeded simulations that would fail if a theorem were wrong
 	EFFORT=8 $(BIN)/python -m pytest -n 2 \
-		-m "(slow or effort) and not train and not flower and not nvflare and not browser"
+		-m "(slow or effort) and not train and not flower and not nvflare and not browser and not spark"
 
 test-train: .venv/train  ## a short real federated training run
 	$(BIN)/python -m pytest -m train --cov=robfcp/lab/training --cov-report=term --cov-fail-under=80
@@ -63,6 +64,9 @@ test-nvflare-range:  ## rounds in this process on the other nvflare of the range
 			"nvflare==$$version" -e ".[nvflare,sklearn,privacy,demo]" && \
 		.venv-nvflare-$$version/bin/python -m pytest tests/nvflare -m "not slow" || exit 1; \
 	done
+
+test-spark: .venv-spark/installed  ## a cluster of two executors in processes of their own, one of which is killed
+	PYSPARK_PYTHON=$(CURDIR)/.venv-spark/bin/python .venv-spark/bin/python -m pytest tests/spark -m spark
 
 MINUTES ?= 60
 SEED ?= $(shell date +%j)
@@ -128,6 +132,14 @@ clean:
 	$(PYTHON) -m venv .venv-nvflare
 	.venv-nvflare/bin/pip install --quiet --disable-pip-version-check pytest pytest-cov \
 		"nvflare==2.9.0" "flwr==1.41.0" -e ".[nvflare,sklearn,privacy,demo]"
+	@touch $@
+
+# Debian's headless Java where there is none.
+.venv-spark/installed: pyproject.toml
+	$(PYTHON) -m venv .venv-spark
+	.venv-spark/bin/pip install --quiet --disable-pip-version-check pytest "pyspark==4.3.0" -e ".[spark]"
+	command -v java >/dev/null || { apt-get update -qq; \
+		DEBIAN_FRONTEND=noninteractive apt-get install -y -qq openjdk-17-jre-headless; }
 	@touch $@
 
 # Debian's Chromium; playwright only drives it.

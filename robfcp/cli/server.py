@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, cast
@@ -26,7 +26,7 @@ from robfcp.cli.site import read_letter
 from robfcp.defence import DEFENCES, Consensus, Defence, RobFCP, named_defence
 from robfcp.diagnosis import Diagnosis, diagnose
 from robfcp.errors import RobfcpError
-from robfcp.federation import Federation, report_files
+from robfcp.federation import Federation, read_tables, report_files, write_verdicts
 from robfcp.files import read_limited
 from robfcp.guarantees import Promise, named_promise, outside_of
 from robfcp.monitoring import AlarmHistory, Chain, chain_path
@@ -34,6 +34,7 @@ from robfcp.page import About, History, write_page
 from robfcp.report import Report, agreement, signing
 from robfcp.scores import ClassificationScore
 
+VERDICTS = ".verdicts.parquet"
 PROMISES = ("marginal", "pac", "label-shift")
 METRICS = ("l1", "l2", "linf", "cosine", "kolmogorov", "wasserstein")
 SHOWN_CLASSES = 20
@@ -66,7 +67,7 @@ class Agreement:
         own = {name: getattr(self, name) for name in names}
         return console.agreed_terms(self.terms, None, **own)
 
-    def read(self, files: Sequence[Path]) -> Federation:
+    def read(self, files: Any) -> Federation:
         """The reports that are as agreed; the others are its faults."""
         return Federation.read(
             files,
@@ -129,6 +130,7 @@ def calibrate(
     distance: Annotated[str | None, expert("Of rob-fcp", among=METRICS)] = None,
     alarms: Annotated[Path | None, expert("What alarms --history kept of --previous.")] = None,
     readmit: Annotated[list[str] | None, expert("Take back a site that is out.")] = None,
+    spark: Annotated[str | None, expert("Read tables by this Spark: its master's URL.")] = None,
     audit: AuditFile = None,
 ) -> None:
     """Find whom to trust, take one threshold, and say what is proved about it.
@@ -140,11 +142,11 @@ def calibrate(
         option = "--readmit: nobody is out" if readmit else "--alarms: rang on no calibration"
         raise RobfcpError(f"{option} without a chain; pass the one before as --previous")
     key = None if sign is None else signing.load_key(sign)
-    files = expanded(reports, ROUND, report_files)
+    files = expanded(reports, ROUND, report_files) if spark is None else list(reports)
     folder = None if letters is None else letters / "any"
     console.prepare(output, html, audit, folder, inputs=files)
     with printer.busy(f"calibrating {len(files)} reports"):
-        federation = agreed_on.read(files)
+        federation = agreed_on.read(files if spark is None else read_tables(files, spark))
         numbers = {"liars": liars, "exactly": exactly, "at_most": at_most}
         chain, admission = None, None
         if previous is not None:
@@ -174,14 +176,17 @@ def calibrate(
             chain = chain.extended(calibration, before, admission, rung)
             if output is not None:  # first: a calibration whose chain was lost would begin another
                 chain.save(chain_path(output))
+        kept = calibration.with_record(None) if federation.stored else calibration
+        if output is not None and federation.stored:  # in place of a record nobody could hold
+            write_verdicts(federation, calibration.reasons, output.with_suffix(VERDICTS))
         if output is not None:
-            calibration.save(output, key)
+            kept.save(output, key)
         if audit is not None:
             terms = structs.asdict(agreed_on.stated())
             known = {"sizes": agreed_on.sizes, "keys": agreed_on.keys, **terms}
             said = {name: str(value) for name, value in known.items() if value is not None}
-            record, kept = calibration.record, ("defence", "parameters", "promise")
-            settings = {name: msgspec.to_builtins(getattr(record, name)) for name in kept}
+            record, names = calibration.record, ("defence", "parameters", "promise")
+            settings = {name: msgspec.to_builtins(getattr(record, name)) for name in names}
             auditing.log_round(
                 auditing.AuditLog(audit), calibration, {**said, "settings": settings}
             )
@@ -189,7 +194,7 @@ def calibrate(
             write_page(calibration, html, History(chain=chain), about())
         if letters is not None:
             letter_files.save_letters(calibration, letters, key)
-        found = diagnose(calibration)
+        found = {} if federation.stored else diagnose(calibration)
     show_calibration(calibration, found, printer)
     data = _as_data(calibration, found)
     if chain is not None:
@@ -197,7 +202,8 @@ def calibrate(
             printer.line(f"no chain lies beside {previous}: it begins with that calibration")
         data["chain"] = _round(chain, printer)
     if output is not None:
-        printer.line(f"-> {output}, what it rests on in {calibration.record_path(output).name}")
+        beside = output.with_suffix(VERDICTS) if federation.stored else kept.record_path(output)
+        printer.line(f"-> {output}, what it rests on in {beside.name}")
     printer.wrote(html, letters)
     printer.json(data)
 
@@ -272,7 +278,8 @@ def show_calibration(
 ) -> None:
     """The calibration for people; of many classes those that are least protected and worst."""
     federation = calibration.federation
-    many = [len(who) for who in (calibration.trusted, calibration.flagged, calibration.faulty)]
+    told = calibration.summary
+    many = told.n_trusted, told.n_flagged, told.n_faulty
     printer.table(
         f"{federation.n_clients} sites, {federation.n_samples} samples, "
         f"defence {calibration.defence}",
@@ -296,7 +303,8 @@ def show_calibration(
             )
         printer.line(f"For {calibration.wanted(level)}: {level.certificate.statement}.")
     printer.line("\n".join(calibration.remarks))
-    show_sites(calibration, found, printer)
+    if not federation.stored:
+        show_sites(calibration, found, printer)
 
 
 def show_sites(calibration: Calibration, found: Mapping[str, Diagnosis], printer: Printer) -> None:
@@ -336,14 +344,22 @@ def _as_data(calibration: Calibration, found: Mapping[str, Diagnosis]) -> dict[s
         "n_samples": federation.n_samples,
         "liars": calibration.liars,
         "liars_stated": calibration.liars_stated,
-        "trusted": calibration.trusted,
-        "flagged": {name: calibration.reasons.get(name, "") for name in calibration.flagged},
-        "diagnoses": found,
         "faulty": calibration.faulty,
         "missing": calibration.missing,
         "outside": outside_of(federation),
-        "oddness": dict(zip(federation.ids, calibration.oddness.tolist(), strict=True)),
         "remarks": calibration.remarks,
+        **({} if federation.stored else _of_sites(calibration, found)),
+    }
+
+
+def _of_sites(calibration: Calibration, found: Mapping[str, Diagnosis]) -> dict[str, Any]:
+    """What is said of each site."""
+    ids = calibration.federation.ids
+    return {
+        "trusted": calibration.trusted,
+        "flagged": {name: calibration.reasons.get(name, "") for name in calibration.flagged},
+        "diagnoses": found,
+        "oddness": dict(zip(ids, calibration.oddness.tolist(), strict=True)),
     }
 
 

@@ -3,7 +3,8 @@
 from robfcp.federation.counts import Counts, DenseCounts, SparseCounts, Stratified
 from robfcp.federation.federation import Federation, numbered
 from robfcp.federation.intake import Fault, Untrusted, taken_before
-from robfcp.federation.parquet import report_files
+from robfcp.federation.parquet import report_files, write_verdicts
+from robfcp.federation.spark import read_tables
 
 __all__ = [
     "Counts",
@@ -14,6 +15,8 @@ __all__ = [
     "Stratified",
     "Untrusted",
     "numbered",
+    "read_tables",
     "report_files",
     "taken_before",
+    "write_verdicts",
 ]

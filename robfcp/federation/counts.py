@@ -213,11 +213,6 @@ class Portion(NamedTuple):
     strata: Stratified | None
     set_sizes: Stratified | None
 
-    @property
-    def tables(self) -> list[Any]:
-        """Its counts, those by class and those of all labels; of everybody."""
-        return [self.counts, *(one.table for one in (self.strata, self.set_sizes) if one)]
-
 
 def itself(block: Portion) -> tuple[Indices, Loaded]:
     """All rows and their counts."""
@@ -529,17 +524,7 @@ class Stratified:
         """Strata merged: stratum c becomes part of cluster[c]."""
         target = np.asarray(cluster, dtype=np.int64)
         n_strata = int(target.max()) + 1
-        if isinstance(self.table, StoredCounts):
-            view, kind = self.table.view, replace(self, table=None, rows=None)  # type: ignore[arg-type]
-
-            def own(block: Portion) -> tuple[Indices, Loaded]:
-                rows, counts = view(block)
-                whole: Any = replace(kind, table=counts, rows=rows).clustered(cluster, names).table
-                return rows, whole
-
-            table = replace(self.table, view=own, n_bins=n_strata * self.n_bins)
-            return replace(self, names=names, table=table)
-        return self._moved(lambda rows, owners, strata: target[strata], names, n_strata)
+        return self.held()._moved(lambda rows, owners, strata: target[strata], names, n_strata)
 
     def renamed(self, owns: Sequence[Names | None], kinds: NDArray[np.int32]) -> Stratified:
         """Each row brought from the order of its own names, owns[kinds[k]], to the common ones.

@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from robfcp.arguments import share
 from robfcp.errors import RobfcpError
-from robfcp.federation import parquet
+from robfcp.federation import parquet, spark
 from robfcp.federation.counts import (
     Counts,
     DenseCounts,
@@ -130,6 +130,11 @@ class Federation:
     def counts(self) -> NDArray[np.int64]:
         """(K, H) counts; for a large sparse federation prefer the methods."""
         return self.table.dense()
+
+    @property
+    def stored(self) -> bool:
+        """Whether the counts stay in tables or on a cluster, too many to hold."""
+        return isinstance(self.table, StoredCounts)
 
     @property
     def unit(self) -> int:
@@ -561,7 +566,7 @@ class Federation:
         return Federation(names, held, totals, grid, score, privacy=stated, sizes_known=known)
 
     @staticmethod
-    def read(paths: FilePath | Iterable[FilePath], **agreed: Any) -> Federation:
+    def read(paths: Any, **agreed: Any) -> Federation:
         """The federation in report files; unreadable ones count as faulty, under their file name.
 
         Parameters
@@ -569,7 +574,7 @@ class Federation:
         paths
             Report files, signed or not; tables of reports in Parquet, whose counts stay where they
             are if they are many; or folders, which stand for the .json files in them and for the
-            tables in them and below.
+            tables in them and below. Or a Spark frame of such tables: what is computed runs there.
         agreed
             Who may report and what was agreed, as `from_reports` takes it: `keys`, `sizes`,
             `quorum`, `round`, `model`, `score`, `grid`, `max_share`, `privacy`, `revoked`,
@@ -587,7 +592,8 @@ class Federation:
         >>> robfcp.Federation.read(["a.json", "nobody.json"]).faulty[0].reason
         'nobody.json: no such file; check the path'
         """
-        return Federation.from_reports(cast(Any, parquet.read_files(paths)), **agreed)
+        read: Any = spark.read_frame if hasattr(paths, "mapInArrow") else parquet.read_files
+        return Federation.from_reports(read(paths), **agreed)
 
     @staticmethod
     def from_reports(
@@ -809,13 +815,6 @@ class Federation:
         """The clients in order, some at a time, as federations of their own; one where few."""
         parts = list(cast(SparseCounts, self.table).parts(BLOCK_ENTRIES))
         return iter([self]) if len(parts) < 2 else map(self._chosen, parts)
-
-    def _named_blocks(self, most: int) -> Iterator[Federation]:
-        """The clients with their names, at most so many at a time, in the order they lie in."""
-        for places, block in self._passed(lambda block: block, ()):
-            known = replace(block, ids=_at(self.ids, places))
-            for first in range(0, block.n_clients, most):
-                yield known._chosen(slice(first, min(first + most, block.n_clients)))
 
     def fold(self, summary: Callable[..., S], *columns: NDArray[Any], add: Add[S] = add) -> S:
         """What is summed over all clients, block by block.

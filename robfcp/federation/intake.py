@@ -48,6 +48,7 @@ _ENTRIES = 2**14
 _WAITING_BYTES = 2**23  # of JSON, kept until its numbers are known to be right
 _KEPT_HEADERS = 256
 _KEPT_BYTES = 2**16  # of a report whose header is kept
+_MIX = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9)  # odd, with bits in no order
 
 
 class Fault(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -175,6 +176,16 @@ class Block:
             fine &= right | (self.told.lengths == 0)
         return fine | self.known
 
+    def digests(self) -> NDArray[np.uint64]:
+        """(n,) numbers equal for rows of the same content; of others hardly ever."""
+        found = np.zeros(len(self.sizes), dtype=np.uint64)
+        for number, part in enumerate((self.counts, self.strata, self.told)):
+            code = (part.bins.astype(np.uint64) * np.uint64(3) + np.uint64(number)) * _MIX[0]
+            code = (code ^ (code >> np.uint64(29))) * _MIX[1] | np.uint64(1)
+            code *= part.values.astype(np.uint64)
+            found += np.diff(np.concatenate([np.zeros(1, np.uint64), np.cumsum(code)])[part.starts])
+        return found
+
     def pooled(self) -> Entries:
         """Every row's counts on the grid, without empty bins."""
         lengths, bins, values = _in_use(self.counts, ~self.known)  # noise can leave nothing
@@ -245,7 +256,7 @@ class Piece(NamedTuple):
 
     right: Mask
     block: Block
-    tells: Mask  # which of the right ones tell how large sets are
+    told: tuple[Mask, NDArray[np.uint64]]  # which of these tell how large sets are; their digests
     others: list[tuple[int, bytes]]
 
 
@@ -253,17 +264,18 @@ class Shard:
     """A table of reports; where it `stays` its counts are left where they are.
 
     `pieces(grid)` are its rows, checked; `each(work)` is what work makes of its portions;
-    `kept(places, common)` tells it the final places and the round's classes. `places` are those of
-    its rows among all reports, -1 of rows that are not right.
+    `kept(places, common)` tells it the final places and the round's classes; `joined_names` are all
+    names and which come more than once. `places` are those of its rows among all reports, -1 of
+    rows that are not right.
     """
 
-    name: str
+    name: Any
     stays: bool
     places: list[Indices]
-    pieces: Callable[[Grid | None], Iterator[Piece]]
-    kept: Callable[..., Shard]
-    each: Callable[..., Iterator[Any]]
-    joined_names: Callable[[list[Any]], tuple[Any, Indices]]
+    pieces: Any
+    kept: Any
+    each: Any
+    joined_names: Any
 
 
 @dataclass(frozen=True, eq=False)
@@ -302,7 +314,7 @@ class Intake:
         self._faults: list[tuple[int, Fault]] = []  # by position among all that came
         self._known_headers: dict[tuple[object, ...], Header] = {}
         self._names: list[Any] = []
-        self._columns: list[tuple[Whole, NDArray[np.int32], Indices, Mask, Mask]] = []
+        self._columns: list[tuple[NDArray[Any], ...]] = []
         self._parts: tuple[list[Entries], ...] = [], [], []
         self._shards: list[Shard] = []
         self._kept = 0
@@ -329,7 +341,7 @@ class Intake:
                 places = np.full(len(piece.right), -1, dtype=np.int64)
                 places[piece.right] = self._kept + np.arange(len(piece.block.sizes))
                 shard.places.append(places)
-                self._keep(piece.block, position + np.flatnonzero(piece.right), piece.tells, shard)
+                self._keep(piece.block, position + np.flatnonzero(piece.right), piece.told, shard)
                 for row, data in piece.others:
                     sent = Sent(data, f"{shard.name} row {row + 1}")
                     self._wait(self._entry(sent, position + row))
@@ -462,10 +474,10 @@ class Intake:
                     self._faults.append((entry.position, Fault.of(error)))
             block = Block.of(again)
         positions = np.array([entry.position for entry in again], dtype=np.intp)
-        self._keep(block, positions, block.told.lengths > 0)
+        self._keep(block, positions, (block.told.lengths > 0, block.digests()))
 
     def _keep(
-        self, block: Block, positions: Indices, tells: Mask, shard: Shard | None = None
+        self, block: Block, positions: Indices, told: tuple[Any, Any], shard: Shard | None = None
     ) -> None:
         """Right reports, with their counts unless these stay in a table."""
         if not len(block.sizes):
@@ -475,47 +487,39 @@ class Intake:
         self._names.append(names if stays or isinstance(names, list) else names.to_pylist())
         self._kept += len(positions)
         kinds = np.array(numbers, dtype=np.int32)[block.kinds]
-        self._columns.append((block.sizes, kinds, positions, tells, np.full(len(tells), stays)))
+        self._columns.append((block.sizes, kinds, positions, *told, np.full(len(kinds), stays)))
         if stays:
             return
         everybody = np.ones(len(positions), dtype=bool)
-        told = _in_use(block.told, everybody)
+        labels = _in_use(block.told, everybody)
         split = block.strata.lengths, block.strata.bins, block.strata.values
-        for kept, part in zip(self._parts, (block.pooled(), split, told), strict=True):
+        for kept, part in zip(self._parts, (block.pooled(), split, labels), strict=True):
             kept.append(tuple(map(narrowed, part)))  # type: ignore[arg-type]
 
     def finish(self) -> None:
         """Nothing comes any more: columns are joined, the same report twice is one."""
         self._flush()
-        kinds = np.int64, np.int32, np.intp, np.bool_, np.bool_
+        kinds: Any = np.int64, np.int32, np.intp, np.bool_, np.uint64, np.bool_
         nothing = tuple(np.zeros(0, dtype=kind) for kind in kinds)
         columns = zip(nothing, *self._columns, strict=True)
-        self.sizes, self.kinds, self._places, self._tells, self._stays = map(
+        self.sizes, self.kinds, self._places, self._tells, digests, stays = map(
             np.concatenate, columns
         )
         self._columns.clear()
-        tables = [joined(part) for part in self._parts]
+        self._memory = np.flatnonzero(~stays), [joined(part) for part in self._parts]
         for part in self._parts:
             part.clear()
-        self._memory = np.flatnonzero(~self._stays)
-        rows = np.arange(len(self._memory))
-        split, told = (Stratified("class", 1, part, rows, 1) for part in tables[1:])
-        self.source = Blocks(self._shards, Portion(self._memory, tables[0], split, told))
         self._faults.sort(key=itemgetter(0))
         self.refused = [(f"report #{place + 1}", fault) for place, fault in self._faults]
         self.valid = np.ones(len(self.sizes), dtype=bool)
         for lost in self._lost:
             self.valid[lost] = False
         self.clients, self._repeated = self._joined_names()
-        if len(self._repeated):
-            contents: dict[int, tuple[bytes, ...]] = {}
-            for found in self.source.each(partial(_contents, rows=self._repeated)):
-                contents.update(found)
-            seen = set()
-            for k in self._repeated[self.valid[self._repeated]].tolist():
-                report = self.clients[k], int(self.sizes[k]), int(self.kinds[k]), contents[k]
-                self.valid[k] = report not in seen
-                seen.add(report)
+        seen = set()
+        for k in self._repeated[self.valid[self._repeated]].tolist():
+            report = self.clients[k], int(self.sizes[k]), int(self.kinds[k]), int(digests[k])
+            self.valid[k] = report not in seen
+            seen.add(report)
 
     def _joined_names(self) -> tuple[Any, Indices]:
         """All names, and which of them come more than once."""
@@ -655,10 +659,10 @@ class Intake:
 
     def _held(self, places: Indices, n_bins: int, common: tuple[By, Names] | None) -> Portion:
         """The valid reports in memory, by their places among all."""
-        memory = self.source.memory
-        here = np.argsort(places[memory.places], kind="stable")
-        here = here[np.searchsorted(places[memory.places[here]], 0) :]
-        own, (counts, by_class, told) = memory.places[here], memory.tables
+        memory, (counts, by_class, told) = self._memory
+        here = np.argsort(places[memory], kind="stable")
+        here = here[np.searchsorted(places[memory[here]], 0) :]
+        own, self._memory = memory[here], (memory[:0], [])
         split, kinds = None, self.kinds[own]
         rows = np.flatnonzero(self._by_class[kinds])
         if common is not None and len(rows):
@@ -668,7 +672,6 @@ class Intake:
         tells = np.flatnonzero(self._tells[own])
         labels = Stratified("class", 1, told.chosen(here[tells], n_bins), tells, n_bins)
         pooled = counts.chosen(here, n_bins)
-        self.source = Blocks([], memory)
         return Portion(places[own], pooled, split, labels if len(tells) else None)
 
 
@@ -679,18 +682,6 @@ def _listed(
     if isinstance(counts, wire.WireCounts):
         return counts.bins, counts.counts
     return (range(header.grid.n_bins), counts) if isinstance(counts, list) else None
-
-
-def _contents(held: Portion, rows: Indices) -> dict[int, tuple[bytes, ...]]:
-    """All that stands in some rows: the same for two of them only if they are."""
-    own = np.flatnonzero(np.isin(held.places, rows))
-    found: list[list[bytes]] = [[] for _ in own]
-    for counts in held.tables:
-        starts, *columns = counts.rows(own).entries()
-        for row, content in enumerate(found):
-            here = slice(starts[row], starts[row + 1])
-            content += [column[here].astype(np.int64).tobytes() for column in columns]
-    return dict(zip(held.places[own].tolist(), map(tuple, found), strict=True))
 
 
 def verified(

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from importlib import import_module
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -18,7 +19,6 @@ import numpy as np
 from robfcp.arguments import RESERVED, are_clients
 from robfcp.errors import MAX_NAME, RobfcpError, plain
 from robfcp.federation.counts import (
-    Counts,
     Indices,
     Mask,
     Portion,
@@ -79,14 +79,6 @@ class Clients(Sequence[str]):
     def __init__(self, array: pa.LargeStringArray) -> None:
         self.array = array
 
-    @staticmethod
-    def of(parts: Iterable[Sequence[str] | pa.Array]) -> Clients:
-        """All names one after another."""
-        pa = arrow()
-        kind = pa.large_string()
-        arrays = [part if isinstance(part, pa.Array) else pa.array(part, kind) for part in parts]
-        return Clients(pa.concat_arrays([array.cast(kind) for array in arrays]))
-
     def __len__(self) -> int:
         return len(self.array)
 
@@ -98,9 +90,6 @@ class Clients(Sequence[str]):
     def __iter__(self) -> Iterator[str]:
         for first in range(0, len(self), ROWS):
             yield from self.array.slice(first, ROWS).to_pylist()
-
-    def __contains__(self, name: object) -> bool:
-        return isinstance(name, str) and arrow().compute.index(self.array, name).as_py() >= 0
 
     def take(self, rows: Indices) -> Clients:
         """The names at some places."""
@@ -118,16 +107,19 @@ class Clients(Sequence[str]):
         wanted = pa.array(sorted(names), self.array.type)
         return set(chosen.filter(pa.compute.is_in(chosen, wanted)).to_pylist())
 
-    def repeated(self, names: Iterable[str] | None = None) -> Indices:
-        """The places of names that come more than once; `names` are these where they are known."""
-        pa = arrow()
-        if names is None:
-            found = pa.compute.value_counts(self.array)
-            twice = pa.compute.greater(found.field("counts"), 1)
-            wanted = found.field("values").filter(twice)
-        else:
-            wanted = pa.array(sorted(names), self.array.type)
-        return np.flatnonzero(np.asarray(pa.compute.is_in(self.array, wanted)))
+
+def joined_names(parts: Iterable[Any], repeated: Iterable[str] | None) -> tuple[Clients, Indices]:
+    """All names, and which come more than once: `repeated`, or those that are counted here."""
+    pa = arrow()
+    kind, compute = pa.large_string(), pa.compute
+    arrays = [pa.array(part) if isinstance(part, list) else part for part in parts]
+    every = pa.concat_arrays([array.cast(kind) for array in arrays])
+    if repeated is None:
+        counted = compute.value_counts(every)
+        twice = counted.field("values").filter(compute.greater(counted.field("counts"), 1))
+    else:
+        twice = pa.array(sorted(repeated), kind)
+    return Clients(every), np.flatnonzero(np.asarray(compute.is_in(every, twice)))
 
 
 def _are_clients(names: pa.Array) -> Mask:
@@ -223,7 +215,7 @@ class Shared:
             right[right] = fine
             block = self.block(batch.filter(arrow().array(right)))[1]
         others = [(row, self.sent(batch.slice(row, 1))) for row in np.flatnonzero(~right).tolist()]
-        return Piece(right, block, block.told.lengths > 0, others)
+        return Piece(right, block, (block.told.lengths > 0, block.digests()), others)
 
     def sent(self, row: pa.RecordBatch) -> bytes:
         """One row as the report it should be."""
@@ -258,7 +250,7 @@ class Shared:
         return msgspec.json.encode({name: one for name, one in said.items() if one is not None})
 
     def held(
-        self, batch: pa.RecordBatch, places: Indices, common: tuple[By, Names] | None, raw: bool
+        self, batch: pa.RecordBatch, places: Indices, common: tuple[By, Names] | None
     ) -> Portion:
         """The rows that have places, in the order of these, on the round's classes."""
         own = np.argsort(places, kind="stable")
@@ -266,17 +258,10 @@ class Shared:
         if len(own) < len(places) or (own[1:] < own[:-1]).any():
             batch = batch.take(arrow().array(own))
         _, block = self.block(batch)
-        n_bins, everybody = self.header.grid.n_bins, np.arange(len(own))
+        n_bins = self.header.grid.n_bins
         lengths, bins, values = block.pooled()
         starts = np.concatenate([[0], np.cumsum(lengths)])
         pooled = SparseCounts(starts, bins, values, n_bins)
-        if raw:
-            both = (block.strata, block.told)
-            return Portion(
-                places[own],
-                pooled,
-                *(Stratified("class", 1, part, everybody, n_bins) for part in both),
-            )
         split: Stratified | None = None
         rows = np.flatnonzero(block.kinds)
         if common is not None and len(rows):
@@ -306,26 +291,17 @@ def _numbers(column: pa.Array) -> tuple[Whole, Whole]:
 
 def misfit(columns: pa.Schema) -> str:
     """Why a table is none of reports; empty where it is one."""
-    types, known = arrow().types, {name: columns.field(name).type for name in columns.names}
     for name, wanted in zip(schema().names, schema().types, strict=True):
-        found = known.get(name)
-        if found is None:
+        if name not in columns.names:
             if name in ("client", "n", "bins", "counts"):
                 return f"has no column {name!r}"
             continue
-        if types.is_list(wanted):
-            listed = types.is_list(found) or types.is_large_list(found)
-            fits = listed and types.is_integer(found.value_type)
-        else:
-            fits = types.is_integer(found) if name == "n" else _is_text(found)
-        if not fits:
-            return f"holds {plain(str(found), 60)} in {name!r} where {wanted} should be"
+        found, kind = str(columns.field(name).type), r"(large_)?string"
+        if name == "n" or name in LISTS:
+            kind = r"u?int\d+" if name == "n" else r"(large_)?list<\w+: u?int\d+( not null)?>"
+        if not re.fullmatch(kind, found):
+            return f"holds {plain(found, 60)} in {name!r} where {wanted} should be"
     return ""
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    types = arrow().types
-    return bool(types.is_string(kind) or types.is_large_string(kind))
 
 
 @dataclass(eq=False)
@@ -336,11 +312,10 @@ class File(Shard):
     stays: bool = False
     places: list[Indices] = field(default_factory=list)
     common: tuple[By, Names] | None = None
-    raw: bool = True
     shared: Shared | None = None
 
     @property
-    def name(self) -> str:  # type: ignore[override]
+    def name(self) -> str:
         """Its path."""
         return str(self.path)
 
@@ -408,22 +383,21 @@ class File(Shard):
         yield from map(self.shared.piece, self._batches())
 
     def joined_names(self, parts: list[Any]) -> tuple[Clients, Indices]:
-        """All names one after another, and which of them come more than once."""
-        clients = Clients.of(parts)
-        return clients, clients.repeated()
+        """All names, and which of them come more than once."""
+        return joined_names(parts, None)
 
     def kept(self, places: Indices, common: tuple[By, Names] | None) -> File:
         """The same with other places, and the classes of the round."""
         own: list[Any] = [np.where(part < 0, -1, places[part]) for part in self.places]
         self.places = [part.astype(np.int32) for part in own]
-        self.common, self.raw = common, False
+        self.common = common
         return self
 
     def each(self, work: Callable[[Portion], T]) -> Iterator[T]:
         """What `work` makes of every batch."""
         assert self.shared is not None
         for batch, places in zip(self._batches(), self.places, strict=True):
-            yield work(self.shared.held(batch, places, self.common, self.raw))
+            yield work(self.shared.held(batch, places, self.common))
 
 
 def report_files(folder: Path) -> list[Path]:
@@ -458,84 +432,56 @@ def read_files(paths: FilePath | Iterable[FilePath]) -> Iterator[Sent | Fault | 
 
 
 def write(federation: Federation, path: FilePath) -> None:
-    """The valid reports of a round as one file.
-
-    Parameters
-    ----------
-    federation
-        The reports.
-    path
-        Where it is to lie.
-    """
-    names = ("round", "model", "risk")
+    """The valid reports of a round as one file."""
     said: dict[str, Any] = {"kind": "report", "schema": 1, "grid": wire.wire_grid(federation.grid)}
+    said |= {name: getattr(federation, name) for name in ("round", "model", "risk")}
     said |= {"score": wire.wire_score(federation.score)}
-    said |= {name: getattr(federation, name) for name in names}
     if (strata := federation.strata) is not None:
         said["strata"] = {"by": strata.by, "names": strata.names}
     text = msgspec.json.encode({name: value for name, value in said.items() if value is not None})
-    pa, columns = arrow(), schema(text)
+    rows = (
+        _row(msgspec.json.decode(data), federation.grid.n_bins) for data in federation.to_json()
+    )
+    _write(path, rows, schema(text))
+
+
+def _row(said: dict[str, Any], n_bins: int) -> dict[str, Any]:
+    """A report's JSON as a row."""
+    row = {"client": said["client"], "n": said.get("n_samples")}
+    if "strata" in said:
+        classes, bins = np.divmod(np.cumsum(said["strata"]["steps"]), n_bins)
+        row |= {"classes": classes, "bins": bins, "counts": said["strata"]["counts"]}
+    for name, begin in (("counts", ""), ("set_sizes", "set_size_")):
+        if (held := said.get(name)) is not None:
+            held = held if isinstance(held, dict) else {"bins": range(len(held)), "counts": held}
+            row |= {f"{begin}{key}": list(held[key]) for key in ("bins", "counts")}
+    if "privacy" in said:
+        row["privacy"] = msgspec.json.encode(said["privacy"]).decode()
+    return row
+
+
+def write_verdicts(federation: Federation, flagged: Mapping[str, str], path: FilePath) -> None:
+    """A table (client, verdict, reason) of everybody: trusted, flagged, faulty or missing."""
+    pa = arrow()
+    rows = chain(
+        (
+            (one, "flagged" if one in flagged else "trusted", flagged.get(one))
+            for one in federation.ids
+        ),
+        ((fault.client, "faulty", fault.reason) for fault in federation.faulty),
+        ((one, "missing", None) for one in federation.missing),
+    )
+    names = ("client", "verdict", "reason")
+    columns = pa.schema([(name, pa.string()) for name in names])
+    _write(path, (dict(zip(names, row, strict=True)) for row in rows), columns)
+
+
+def _write(path: FilePath, rows: Iterable[dict[str, Any]], columns: pa.Schema) -> None:
+    """Rows as a table, whole or not at all."""
+    pa, rest = arrow(), iter(rows)
     with (
         writing(path) as stream,
         pa.parquet.ParquetWriter(stream, columns, compression="zstd") as writer,
     ):
-        for block in federation._named_blocks(ROWS):
-            writer.write_table(pa.Table.from_arrays(_arrays(block), schema=columns))
-
-
-def _arrays(block: Federation) -> list[pa.Array]:
-    """The columns of some reports."""
-    arrays, n_rows = arrow(), block.n_clients
-    stated = block.privacy or (None,) * n_rows
-    noisy = np.array([one is not None for one in stated])
-    hidden = np.array([one is not None and one.hides_size for one in stated])
-    lengths, bins, values = _listed(block.table, noisy)
-    owners, classes, by_class = np.repeat(np.arange(n_rows), lengths), bins[:0], noisy & False
-    if (strata := block.strata) is not None:
-        by_class[strata.rows] = True
-        own, cells, counts = _listed(strata.table, noisy[strata.rows])
-        kept = ~by_class[owners]
-        owners = np.concatenate([owners[kept], np.repeat(strata.rows, own)])
-        order = np.argsort(owners, kind="stable")
-        classes, inside = np.divmod(cells, strata.n_bins)
-        bins, values = (
-            np.concatenate([one[kept], two])[order]
-            for one, two in ((bins, inside), (values, counts))
-        )
-        lengths = np.bincount(owners, minlength=n_rows)
-    tells, told = noisy & False, (np.zeros(0, dtype=np.int64),) * 3
-    if block.set_sizes is not None:
-        tells[block.set_sizes.rows] = True
-        told = _listed(block.set_sizes.table, noisy[block.set_sizes.rows])
-
-    def lists(name: str, held: Mask, lengths: Whole, values: Whole) -> pa.Array:
-        every = np.zeros(n_rows, dtype=np.int64)
-        every[held] = lengths
-        starts = arrays.array(np.concatenate([[0], np.cumsum(every)]), arrays.int32())
-        numbers = arrays.array(values, schema().field(name).type.value_type)
-        return arrays.ListArray.from_arrays(starts, numbers, mask=arrays.array(~held))
-
-    all_rows = ~(noisy & False)
-    return [
-        arrays.array(list(block.ids), arrays.string()),
-        arrays.array(block.sizes, mask=hidden),
-        lists("classes", by_class, lengths[by_class], classes),
-        lists("bins", all_rows, lengths, bins),
-        lists("counts", all_rows, lengths, values),
-        lists("set_size_bins", tells, told[0], told[1]),
-        lists("set_size_counts", tells, told[0], told[2]),
-        arrays.array(
-            [None if one is None else msgspec.json.encode(one).decode() for one in stated],
-            arrays.string(),
-        ),
-    ]
-
-
-def _listed(table: Counts, noisy: Mask) -> tuple[Whole, Whole, Whole]:
-    """Lengths, cells and values; of noisy rows all cells, whatever is in them."""
-    if not noisy.any():
-        starts, cells, values = table.entries()
-        return np.diff(starts), cells.astype(np.int64), values.astype(np.int64)
-    dense = table.dense()
-    kept = (dense != 0) | noisy[:, None]
-    return kept.sum(axis=1), np.nonzero(kept)[1], dense[kept]
+        while some := list(islice(rest, ROWS)):
+            writer.write_table(pa.Table.from_pylist(some, columns))
