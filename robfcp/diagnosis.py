@@ -286,7 +286,8 @@ def explanations(own: Whole, others: Whole, grid: Grid, *, by_class: bool) -> li
     below = np.cumsum(others.sum(axis=0))
     middle = grid.upper[int(np.searchsorted(below, below[-1] / 2))]
     doubt = float(np.clip(middle**2, 0.001, 0.5))
-    law = {name: _dirichlet(_law(*numbers), placed) for name, numbers in LAWS.items()}
+    every = np.stack([_law(*numbers) for numbers in LAWS.values()])
+    law = dict(zip(LAWS, _dirichlet(every[:, None], placed), strict=True))
     wrong = _either((0.5, law["wrong"]), (0.5, law["rather wrong"]))
     if wrong_shares is not None:
         told = _dirichlet(LAWS["wrong"][2] * (wrong_shares + 0.002), placed)
@@ -310,10 +311,10 @@ def explanations(own: Whole, others: Whole, grid: Grid, *, by_class: bool) -> li
         confused = _either((0.9, wrong), (0.1, law["anything"]))[held]
         mix = float(np.logaddexp(mixes.usual, mixes.anything) - np.log(2))
         found.append(Explanation("labels mixed up", float(confused.sum()) + mix))
-    every = [(0.4, law["alike"]), (0.1, wrong), (0.1, law["anything"])]
-    every += [(0.1, one) for one in models.values()]
-    odd = held[(law["alike"] < _either(*every) - 2)[held]]
-    unclear = float(_either(*every).sum()) + mixes.usual - ODDER
+    any_of = [(0.4, law["alike"]), (0.1, wrong), (0.1, law["anything"])]
+    anyhow = _either(*any_of, *((0.1, one) for one in models.values()))
+    odd = held[(law["alike"] < anyhow - 2)[held]]
+    unclear = float(anyhow.sum()) + mixes.usual - ODDER
     found.append(Explanation("other cases", unclear, tuple(odd.tolist())))
     return sorted(found, key=lambda one: -one.likelihood)
 

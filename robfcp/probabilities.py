@@ -16,7 +16,7 @@ from robfcp.errors import RobfcpError
 
 Probabilities = NDArray[np.floating]
 Classes = tuple[str, ...] | int | None
-BLOCK_BYTES = 2**20  # rows are handled in blocks that stay in the cache
+BLOCK_BYTES = 2**21  # rows are handled in blocks that stay in the cache
 _NUMBERED = re.compile(r"(.*?)([0-9]{1,6})", re.DOTALL)
 
 
@@ -205,7 +205,7 @@ def checked_blocks(table: Probabilities) -> Iterator[tuple[slice, Probabilities]
                 problem = "holds a negative value; are these logits? robfcp.from_logits takes them"
             raise RobfcpError(f"probabilities: row {start + row} {problem}")
         with np.errstate(over="ignore"):
-            total = np.einsum("ij->i", block, dtype=accumulator(block), casting="same_kind")
+            total = block @ np.ones(block.shape[1], dtype=accumulator(block))
         wrong = ~(np.abs(total - 1) <= sum_tolerance(block.shape[1]))
         if wrong.any():
             row = int(np.argmax(wrong))

@@ -156,7 +156,7 @@ def calibrate(
             edge, certificate = promise.threshold(federation, level, confidence, held)
         else:
             edge = own.index(level) if held is None else held.clipped(own.index(level))
-            curve.coverage_curve(federation, edge, budgets, confidence)  # together is faster
+            curve.empty_from(federation, edge, confidence, budgets)  # together is faster
             certificate = certify(federation, edge, liars, confidence, estimated=not stated)
             certificate = certificate if held is None else held.stated(certificate)
         return Level(

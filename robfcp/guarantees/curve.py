@@ -198,12 +198,21 @@ def coverage_curve(
     return tuple(known[m] for m in budgets)
 
 
-def empty_from(federation: Federation, index: int | None, confidence: float = 0.95) -> int | None:
-    """The least number of liars for which nothing is proved about this threshold; None if none."""
+def empty_from(
+    federation: Federation,
+    index: int | None,
+    confidence: float = 0.95,
+    budgets: Iterable[int] = (),
+) -> int | None:
+    """The least number of liars for which nothing is proved about this threshold; None if none.
+
+    The curve's points for the `budgets` are found on the way: together is faster.
+    """
     first, last = 0, federation.n_clients
     while index is not None and first < last:  # what more liars leave proved, fewer do
         steps = (last - 1 - first) * np.linspace(0, 1, TRIED) ** 3
-        tried = (first + np.unique(np.ceil(steps).astype(int))).tolist()
+        own = {*(first + np.ceil(steps).astype(int)).tolist(), *budgets}
+        tried = sorted(m for m in own if first <= m < last)
         points = coverage_curve(federation, index, tried, confidence)
         number = next((k for k, point in enumerate(points) if point.vacuous), len(tried))
         first, last = (tried[number - 1] + 1 if number else first), [*tried, last][number]
