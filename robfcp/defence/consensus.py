@@ -157,7 +157,7 @@ def sites_of(federation: Federation, copies: Sequence[Copies], few: Indices) -> 
 def _ends(federation: Federation, few: Indices) -> Indices:
     """The last bins of the merged ones."""
     whole = len(few) == federation.n_clients
-    counts = (federation.table if whole else federation.table.rows(few)).dense()
+    counts = (federation if whole else federation.take(few)).counts
     below = np.cumsum(np.maximum(counts, 0), axis=1)
     shares = below / np.maximum(below[:, -1:], 1)
     last = federation.grid.n_bins - 1
@@ -172,8 +172,7 @@ def _counts(federation: Federation, ends: Indices) -> NDArray[np.integer]:
     strata = federation.exact_strata
     n_clients, n_bins = federation.n_clients, len(ends)
     if strata is None or n_clients * (strata.n_strata + 1) * n_bins > MOST_CELLS:
-        merged = federation.merged(ends)[:, None, :]
-        return merged if federation.noisy else merged.astype(kind)
+        return federation.merged(ends, np.int64 if federation.noisy else kind)[:, None, :]
     n_classes, keeps = strata.n_strata, np.zeros(n_clients, dtype=bool)
     keeps[strata.rows] = True
     every = (np.arange(n_classes)[:, None] * strata.n_bins + ends).ravel()
@@ -822,7 +821,7 @@ class Vote:
     def _phi(self) -> float:
         """phi by which the closer 30% of some differ beyond sampling: liars would widen later."""
         few = drawn(self._kept.n_clients, 0)
-        counts = self._kept.merged(_ends(self._kept, few))[few].astype(np.float64)
+        counts = self._kept.take(few).merged(_ends(self._kept, few)).astype(np.float64)
         sizes = self._sizes[few]
         shares = counts.sum(axis=0) / max(counts.sum(), 1)
         squares = (counts / sizes[:, None] - shares) ** 2 / (shares + 1e-12)

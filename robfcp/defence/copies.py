@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robfcp.arguments import a_few
-from robfcp.federation import Counts, Federation
+from robfcp.federation import Federation
 from robfcp.report import Strata
 
 FALSE_ALARM = 1e-3  # the chance of calling any independent samples copies
@@ -44,7 +44,8 @@ def find_copies(federation: Federation, false_alarm: float = FALSE_ALARM) -> tup
     """
     table = federation.table
     units = np.where(federation.in_fives, federation.unit * Strata.FEW, 1)
-    codes, equal = _codes_and_chances(table, federation.grid.n_bins, units)
+    told = federation.map(_codes_and_chances, units)
+    codes, equal = told["code"], told["chance"]
     first, owner = np.unique(codes, return_index=True, return_inverse=True)[1:]
     n_pairs = max(1.0, federation.n_clients * (federation.n_clients - 1) / 2)
     noisy = np.array([law is not None and not law.never_moves for law in federation.noises])[first]
@@ -77,26 +78,25 @@ def find_copies(federation: Federation, false_alarm: float = FALSE_ALARM) -> tup
     return tuple(sorted(found, key=lambda group: group.clients))
 
 
-def _codes_and_chances(
-    table: Counts, n_bins: int, units: NDArray[np.int64]
-) -> tuple[NDArray[np.uint64], Array]:
-    """(K,) numbers equal for equal rows, for others with chance 2^-63; P(another sample equals it).
+def _codes_and_chances(block: Federation, units: NDArray[np.int64]) -> NDArray[Any]:
+    """(K,) codes equal for equal rows, for others with chance 2^-63; P(another sample equals it).
 
     The latter is prod_b C(2 a_b, a_b) / 4^a_b given the sums of both, a_b in a row's units.
     """
     from scipy.special import gammaln
 
-    starts, bins, values = table.entries()
-    factors = np.random.default_rng(0).integers(2**63, size=n_bins).astype(np.uint64)
+    starts, bins, values = block.table.entries()
+    lottery = np.random.default_rng(0)
+    factors = lottery.integers(2**63, size=block.grid.n_bins).astype(np.uint64)
     factors = factors * np.uint64(2) + np.uint64(1)  # odd: products lose nothing
     counts = np.maximum(values, 0) / np.repeat(units, np.diff(starts))
     logs = gammaln(2 * counts + 1) - 2 * gammaln(counts + 1) - 2 * counts * np.log(2)
-
-    def sums(numbers: NDArray[Any]) -> NDArray[Any]:
-        passed = np.concatenate([np.zeros(1, numbers.dtype), np.cumsum(numbers)])
-        return passed[starts[1:]] - passed[starts[:-1]]
-
-    return sums(factors[bins] * values.astype(np.uint64)), np.exp(sums(logs))
+    passed = np.concatenate([[np.uint64(0)], np.cumsum(factors[bins] * values.astype(np.uint64))])
+    found = np.zeros(block.n_clients, [("code", np.uint64), ("chance", np.float64)])
+    found["code"] = np.diff(passed[starts])
+    rows = np.repeat(np.arange(block.n_clients), np.diff(starts))
+    found["chance"] = np.exp(np.bincount(rows, logs, minlength=block.n_clients))
+    return found
 
 
 def copy_note(copies: Sequence[Copies]) -> tuple[str, ...]:

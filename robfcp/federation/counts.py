@@ -411,6 +411,22 @@ def summed(rows: Indices, cells: Whole, values: Whole, n_rows: int, n_bins: int)
     return table(found.starts, found.bins, found.values, n_bins)
 
 
+def numbered(n_clients: int, width: int) -> tuple[str, ...]:
+    """client-00, client-01, ... padded so that names sort as numbers."""
+    return tuple(f"client-{k:0{width}d}" for k in range(n_clients))
+
+
+def onto_simplex(values: NDArray[np.float64], totals: NDArray[np.float64]) -> NDArray[np.float64]:
+    """(K, H) the closest non-negative rows with the given totals: max(v - tau, 0)."""
+    falling = -np.sort(-values, axis=1)
+    excess = np.cumsum(falling, axis=1) - totals[:, None]
+    ranks = np.arange(1, values.shape[1] + 1)
+    kept = (falling * ranks > excess).sum(axis=1)
+    tau = np.take_along_axis(excess, kept[:, None] - 1, axis=1) / kept[:, None]
+    result: NDArray[np.float64] = np.maximum(values - tau, 0)
+    return result
+
+
 def check_extent(n_clients: int, n_bins: int) -> None:
     """Refuse more cells than a file of its size should cost; usual grids are for any number."""
     if n_bins > FINE_BINS and n_clients * n_bins > MAX_FINE_CELLS:

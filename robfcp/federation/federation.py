@@ -26,6 +26,8 @@ from robfcp.federation.counts import (
     SparseCounts,
     StoredCounts,
     Stratified,
+    numbered,
+    onto_simplex,
     placed,
     spans,
     summed,
@@ -370,7 +372,7 @@ class Federation:
         array([[4, 0, 0]])
         """
         found = self._chosen(np.asarray(rows))
-        if not isinstance(found.table, StoredCounts):
+        if not self.stored:
             return found
         split = {name: getattr(found, name) for name in ("strata", "set_sizes")}
         held: Any = {name: one and one.held() for name, one in split.items()}
@@ -452,13 +454,10 @@ class Federation:
         for part in self._in_memory():
             yield from map(part._report, range(part.n_clients))
 
-    def _in_memory(self) -> Iterator[Federation]:
+    def _in_memory(self) -> Iterable[Federation]:
         """Itself, or so many stored clients at a time as fit."""
-        if not isinstance(self.table, StoredCounts):
-            yield self
-            return
-        for first in range(0, self.n_clients, TAKEN):
-            yield self.take(np.arange(first, min(first + TAKEN, self.n_clients)))
+        ends = [*range(0, self.n_clients, TAKEN), self.n_clients]
+        return (self.take(np.arange(*part)) for part in pairwise(ends)) if self.stored else [self]
 
     def _report(self, k: int) -> Report:
         context, by = (self.grid, self.score, self.round, self.model), self.strata
@@ -473,7 +472,7 @@ class Federation:
 
     def to_json(self) -> Iterator[bytes]:
         """The reports as JSON, a tenth of the time of one by one; private ones are one by one."""
-        if isinstance(self.table, StoredCounts):
+        if self.stored:
             yield from chain.from_iterable(part.to_json() for part in self._in_memory())
             return
         grid = msgspec.Raw(msgspec.json.encode(wire.wire_grid(self.grid)))
@@ -707,7 +706,7 @@ class Federation:
         as_stated = {name: "as stated" for name, value in stated.items() if value is not None}
         checked = agreement.Checked(signatures or found, registered, **as_stated)
         federation = Federation(**fields, checked=checked)
-        return federation if max_share is None else federation.capped(max_share)
+        return federation if max_share is None else federation._capped(max_share)
 
     def save(self, path: FilePath) -> None:
         """Write the valid reports as one table in Parquet, which `read` and anybody else reads.
@@ -774,25 +773,8 @@ class Federation:
         leftover = self.masses - below[:, -1]
         return below + np.rint(leftover[:, None] * passed).astype(np.int64)
 
-    def capped(self, max_share: float) -> Federation:
-        """Without the clients that claim more than the allowed share of all samples.
-
-        Parameters
-        ----------
-        max_share
-            Above 0, at most 1.
-
-        Returns
-        -------
-        Federation
-            The others; those above it are listed as faulty.
-
-        Examples
-        --------
-        >>> import robfcp
-        >>> robfcp.Federation.from_counts([[1, 2], [4, 0], [50, 0]]).capped(0.5).n_clients
-        2
-        """
+    def _capped(self, max_share: float) -> Federation:
+        """Without the clients that claim more than the allowed share of all samples."""
         limit = share("max_share", max_share, "give 0.2, say", one=True)
         shares = self.sizes / self.n_samples
         over = shares > limit
@@ -899,11 +881,6 @@ class Federation:
         return places, replace(self, table=counts, **known)
 
 
-def numbered(n_clients: int, width: int) -> tuple[str, ...]:
-    """client-00, client-01, ... padded so that names sort as numbers."""
-    return tuple(f"client-{k:0{width}d}" for k in range(n_clients))
-
-
 def _listed(counts: Counts, rows: NDArray[np.intp], n_clients: int) -> Iterator[Any]:
     """Each client's bins and counts, as a report lists them; unset without a row."""
     starts, bins, values = counts.entries()
@@ -921,14 +898,3 @@ def _at(values: tuple[V, ...], rows: NDArray[np.intp] | slice) -> tuple[V, ...]:
     if isinstance(rows, slice) or not values:
         return values[rows] if isinstance(rows, slice) else ()
     return tuple(map(values.__getitem__, rows.tolist()))
-
-
-def onto_simplex(values: Array, totals: Array) -> Array:
-    """(K, H) the closest non-negative rows with the given totals: max(v - tau, 0)."""
-    falling = -np.sort(-values, axis=1)
-    excess = np.cumsum(falling, axis=1) - totals[:, None]
-    ranks = np.arange(1, values.shape[1] + 1)
-    kept = (falling * ranks > excess).sum(axis=1)
-    tau = np.take_along_axis(excess, kept[:, None] - 1, axis=1) / kept[:, None]
-    result: Array = np.maximum(values - tau, 0)
-    return result
