@@ -15,17 +15,7 @@ from robfcp.monitoring import AlarmHistory, Chain, Link, MonitorState
 MOST_LINES = 60
 MOST_SITES = 300
 MOST_POINTS = 200
-_KINDS = {
-    "coverage": (
-        "Alarm strength against “coverage is at least its floor”",
-        "While coverage here is at least the floor, it reaches the dashed line with a chance of at "
-        "most delta, however often one looks.",
-    ),
-    "drift": (
-        "Alarm strength against “scores are like the site's own report”",
-        "The same for scores like those reported: drift shows before coverage falls, if it does.",
-    ),
-}
+_KINDS = ("coverage", "drift")
 _ROW = ("name", "samples", "covered", "coverage", "drift", "state", "word", "todo")
 _DRIFTED = "Run robfcp check on fresh labelled samples: coverage need not have fallen."
 _QUIET = "No alarm is no proof: robfcp check says how much coverage is proved."
@@ -116,8 +106,8 @@ def _add_alarms(found: dict[str, Any], alarms: AlarmHistory) -> None:
     order = sorted(latest, key=lambda name: (-strength[name], name))
     both = list(zip(alarms.looks, alarms.merged, strict=True))
     lines: dict[str, list[dict[str, Any]]] = {}
-    for key, field in (("coverage", "log_coverage"), ("drift", "log_drift")):
-        common = [(look.step, getattr(merged, field)) for look, merged in both]
+    for key in _KINDS:
+        common = [(look.step, getattr(merged, f"log_{key}")) for look, merged in both]
         lines[key] = [_line("all sites together", common, "together")]
         for name in order[:MOST_LINES]:
             sent = [look.sites[name] for look in alarms.looks if name in look.sites]
@@ -147,14 +137,8 @@ def _add_alarms(found: dict[str, Any], alarms: AlarmHistory) -> None:
     if changed and not alarms.rang and not alarms.alarmed:
         found["todo"] = f"Look at {a_few(changed)}. {_QUIET}"
     heard = [
-        {
-            "step": look.step,
-            "heard": len(look.sites),
-            "refused": len(look.faulty),
-            "coverage": _tens(merged.log_coverage),
-            "drift": _tens(merged.log_drift),
-            "alarmed": a_few(merged.alarmed),
-        }
+        [look.step, len(look.sites), len(look.faulty)]
+        + [_tens(merged.log_coverage), _tens(merged.log_drift), a_few(merged.alarmed)]
         for look, merged in both[-MOST_POINTS:]
     ]
     found["watch"] = _watch(alarms.line, "step", lines, limit, sites) | {"looks": heard}
@@ -222,11 +206,10 @@ def _watch(
 
     rows = sorted((dict(zip(_ROW, site, strict=True)) for site in sites), key=place)
     kinds = []
-    for key, (title, words) in _KINDS.items():
+    for key in _KINDS:
         drawn = [one for one in lines[key] if one["x"]]
         alone = any(one["state"] != "together" for one in drawn)
-        limits = {"limit": round(limit, 5), "lines": drawn if alone else []}
-        kinds.append({"key": key, "title": title, "words": words, **limits})
+        kinds.append({"key": key, "limit": round(limit, 5), "lines": drawn if alone else []})
     return {
         "line": line,
         "unit": unit,

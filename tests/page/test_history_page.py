@@ -53,7 +53,7 @@ def test_the_page_shows_every_site_over_time_and_what_to_do() -> None:
     rows = {row["name"]: f"{row['word']}: {row['todo']}" for row in watch["sites"]}
     told = ("alarms: ", "no alarm: nothing", "counts 3 samples", "silent since step 2: counts for")
     assert all(words in rows[f"site-0{k}"] for k, words in zip((0, 3, 4, 5), told, strict=True))
-    assert [look["heard"] for look in watch["looks"]] == [6, 6, 5, 4]
+    assert [look[1] for look in watch["looks"]] == [6, 6, 5, 4]
     assert {history.digest, DIGEST} <= set(dict(data["audit"]).values())
 
 

@@ -1,6 +1,16 @@
 // What became of a calibration: alarms over time by site, what to do, round by round.
 const HISTORY_RANGE = [-4, 9]; // log10 of the alarm strength; what lies beyond is drawn at the rim
 const WHOLE_STEPS = [0, 1, 2, 3, 4, 5, 6].flatMap((power) => [1, 2, 5].map((digit) => digit * 10 ** power));
+const HISTORY_WORDS = {
+  coverage: [
+    "Alarm strength against “coverage is at least its floor”",
+    "While coverage here is at least the floor, it reaches the dashed line with a chance of at most delta, however often one looks.",
+  ],
+  drift: [
+    "Alarm strength against “scores are like the site's own report”",
+    "The same for scores like those reported: drift shows before coverage falls, if it does.",
+  ],
+};
 let historyKind = "coverage";
 
 function showHistory(found) {
@@ -20,7 +30,7 @@ function showWatch(found) {
   byId("history-line").textContent = found.line;
   const kinds = found.kinds.filter((kind) => kind.lines.length);
   historyKind = kinds[0]?.key ?? historyKind;
-  segments("history-kinds", kinds.map((kind) => [kind.key, kind.key, kind.title]), historyKind, (key) => {
+  segments("history-kinds", kinds.map((kind) => [kind.key, kind.key, HISTORY_WORDS[kind.key][0]]), historyKind, (key) => {
     historyKind = key;
     drawHistory();
   });
@@ -44,7 +54,7 @@ function showWatch(found) {
     fillTable(
       "history-looks",
       ["step", "sites heard", "refused", "mean of the K − m smallest, log10", "drift, log10", "alarm by themselves"],
-      found.looks.map((look) => [String(look.step), number(look.heard), number(look.refused), log(look.coverage), log(look.drift), look.alarmed]),
+      found.looks.map(([step, heard, refused, coverage, drift, alarmed]) => [String(step), number(heard), number(refused), log(coverage), log(drift), alarmed]),
     );
   }
 }
@@ -86,7 +96,7 @@ function drawHistory() {
     },
     joined,
   );
-  byId("history-words").textContent = kind.words;
+  byId("history-words").textContent = HISTORY_WORDS[kind.key][1];
 }
 
 /** What stands at one place of the axis: together first, then the largest. */
