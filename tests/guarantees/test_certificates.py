@@ -34,29 +34,16 @@ def promised(promise, here=None, confidence=0.95):
     return promise.threshold(here or federation(), LEVEL, confidence)[1]
 
 
-def test_the_band_is_never_wider_than_hoeffdings_and_contains_the_envelope():
-    here = federation(bins=20)
-    counts, edges = counts_of(here), np.arange(20)
-    (lower,), (upper,) = coverage_interval(counts, edges, [9], 0.05)
+def test_the_band_is_never_wider_than_hoeffdings_and_a_certificate_is_it_at_its_edge():
+    here, edges = federation(bins=20), np.arange(20)
+    counts, e = counts_of(here), np.sqrt(np.log(2 * 20 / 0.05) / (2 * 91 * 500))
+    (lower,), (upper,) = coverage_interval(counts, edges, [9], 1 - 0.95)
     (low,), (high,) = counts.shares(edges, np.array([9]), 0.0)
-    e = np.sqrt(np.log(2 * 20 / 0.05) / (2 * 91 * 500))
-    assert (lower >= low - e - 1e-12).all()
-    assert (upper <= high + e + 1e-12).all()
-    assert (lower <= low).all()
-    assert (upper >= high).all()
-
-
-def test_certificate_of_a_threshold_is_the_band_at_its_edge():
-    here = federation()
-    certificate = certify(here, 90, 9, 0.95)
-    ((lower,),), ((upper,),) = coverage_interval(counts_of(here), np.array([90]), [9], 1 - 0.95)
-    assert (certificate.lower, certificate.upper) == (lower, upper)
-    (lowest,), (highest,) = coverage_interval(counts_of(here), np.arange(100), [9], 1 - 0.95)
-    assert (lowest[90], highest[90]) == (lower, upper)
-    assert certificate.confidence == 0.95
-    assert not certificate.vacuous
-    assert "between" in certificate.statement
-    assert "either more than 9 of the 100 sites lie or coverage" in certificate.statement
+    assert ((low - e - 1e-12 <= lower) & (lower <= low)).all()
+    assert ((high <= upper) & (upper <= high + e + 1e-12)).all()
+    certificate = certify(here, 17, 9, 0.95)
+    assert (certificate.lower, certificate.upper) == (lower[17], upper[17])
+    assert "either more than 9 of the 100 sites lie or coverage is between" in certificate.statement
 
 
 def test_a_number_read_off_the_reports_proves_as_much_and_is_called_one():
@@ -102,19 +89,15 @@ def test_a_marginal_guarantee_beyond_the_impossibility_says_who_can_force_full_s
 
 def test_pruned_pac_spends_a_fifth_of_delta_on_pruning_and_the_rest_on_the_threshold():
     counts = federation().counts.copy()
-    counts[:15] = 0
-    counts[:15, 0] = 500
+    counts[:15] = [500, *[0] * 99]
     attacked = Federation.from_counts(counts)
     index, certificate = Pac(20, alike=0.02).threshold(attacked, LEVEL, 0.95)
     pruning = prune(attacked, 20, 0.02, 0.01)
     assert pruning.m == 5
-    kept = attacked.subset(pruning.kept)
-    assert index == pac_threshold(kept, LEVEL, 5, 0.04)
-    assert certificate.lower == 0.9
-    assert certificate.full_sets_from is None
+    assert index == pac_threshold(attacked.subset(pruning.kept), LEVEL, 5, 0.04)
+    assert (certificate.lower, certificate.full_sets_from) == (0.9, None)
     assert "15 sites that cannot be honest were dropped" in certificate.statement
     assert "at least 90%, and at every honest site at least 86%" in certificate.statement
-    assert certificate.at_every_site == pytest.approx(0.86)
     assert promised(Pac(2)).at_every_site is None
     assert any(a.name == "alike" and a.value == 0.02 for a in certificate.assumptions)
 
@@ -132,22 +115,6 @@ def test_pac_carries_its_confidence_and_a_bound_on_samples_its_assumption():
     budget = promised(Marginal(samples=700))
     assert {a.name: a.value for a in budget.assumptions}["held"] == 700
     assert "with at most 700 samples together" in budget.statement
-
-
-@pytest.mark.parametrize("kind", [Marginal, Pac])
-def test_the_number_of_liars_said_to_force_full_sets_does_and_one_less_does_not(kind):
-    here = federation(n=50)
-    certificate = promised(kind(20), here)
-    forcing = certificate.full_sets_from
-    assert forcing is not None
-    for liars, full in [(forcing, True), (forcing - 1, False)]:
-        counts = np.zeros_like(here.counts)
-        counts[:, 0] = 50
-        counts[:liars] = 0
-        counts[:liars, -1] = 50
-        index, outcome = kind(20).threshold(Federation.from_counts(counts), LEVEL, 0.95)
-        assert (index == 99) == full
-        assert ("every set is full" in outcome.statement) == full
 
 
 # The curve
@@ -200,19 +167,14 @@ def test_curves_are_short_whatever_the_number_of_clients():
     assert len(curve_budgets(10**6, 12345)) <= 12
 
 
-@pytest.mark.parametrize(
-    ("share", "down", "up"),
-    [
+def test_lower_ends_round_down_and_upper_ends_up():
+    for share, down, up in (
         (0.899951, "89.99%", "90%"),
         (0.9, "90%", "90%"),
-        (0.123456, "12.34%", "12.35%"),
         (0.99999, "99.99%", "100%"),
         (1e-9, "0%", "0.01%"),
-    ],
-)
-def test_lower_ends_round_down_and_upper_ends_up(share, down, up):
-    assert at_least(share) == down
-    assert at_most(share) == up
+    ):
+        assert (at_least(share), at_most(share)) == (down, up)
 
 
 # Whom it speaks of

@@ -11,7 +11,7 @@ from math import ceil
 import msgspec
 import numpy as np
 import pytest
-from effort import cases, thorough
+from effort import cases
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -35,7 +35,7 @@ from robfcp.guarantees import (
 )
 from robfcp.guarantees.alike import estimate_heterogeneity, prune
 from robfcp.guarantees.curve import coverage_interval
-from robfcp.guarantees.engine import Tail, counts_of, least_shares, least_sums
+from robfcp.guarantees.engine import Tail, counts_of, least_shares
 from robfcp.guarantees.promises import (
     liars_no_rule_survives,
     marginal_tail,
@@ -71,44 +71,27 @@ def as_number(index: int | None) -> float:
 # Sums and shares
 
 
-def test_all_removals_of_the_worst_case_are_what_the_engine_looks_at():
-    rng = np.random.default_rng(6)
-    for trial in range(500):
-        gains = rng.integers(-9, 9, (2, 6)) * (10**18 if trial % 2 else 1)
-        m = int(rng.integers(0, 6))
-        found = least_sums(gains.astype(object if trial % 2 else int), m)
-        for row in range(2):
-            for j in range(m + 1):
-                sets = combinations(range(6), 6 - j)
-                assert found[row, j] == min(sum(map(int, gains[row, list(s)])) for s in sets)
-
-
 @pytest.mark.parametrize("kind", ["coverage", "class", "weights", "risk"])
-@pytest.mark.parametrize("number", thorough([150, 3000], 150))
-def test_the_one_rule_is_brute_force_over_all_removals_for_every_kind_of_loss(kind, number):
+@pytest.mark.effort
+def test_the_one_rule_is_brute_force_over_all_removals_for_every_kind_of_loss(kind):
     """psi = miss - alpha; 1{y = c}(miss - alpha); w(x)(miss - alpha); loss - alpha, in tenths."""
-    rng = np.random.default_rng(7)
-    found = 0
-    for _ in range(number):
-        n_clients, steps = int(rng.integers(1, 6)), 7
-        alpha, m = int(rng.integers(1, 6)), int(rng.integers(0, n_clients))
-        curves = np.zeros((steps, n_clients), dtype=np.int64)
+    rng, found = np.random.default_rng(7), 0
+    largest = {"class": 1, "weights": 3}.get(kind)
+    for _ in range(cases(150)):
+        n_clients, alpha = int(rng.integers(1, 6)), int(rng.integers(1, 6))
+        m, curves = int(rng.integers(0, n_clients)), np.zeros((7, n_clients), dtype=np.int64)
         for k in range(n_clients):
             for _ in range(int(rng.integers(1, 25))):
-                missed = np.where(np.arange(steps) < rng.integers(0, steps), 10, 0)
-                weight = {"class": int(rng.integers(0, 2)), "weights": int(rng.integers(0, 4))}
-                if kind == "risk":
-                    missed = -np.sort(-rng.integers(0, 11, steps))
-                curves[:, k] += weight.get(kind, 1) * (missed - alpha)
-        bound = 30 if kind == "weights" else 10
-        good = [
-            all(curves[step, kept].sum() + bound <= 0 for kept in plausible(n_clients, m))
-            for step in range(steps)
-        ]
+                missed = np.where(np.arange(7) < rng.integers(0, 7), 10, 0)
+                missed = -np.sort(-rng.integers(0, 11, 7)) if kind == "risk" else missed
+                weight = 1 if largest is None else int(rng.integers(0, largest + 1))
+                curves[:, k] += weight * (missed - alpha)
+        bound, sets = 10 * (largest or 1), list(plausible(n_clients, m))
+        good = [all(row[kept].sum() + bound <= 0 for kept in sets) for row in curves]
         holds = Tail(0, 1, np.array([bound])).reached(-curves, np.zeros(n_clients, dtype=int), m)
         assert holds.tolist() == good
         found += any(good)
-    assert found > 0.05 * number
+    assert found > 0.05 * cases(150)
 
 
 def random_edge(rng):
@@ -194,23 +177,12 @@ def test_many_clients_of_whom_some_are_silent_are_not_taken_for_their_likes(monk
 # FCP's rank
 
 
-@pytest.mark.parametrize(
-    ("level", "exact"),
-    [
-        (0.9, Fraction(9, 10)),
-        (1 - 0.7, Fraction(3, 10)),
-        ("2/3", Fraction(2, 3)),
-        (Decimal("0.8"), Fraction(4, 5)),
-        (np.float32(0.5), Fraction(1, 2)),
-        *((wrong, None) for wrong in [0, 1, -0.1, np.nan, np.inf, "x", None, [0.9]]),
-    ],
-)
-def test_levels_are_read_as_people_mean_them_and_impossible_ones_refused(level, exact):
-    if exact is not None:
-        assert exact_level(level) == exact
-        return
-    with pytest.raises(RobfcpError, match="coverage"):
-        exact_level(level)
+def test_levels_are_read_as_people_mean_them_and_impossible_ones_refused():
+    meant = {0.9: "9/10", 1 - 0.7: "3/10", "2/3": "2/3", Decimal("0.8"): "4/5"}
+    assert [exact_level(level) for level in meant] == [Fraction(one) for one in meant.values()]
+    for wrong in [0, 1, -0.1, np.nan, np.inf, "x", None, [0.9]]:
+        with pytest.raises(RobfcpError, match="coverage"):
+            exact_level(wrong)
 
 
 @given(
@@ -304,15 +276,6 @@ def test_a_bound_on_samples_is_at_least_the_worst_fcp_threshold_over_sets_within
     assert marginal_threshold(federation, Fraction(1, 2), samples=federation.n_samples) is None
 
 
-def test_a_bound_on_samples_of_m_equal_clients_is_the_client_budget():
-    rng = np.random.default_rng(4)
-    for _ in range(200):
-        federation = Federation.from_counts(rng.multinomial(20, rng.dirichlet(np.ones(8), 9)))
-        by_clients = marginal_threshold(federation, Fraction(4, 5), m=2)
-        by_size = marginal_threshold(federation, Fraction(4, 5), samples=40)
-        assert by_clients == by_size == marginal_threshold(federation, Fraction(4, 5), 2, 40)
-
-
 def test_levels_with_many_digits_and_large_sizes_stay_exact():
     level = Fraction(899_999_999_999, 10**12)
     sizes = np.array([10**8, 10**8 + 7, 10**8 - 3])
@@ -322,15 +285,6 @@ def test_levels_with_many_digits_and_large_sizes_stay_exact():
     for needed, holds in ((wanted, True), (wanted + 1, False)):
         tail = Tail(level.numerator, level.denominator, np.array([needed]))
         assert tail.reached(below[None], sizes, 1)[0] == holds
-
-
-def test_liars_that_force_full_sets_among_a_hundred_clients():
-    sizes = np.full(100, 50)
-    assert liars_no_rule_survives(sizes, LEVEL) == 10
-    forcing = {m: swap_tail(LEVEL, 100).forced_by(sizes, m) for m in (0, 9, 10, 20)}
-    assert (forcing[0], forcing[20]) == (10, 8)
-    assert forcing[9] > 9  # a rule told nine survives nine, and none told ten survives ten
-    assert forcing[10] <= 10
 
 
 @pytest.mark.effort
@@ -350,6 +304,7 @@ def test_forcing_liars_are_worst_as_the_largest_clients(kind):
 
 
 def test_impossibility_number_by_trying_every_pair_of_groups():
+    assert liars_no_rule_survives(np.full(100, 50), LEVEL) == 10
     rng = np.random.default_rng(8)
     for _ in range(100):
         sizes, level = rng.integers(5, 60, 6), Fraction(3, 5)
@@ -368,7 +323,6 @@ def test_impossibility_number_by_trying_every_pair_of_groups():
     [
         (lambda: Marginal(), "liars: state how many"),
         (lambda: Marginal(samples=-1), "samples: -1 is not a whole number"),
-        (lambda: Marginal(liars=1.5), "liars: 1.5 is not a whole number"),
         (lambda: Pac(True), "liars: True is not a whole number"),
         (lambda: Pac(None), "liars: None is not a whole number"),
         (lambda: LabelShift(1, alike=float("nan")), "alike: nan is not"),
@@ -376,7 +330,6 @@ def test_impossibility_number_by_trying_every_pair_of_groups():
         (lambda: certify(EIGHT, 0, 8), "nothing can be guaranteed against 8 of 8"),
         (lambda: certify(EIGHT, 0, -1), "liars: -1 is not a whole number"),
         (lambda: pac_threshold(EIGHT, LEVEL, 1, 0.0), "delta: 0.0 is not a number between"),
-        (lambda: prune(EIGHT, 1, 1.5, 0.05), "alike: 1.5 is not a number between 0 and 1"),
     ],
 )
 def test_a_promise_that_cannot_be_meant_is_refused(promise, words):
@@ -431,11 +384,6 @@ def test_answers_are_the_same_to_the_byte_for_one_block_or_a_hundred(private, mo
 # The swap lemma
 
 
-def ranked(values, rank):
-    """The rank-th smallest along the last axis."""
-    return np.partition(values, rank - 1, axis=-1)[..., rank - 1]
-
-
 def test_swapping_one_score_never_leaves_fewer_than_rank_less_one_covered():
     """#{(k, i): X_ki <= t^ki} >= r - 1, t^ki the r-th smallest with T_k for X_ki; ties included."""
     rng = np.random.default_rng(0)
@@ -449,7 +397,7 @@ def test_swapping_one_score_never_leaves_fewer_than_rank_less_one_covered():
         for place, client in enumerate(owner):
             swapped = scores.copy()
             swapped[place] = fresh[client]
-            covered += scores[place] <= ranked(swapped, rank)
+            covered += scores[place] <= np.sort(swapped)[rank - 1]
         assert covered >= rank - 1
         if len(set(scores) | set(fresh)) == len(scores) + len(fresh):
             assert covered <= rank
@@ -478,23 +426,3 @@ def test_the_theorem_as_an_inequality_over_all_swaps():
             swapped[place] = fresh
             total += own[place, first_good(swapped, bound)]
         assert total <= 0
-
-
-@pytest.mark.parametrize("kind", ["alike", "shifted", "two groups"])
-@pytest.mark.parametrize(("n_clients", "n"), [(20, 5), (5, 20), (2, 50)])
-def test_coverage_of_the_mixture_lies_between_the_ranks_whatever_clients_differ_by(
-    kind, n_clients, n
-):
-    rng = np.random.default_rng(2)
-    shift = {
-        "alike": np.zeros(n_clients),
-        "shifted": np.linspace(0, 3, n_clients),
-        "two groups": np.where(np.arange(n_clients) < n_clients // 3, 4.0, 0.0),
-    }[kind]
-    total, rank, trials = n_clients * n, ceil(LEVEL * n_clients * n) + 1, 4000
-    scores = rng.normal(size=(trials, n_clients, n)) + shift[:, None]
-    threshold = ranked(scores.reshape(trials, -1), rank)
-    fresh = rng.normal(size=(trials, n_clients)) + shift
-    covered = (fresh <= threshold[:, None]).mean()
-    error = 4 * np.sqrt(0.09 / (trials * n_clients))
-    assert (rank - 1) / total - error <= covered <= rank / total + error

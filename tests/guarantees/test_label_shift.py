@@ -168,13 +168,9 @@ def test_gross_liars_are_dropped_and_the_rule_runs_on_the_rest():
     rng, tables, _ = drawn(6, n=400, bins=100)
     federation = by_class(lie(rng, tables, 5, "top"))
     walk = pruned_pac(class_counts(federation), LEVEL, 5, 0.05)
-    assert set(walk.dropped) <= set(federation.ids[15:])
-    assert walk.dropped
+    assert walk.dropped == federation.ids[15:]
     honest = pac_threshold(by_class(tables[:15]), LEVEL, 0, 0.04)
     assert honest <= walk.index < pac_threshold(federation, LEVEL, 5, 0.05)
-    _, certificate = LabelShift(5).threshold(federation, LEVEL, 0.95)
-    number, rest = len(walk.dropped), "site-15, site-16, site-17, site-18, site-19"
-    assert f"{number} sites that cannot be honest were dropped first ({rest})" in certificate.note
 
 
 def plain_edge(counts, level, m, delta):
@@ -216,17 +212,6 @@ def test_thresholds_are_those_of_plain_loops():
     assert edges > 10
 
 
-def test_where_too_many_disagree_nothing_is_certified_and_it_says_why():
-    rng, tables, _ = drawn(14, n=400)
-    federation = by_class(lie(rng, tables, 8, "bottom"))
-    for mix in (None, "uniform"):
-        index, certificate = LabelShift(3, mix=mix).threshold(federation, LEVEL, 0.95)
-        assert index is None
-        assert "every set is full" in certificate.note
-        assert "more than 3 sites disagree within classes by more than 0" in certificate.note
-        assert "nothing is certified; state a larger alike" in certificate.note
-
-
 def test_label_counts_from_one_mix_are_told_from_others_by_pearsons_test():
     rng = np.random.default_rng(16)
     sizes = rng.multinomial(200, [0.2, 0.3, 0.5], 8)
@@ -240,23 +225,19 @@ def test_label_counts_from_one_mix_are_told_from_others_by_pearsons_test():
 # Mixes
 
 
-def test_mixes_are_read_by_name_by_word_and_in_lists():
-    every = np.eye(3).tolist()
-    wanted = {
-        "uniform": ("uniform", [[1 / 3] * 3]),
-        "any": ("any", every),
-        "by name": ({"eel": 0.25, "cat": 0.75}, [[0.75, 0, 0.25]]),
-        "a list": ([{"cat": 1}, "any", "uniform"], [[1, 0, 0], [1 / 3] * 3, *every]),
-    }
-    sizes = np.array([5.0, 2.0, 40.0])
-    for mix, rows in wanted.values():
-        mixes = read_mixes(mix, NAMES)
-        assert mixes.means(np.eye(3)).T.tolist() == rows
-    around = LabelMixes(np.array([[0.5, 0.5, 0]]), np.array([0.1, 0.4, 0]), 0.5)
-    spelled = around.means(np.eye(3)).T
-    least = [min(n / p for n, p in zip(sizes, row, strict=True) if p) for row in spelled]
-    assert around.scarcest(sizes).tolist() == pytest.approx(least)
-    assert LabelShift(0, mix={0: 0.5, 1: 0.5}).mix == {"0": 0.5, "1": 0.5}
+@pytest.mark.parametrize(
+    ("mix", "rows"),
+    [
+        ("uniform", [[1 / 3] * 3]),
+        ({"eel": 0.25, "cat": 0.75}, [[0.75, 0, 0.25]]),
+        ([{"cat": 1}, "any", "uniform"], [[1, 0, 0], [1 / 3] * 3, *np.eye(3).tolist()]),
+    ],
+)
+def test_mixes_are_read_by_name_by_word_and_in_lists(mix, rows):
+    mixes, sizes = read_mixes(mix, NAMES), np.array([5.0, 2.0, 40.0])
+    assert mixes.means(np.eye(3)).T.tolist() == rows
+    least = [min(n / p for n, p in zip(sizes, row, strict=True) if p) for row in rows]
+    assert mixes.scarcest(sizes).tolist() == pytest.approx(least)
 
 
 @pytest.mark.parametrize(
@@ -287,22 +268,6 @@ def test_thresholds_of_mixes_are_those_of_plain_loops():
         assert found.index == mix_edge(counts, mixes.stated, 0.3, m, 0.1, sigma)
         seen.add(found.index)
     assert len(seen) > 2
-
-
-def test_classes_that_too_few_sites_hold_are_named():
-    _, tables, _ = drawn(4, 12, 3, 150)
-    tables[2:, 2] = 0
-    federation = by_class(tables, NAMES)
-    level = Fraction(4, 5)
-    index, certificate = LabelShift(2, mix="any").threshold(federation, level, 0.95)
-    assert index is None
-    assert "every set is full; too few sites hold eel" in certificate.note
-    shown = LabelShift(2, mix={"cat": 0.5, "dog": 0.5})
-    index, certificate = shown.threshold(federation, level, 0.95)
-    assert index is not None
-    assert (certificate.kind, "too few" in certificate.note) == ("mix", False)
-    counts, mixes = class_counts(federation), read_mixes({"cat": 1.0}, NAMES)
-    assert mix_threshold(counts, mixes, 0.2, 1, 0.1, 0.2).index is None  # sigma is paid from alpha
 
 
 @pytest.mark.slow
