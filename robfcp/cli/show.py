@@ -89,7 +89,7 @@ def show(
         sites = _sites(calibration, outcomes if asked else None)
     show_calibration(calibration, diagnose(calibration), printer)
     if alike is not None:
-        unlike = likeness.least_liars(federation, alike, confidence)
+        unlike = likeness.ClientIntervals(federation, 1 - confidence).unlike(alike)
         words = f"at least {unlike} of the sites are not" if unlike else "every site may be"
         printer.line(f"With {at_least(confidence)} confidence, {words} as alike as stated.")
     for level, each in outcomes:

@@ -132,9 +132,11 @@ class ClientIntervals:
         self.low, self.high = np.ascontiguousarray(low.T), np.ascontiguousarray(high.T)
 
     def unlike(self, sigma: float) -> int:
-        """K less the greatest number of clients whose intervals, widened by sigma, share a point
-        at every edge."""
-        _, depth = _depths(self.low - sigma, self.high + sigma)
+        """How many clients, at least, are not within sigma of a common CDF, w.p. >= 1 - beta.
+
+        K less the greatest number whose widened intervals share a point at every edge.
+        """
+        _, depth = _depths(self.low - engine.check_sigma(sigma), self.high + sigma)
         n_clients = self.low.shape[1]
         return n_clients - int(depth.max(axis=1).min(initial=n_clients))
 
@@ -173,11 +175,3 @@ def estimate_heterogeneity(
         at_least = 1.0 if least is None else least / _STEPS
     suggested = max(at_least, observed - by_chance, 0.0)
     return HeterogeneityEstimate(at_least, observed, by_chance, suggested, confidence)
-
-
-def least_liars(federation: Federation, sigma: float, confidence: float = 0.95) -> int:
-    """How many clients, at least, are not as alike as stated, with this confidence.
-
-    The honest ones' intervals all share a point, with probability >= `confidence`.
-    """
-    return ClientIntervals(federation, 1 - confidence).unlike(engine.check_sigma(sigma))

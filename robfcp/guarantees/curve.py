@@ -22,7 +22,6 @@ from robfcp.guarantees.engine import Edges, Shares
 from robfcp.guarantees.tails import kl_lower
 
 ALL_UP_TO = 24  # numbers of liars shown one by one
-TRIED = 12  # numbers of liars at a time, where the first that proves nothing is sought
 
 
 def assumptions_of(
@@ -210,7 +209,7 @@ def empty_from(
     """
     first, last = 0, federation.n_clients
     while index is not None and first < last:  # what more liars leave proved, fewer do
-        steps = (last - 1 - first) * np.linspace(0, 1, TRIED) ** 3
+        steps = (last - 1 - first) * np.linspace(0, 1, 12) ** 3
         own = {*(first + np.ceil(steps).astype(int)).tolist(), *budgets}
         tried = sorted(m for m in own if first <= m < last)
         points = coverage_curve(federation, index, tried, confidence)

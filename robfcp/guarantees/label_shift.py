@@ -134,7 +134,8 @@ class Pairs:
         j = witnesses(n_clients, m)
         if m == 0 or m + j > n_clients - 1:
             return None
-        least = least_exponent(n_clients, m, beta)
+        # a pair speaks against a client where 2 exp(-e) (K - 1 - m) / j <= beta / K
+        least = np.log(2 * n_clients * (n_clients - 1 - m) / (j * beta))
         doubtful = self.exponents(below, sigma, least) >= least
         if most is not None:
             counts = np.asarray(below, dtype=np.int64)
@@ -154,12 +155,6 @@ def _slices(number: int, width: int) -> Iterator[slice]:
 def witnesses(n_clients: int, m: int) -> int:
     """j: how many honest witnesses beyond m must speak against a client; from K and m alone."""
     return max(1, (n_clients - 2 * m) // 4)
-
-
-def least_exponent(n_clients: int, m: int, beta: float) -> float:
-    """The e from which on a pair speaks against a client: 2 exp(-e) (K - 1 - m) / j = beta / K."""
-    j = witnesses(n_clients, m)
-    return float(np.log(2 * n_clients * (n_clients - 1 - m) / (j * beta)))
 
 
 def pruned(against: Mask, present: Mask, m: int) -> Mask | None:
@@ -456,11 +451,7 @@ def mixes_differ(sizes: Whole) -> float:
 
     Pearson's test; classes and clients without samples are left out.
     """
-    from scipy.special import chdtrc
+    from scipy.stats import chi2_contingency
 
-    kept = sizes[sizes.sum(axis=1) > 0][:, sizes.sum(axis=0) > 0].astype(np.float64)
-    df = (kept.shape[0] - 1) * (kept.shape[1] - 1)
-    if df < 1:
-        return 1.0
-    expected = np.outer(kept.sum(axis=1), kept.sum(axis=0)) / kept.sum()
-    return float(chdtrc(df, ((kept - expected) ** 2 / expected).sum()))
+    kept = sizes[sizes.sum(axis=1) > 0][:, sizes.sum(axis=0) > 0]
+    return float(chi2_contingency(kept, correction=False).pvalue) if kept.size else 1.0

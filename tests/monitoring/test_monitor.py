@@ -72,21 +72,16 @@ def test_the_line_says_whether_the_wanted_level_is_missed_though_no_alarm_rings(
     assert watch.update(*samples(500, 0.0, 2)).short_since == state.short_since
 
 
-@pytest.mark.parametrize(
-    ("good", "drop", "median"),
-    [(0, 0.05, 800), (0, 0.1, 250), (20_000, 0.1, 20_900)],
-)
+@pytest.mark.parametrize(("good", "drop", "median"), [(0, 0.05, 800), (20_000, 0.1, 20_900)])
 def test_a_drop_is_seen_soon_also_after_a_long_good_time(good, drop, median):
     """Betting starts anew all the time: 20,000 good samples delay the alarm by little."""
     found = []
     for seed in range(12):
-        rng = np.random.default_rng(seed)
-        watch = monitor(delta=0.01 if good else 0.05, seed=seed)
+        rng, watch = np.random.default_rng(seed), monitor(delta=0.01 if good else 0.05, seed=seed)
         if good:
             watch.update(*samples(good, 0.1, rng))
         found.append(watch.update(*samples(3000, 0.1 + drop, rng)).alarms["coverage"])
-    assert min(found) > good
-    assert np.median(found) < median
+    assert good < min(found) <= np.median(found) < median
     p, y = samples(600, 0.02, 0)
     p = np.where(p > 0.5, 0.5 + (p - 0.5) * 0.3, 0.5 - (0.5 - p) * 0.3)  # less sure, still covered
     assert list(monitor(report=own_report(500), floor=0.85).update(p, y).alarms) == ["drift"]
@@ -282,17 +277,13 @@ def test_a_sites_own_threshold_is_checked_and_watched(world, tmp_path, monkeypat
     assert checked.overall.coverage == pytest.approx(1 - missed / 600)
     a = round(local.levels[0].floor * 121)
     assert checked.floor.value == pytest.approx(betaincinv(a, 121 - a, 0.05 / 6))
-    assert local.check(p, y, floor=0.5).floor.value == 0.5
     watch = robfcp.Monitor(local, path="m.json", seed=0)
     state = watch.update(p, y)
     assert (state.floor, state.misses) == (checked.floor.value, missed)
     assert watch.e_report().client == "site-02"
-    assert robfcp.Monitor(local, path="m.json").state.n == 600
     for wrong in (found, other):
         with pytest.raises(RobfcpError, match="watches another threshold"):
             robfcp.Monitor(wrong, path="m.json", client="site-02", floor=0.7)
-    with pytest.raises(RobfcpError, match="level: 3"):
-        local.check(p, y, level=3)
     with pytest.raises(RobfcpError, match="level: 3"):
         robfcp.Monitor(local, level=3)
     with pytest.raises(RobfcpError, match="has no name"):
@@ -300,6 +291,5 @@ def test_a_sites_own_threshold_is_checked_and_watched(world, tmp_path, monkeypat
     found.letter("site-02").save("letter.json")
     table("own.csv", *own["site-02"], ("flu", "cold"))
     table("turned.csv", p[:, ::-1], 1 - y, ("cold", "flu"))  # columns are read by their names
-    words = ("letter.json", "turned.csv", "--local", "own.csv", "--json")
-    assert json.loads(said("check", *words))["coverage"] == pytest.approx(1 - missed / 600)
-    assert json.loads(said("monitor", *words, code=None))["misses"] == missed
+    words = ("monitor", "letter.json", "turned.csv", "--local", "own.csv", "--json")
+    assert json.loads(said(*words, code=None))["misses"] == missed
