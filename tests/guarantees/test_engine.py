@@ -96,16 +96,20 @@ def test_shares_are_the_least_and_largest_over_all_removals(few, monkeypatch):
         federation = random_federation(rng, int(rng.choice([3, 12, 400])))
         federation = Federation.from_counts(federation.counts * int(rng.choice([1, 1, 10**12])))
         edges, budgets = np.arange(federation.grid.n_bins), np.arange(federation.n_clients)
-        below, sizes = federation.cumulative(), federation.sizes
-        low, high = counts_of(federation).shares(edges, budgets, 0.0)
+        counts, sizes = counts_of(federation), federation.sizes
+        sides = counts.least(edges).T, counts.greatest(edges).T  # where all are in fives, apart
+        low, high = counts.shares(edges, budgets, 0.0)
         for m in budgets.tolist():
             for edge in edges.tolist():
-                shares = [
-                    Fraction(int(below[kept, edge].sum()), int(sizes[kept].sum()))
-                    for kept in plausible(federation.n_clients, m)
-                ]
-                assert low[m, edge] == pytest.approx(float(min(shares)), rel=1e-15)
-                assert high[m, edge] == pytest.approx(float(max(shares)), rel=1e-15)
+                least, most = (
+                    [
+                        Fraction(int(side[kept, edge].sum()), int(sizes[kept].sum()))
+                        for kept in plausible(federation.n_clients, m)
+                    ]
+                    for side in sides
+                )
+                assert low[m, edge] == pytest.approx(float(min(least)), rel=1e-15)
+                assert high[m, edge] == pytest.approx(float(max(most)), rel=1e-15)
 
 
 def test_noise_moves_the_least_share_by_what_it_may_add_to_either_side():

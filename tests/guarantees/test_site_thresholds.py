@@ -31,7 +31,7 @@ def federation(seed, n_sites, n_classes, n, bins, liars=0, attack="bottom"):
     rng = np.random.default_rng(seed)
     sizes = label_counts(rng, n_sites, n_classes, n)
     tables = draw_sites(rng, sizes, class_cdfs(n_classes, bins))
-    return class_counts(by_class(lie(rng, tables, liars, attack)))
+    return replace(class_counts(by_class(lie(rng, tables, liars, attack))), most=None)
 
 
 def others(counts, site):
