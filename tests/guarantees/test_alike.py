@@ -26,7 +26,7 @@ def attacked(rng, liars, n=500, n_clients=40, bins=30, place=-1):
 
 def test_intervals_are_clopper_pearsons_and_share_beta_over_sites_and_inner_edges():
     sizes = np.array([6, 40, 40])
-    below = np.array([[0, 6], [13, 40], [0, 13]])
+    below = np.array([[2, 5], [13, 40], [0, 13]])
     counts = np.column_stack([below[:, 0], np.diff(below, axis=1)[:, 0], sizes - below[:, 1]])
     known = ClientIntervals(Federation.from_counts(counts), 0.06)
     for low, high in (client_intervals(below, sizes, 0.01), (known.low.T, known.high.T)):
