@@ -9,6 +9,7 @@ import csv
 import glob
 import io
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -56,6 +57,7 @@ class FileReading:
     logits: Annotated[bool, basic("Take softmax of the columns.", "--logits")] = False
     normalise: Annotated[bool, basic("Divide rows by their sums.", "--normalise")] = False
     classes: Names | None = None
+    guess: bool = False  # whether it may turn out to hold numbers in place of classes
     lenient: bool = False  # one bad sample must not show by failing: it becomes NaN
 
     def __post_init__(self) -> None:
@@ -81,6 +83,7 @@ class FileOutputs:
     ids: NDArray[Any] | None = None
     rows: Sequence[int] = ()  # as a spreadsheet counts them
     notes: tuple[str, ...] = ()
+    score: str = ""  # of the numbers it turned out to hold
 
     @property
     def classes(self) -> tuple[str, ...] | int:
@@ -164,6 +167,10 @@ def read_outputs(
         else:
             remedy = _OTHERS.get(suffix, "use .csv, .npz, .npy or .parquet")
             raise RobfcpError(f"cannot read {suffix or 'a file without an ending'}; {remedy}")
+        if (often := _often(found)) > 1:
+            twice = "twice" if often == 2 else f"{often} times"
+            note = f"{path}: every row comes {twice}; drop the copies, or each counts {twice}."
+            found = replace(found, notes=(*found.notes, note))
         if needs_targets and found.targets is None:
             raise RobfcpError(
                 "holds no labels; call the column with the truth 'label', or name it with --label"
@@ -173,6 +180,15 @@ def read_outputs(
     except RobfcpError as error:
         raise RobfcpError(f"{path}: {error}") from None
     return found
+
+
+def _often(found: FileOutputs) -> int:
+    """How often every row comes, where that is the same number for all."""
+    if found.targets is None or len(found.predictions) < 8 or found.predictions.ndim > 2:
+        return 1
+    rows = np.column_stack([found.predictions, found.targets]).astype(np.float64)
+    numbers = set(Counter(map(bytes, rows)).values())
+    return numbers.pop() if len(numbers) == 1 else 1
 
 
 # Tables: named columns of text, as spreadsheets write them. Numbers are read when used.
@@ -386,9 +402,18 @@ def _of_table(
         if label is not None:
             text = bool(table.words(label))
             raw = table.text(label) if text else _whole(table.numbers(label, lenient=True))
+        found, names = replace(found, targets=raw), [table.names[k] for k in places]
+        if how.guess and raw is not None and raw.dtype.kind in "if":
+            ends = [{low, high} == {*map(str.lower, names)} for low, high in _ENDS]
+            if any(ends) or (len(places) == 1 and not np.isin(raw, (0, 1)).all()):
+                said = _of_table(table, aside, "values", how)
+                return replace(said, score="cqr" if any(ends) else "absolute-residual")
+        if len(places) == 1:
+            note = f"Column {names[0]:.40} is taken as the probability of class 1."
+            return _binary(replace(found, notes=(*found.notes, note)), table, places[0], label, how)
         return _by_class(
-            replace(found, targets=raw),
-            [table.names[k] for k in places],
+            found,
+            names,
             lambda order: _matrix(table, [places[k] for k in order], how),
             how,
             lambda row, k: table.cell(row, label or 0 if k is None else places[k]),
@@ -401,8 +426,24 @@ def _of_table(
     values = None if label is None else table.numbers(label, lenient=how.lenient)
     if predictions.shape[1] == 1:
         return replace(found, predictions=predictions[:, 0], targets=values)
-    names = tuple(table.names[k] for k in places)
-    return replace(found, predictions=predictions, targets=_whole(values), names=names)
+    called_so = tuple(table.names[k] for k in places)
+    return replace(found, predictions=predictions, targets=_whole(values), names=called_so)
+
+
+def _binary(
+    found: FileOutputs, table: Table, place: int, label: int | None, how: FileReading
+) -> FileOutputs:
+    """Two classes of the one probability column that a binary model has."""
+    p = _matrix(table, [place], how)[:, 0]
+    both = np.column_stack([1 - p, p])
+    where = label if label is not None else place
+    return _by_class(
+        found,
+        ["0", "1"],
+        lambda order: both[:, list(order)],
+        how,
+        lambda row, k: table.cell(row, where if k is None else place),
+    )
 
 
 def _by_class(
@@ -437,7 +478,13 @@ def _by_class(
             shown, where = str(raw[row]), cell(row, None)
             if shown in ("", "nan"):
                 raise RobfcpError(f"{where}: the label is missing; fill it in or drop the row")
-            known = f"0 to {len(columns.order) - 1}, as the columns are counted"
+            last = len(columns.order)
+            if raw.dtype.kind in "iu" and (raw.min(), raw.max()) == (1, last):
+                raise RobfcpError(
+                    f"labels are 1 to {last}, and the {last} columns count from 0; subtract 1 from "
+                    "every label, or call the columns by their labels"
+                )
+            known = f"0 to {last - 1}, as the columns are counted"
             known = a_few(columns.names) if columns.names else known
             raise RobfcpError(
                 f"{where}: {shown!r:.40} is none of the classes {known}; fix it or rename a column"
@@ -545,6 +592,8 @@ def _of_arrays(
     targets = next((arrays[name] for name in truth if name in arrays), None)
     ids = next((arrays[name] for name in names if name in arrays), None)
     rows = range(1, (len(p) if p.ndim else 0) + 1)
+    if kind == "classes" and p.ndim == 1 and p.dtype.kind in "fiu":  # of a binary model
+        p = np.column_stack([1 - p, p])
     found = FileOutputs(p, targets, {name: arrays[name] for name in aside}, ids=ids, rows=rows)
     if kind != "classes" or p.ndim != 2 or p.dtype.kind not in "fiu":
         return found

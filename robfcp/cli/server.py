@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, cast
@@ -39,6 +41,8 @@ PROMISES = ("marginal", "pac", "label-shift")
 METRICS = ("l1", "l2", "linf", "cosine", "kolmogorov", "wasserstein")
 SHOWN_CLASSES = 20
 SHOWN_EVENTS = ("round", "client", "verdict", "reason", "result")
+
+_OURS = re.compile(rb'\{"kind":"(calibration|letter|record|chain|monitor)"')
 
 Reports = Annotated[list[Path], typer.Argument(help="The sites' reports: files, tables, folders.")]
 AuditFile = Annotated[Path | None, expert("Append what happened to this log.", "--audit")]
@@ -80,6 +84,18 @@ class Agreement:
         )
 
 
+def files_of_sites(paths: Sequence[Path], printer: Printer) -> list[Path]:
+    """The files of reports; calibrations and their like among them are said, and are no site's."""
+    found = []
+    for path in expanded(paths, ROUND, report_files):
+        with suppress(OSError), path.open("rb") as stream:
+            if ours := _OURS.match(stream.read(40)):
+                printer.line(f"{path}: is a {ours[1].decode()}, not a report; it was left aside.")
+                continue
+        found.append(path)
+    return found
+
+
 def collect(
     printer: Printer,
     agreed_on: Agreement,
@@ -91,7 +107,7 @@ def collect(
     [dim]Example: robfcp collect inbox -o round.parquet --round r1[/dim]
     [dim]Example: robfcp collect inbox -o round.parquet --terms round.toml --quorum 0.8[/dim]
     """
-    files = expanded(reports, ROUND, report_files)
+    files = files_of_sites(reports, printer)
     console.prepare(output, endings=(".parquet",), inputs=files)
     with printer.busy(f"reading {len(files)} reports"):
         found = agreed_on.read(files)
@@ -142,7 +158,7 @@ def calibrate(
         option = "--readmit: nobody is out" if readmit else "--alarms: rang on no calibration"
         raise RobfcpError(f"{option} without a chain; pass the one before as --previous")
     key = None if sign is None else signing.load_key(sign)
-    files = expanded(reports, ROUND, report_files) if spark is None else list(reports)
+    files = list(reports) if spark is not None else files_of_sites(reports, printer)
     folder = None if letters is None else letters / "any"
     console.prepare(output, html, audit, folder, inputs=files)
     with printer.busy(f"calibrating {len(files)} reports"):

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 GRIDS = ("default", "extended", "open-ended", "uniform:BINS", "logistic:BINS")
 GRID_BINS = 32  # of private reports of scores in [0, 1] unless told
-ENDINGS = (".csv", ".npy")
+ENDINGS = (".csv", ".npy", ".parquet")
 _OWN = ("id", "set", "size")
 _FORMULA = "=+-@\t\r\uff1d\uff0b\uff0d\uff20"  # what spreadsheets compute, full-width ones too
 
@@ -143,10 +143,14 @@ def report(
         privacy = None if told.epsilon is None else Privacy(told.epsilon, **stated)
         named = None if classes is None else tuple(name.strip() for name in classes.split(","))
         # one refused sample of a private report would tell of it: they become NaN
-        reading = replace(reading, classes=named, lenient=privacy is not None)
+        guess = told.score is None and privacy is None
+        reading = replace(reading, classes=named, guess=guess, lenient=privacy is not None)
         outputs = read_outputs(
             data, needs_targets=True, columns=[group], expects=expects(rule, risk), reading=reading
         )
+        if outputs.score:
+            rule = chosen_score(outputs.score, **vars(special))
+            printer.line(f"{data}: holds numbers, not classes: --score {rule.name}.")
         edges = _default_grid(privacy, rule) if told.grid is None else grid_from_text(told.grid)
         check_client(client)
         if groups is not None and group is None:
@@ -295,7 +299,9 @@ def predict(
     used: ThresholdOptions,
     calibration: Annotated[Path | None, typer.Argument(help="None with --letter.")] = None,
     data: Annotated[Path | None, typer.Argument(help=".csv, .npz, .npy or .parquet.")] = None,
-    output: Annotated[Path | None, basic("The sets: .csv or .npy.", "--output", "-o")] = None,
+    output: Annotated[
+        Path | None, basic("The sets: .csv, .parquet or .npy.", "--output", "-o")
+    ] = None,
     letter: Annotated[Path | None, basic("The site's letter, with --local.")] = None,
     non_empty: Annotated[bool, basic("The likeliest label where empty.", "--non-empty")] = False,
     group: Annotated[str | None, basic("The column or npz array with each sample's group.")] = None,
@@ -345,6 +351,8 @@ def predict(
                 buffer = io.BytesIO()
                 np.save(buffer, found, allow_pickle=False)
                 write_atomically(output, buffer.getvalue())
+            elif output is not None and output.suffix.lower() == ".parquet":
+                write_atomically(output, as_parquet(text, outputs))
             elif output is not None:
                 write_atomically(output, text)
     if used.local is not None:
@@ -441,6 +449,18 @@ def sets_as_csv(sets: NDArray[np.bool_], ids: Sequence[str], names: tuple[str, .
         for name, row in zip(ids, sets, strict=True)
     )
     return _csv([*_OWN, *heads], lines)
+
+
+def as_parquet(text: str, outputs: FileOutputs) -> bytes:
+    """The same as a Parquet file, for programs: samples by their own ids, else by `row` from 0."""
+    from pyarrow import array, csv, parquet, string
+
+    names = csv.ConvertOptions(column_types=dict.fromkeys(("id", "set"), string()))
+    found, buffer = csv.read_csv(io.BytesIO(text.encode()), convert_options=names), io.BytesIO()
+    if outputs.ids is None:
+        found = found.set_column(0, "row", array(np.arange(len(found))))
+    parquet.write_table(found, buffer)
+    return buffer.getvalue()
 
 
 def _csv(header: Sequence[str], lines: Iterable[Sequence[object]]) -> str:

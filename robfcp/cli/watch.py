@@ -18,8 +18,9 @@ from robfcp.cli.input_tables import REPORTS, TABLES, FileReading, expanded
 from robfcp.cli.site import ThresholdOptions, read_for, say_verdict
 from robfcp.errors import QuorumError, RobfcpError
 from robfcp.federation import report_files
-from robfcp.files import read_limited
+from robfcp.files import read_limited, write_atomically
 from robfcp.monitoring import AlarmHistory, Monitor, merge, read_alarms, record_look
+from robfcp.monitoring.alarms import listed
 from robfcp.page import History, write_page
 from robfcp.report import Report, agreement, signing
 
@@ -93,8 +94,10 @@ def monitor(
     used: ThresholdOptions,
     calibration: Watched,
     data: Annotated[list[Path] | None, typer.Argument(help="Fresh labelled batches.")] = None,
-    state: Annotated[Path, basic("What it remembers.", "--state", "-s")] = Path("monitor.json"),
-    own: Annotated[Path | None, basic("Its own report: watch for drift too.")] = None,
+    state: Annotated[Path, basic("Its memory: a file, or a folder.", "--state", "-s")] = Path(
+        "monitor.json"
+    ),
+    own: Annotated[Path | None, basic("Its report made with --fine: watch for drift.")] = None,
     floor: Annotated[float | None, basic("Coverage to hold, if not what --own proves.")] = None,
     html: console.Html = None,
     client: Annotated[str | None, agreed("This site's name.", "--client", "-c")] = None,
@@ -107,11 +110,16 @@ def monitor(
 ) -> None:
     """Watch a calibration at a site: count fresh batches once each, ring when it no longer holds.
 
-    With --id no sample counts twice. Exits with 3 while an alarm rings.
+    With --id no sample counts twice. A folder as --state keeps the calibration and the own report
+    too, so that later weeks need the batch alone. Exits with 3 while an alarm rings.
 
-    [dim]Example: robfcp monitor calibration.json monday.csv --state monitor.json[/dim]
-    [dim]Example: robfcp monitor letter.json monday.csv -s 03.json -c site-03 --report e.json[/dim]
+    [dim]Example: robfcp monitor calibration.json monday.csv --state watch/[/dim]
+    [dim]Example: robfcp monitor test.csv --state watch/[/dim]
     """
+    if not state.suffix or state.is_dir():
+        console.prepare(state / "any")
+        calibration, data, own = _kept(state, calibration, data or [], own)
+        state = state / "monitor.json"
     console.prepare(state, report, html)
     key = None if sign is None else signing.load_key(sign)
     with printer.busy("watching"):
@@ -157,6 +165,21 @@ def monitor(
     printer.json({**said, "new": new, "curve": curve})
     if seen.alarm:
         raise typer.Exit(RANG)
+
+
+def _kept(
+    folder: Path, calibration: Path, data: list[Path], own: Path | None
+) -> tuple[Path, list[Path], Path | None]:
+    """What is watched, its batches and the own report, kept in a folder or found there."""
+    kept = {"watched.json": calibration, "own.json": own}
+    if calibration.suffix.lower() in TABLES:
+        data, kept["watched.json"] = [calibration, *data], None
+    for name, path in kept.items():
+        if path is not None and path != folder / name:
+            write_atomically(folder / name, read_limited(path), private=True)
+    if not (folder / "watched.json").exists():
+        raise RobfcpError(f"{folder}: watches nothing yet; name the calibration before the batch")
+    return folder / "watched.json", data, next(folder.glob("own.json"), None)
 
 
 def alarms(
@@ -211,7 +234,12 @@ def alarms(
         if html is not None:
             write_page(History(alarms=known), html)
     said = {"alarm": merged.alarm, "drift": merged.drift, "line": merged.line, **kept}
-    data = {**vars(merged), **said}
+    heard = {one.client: one.log_drift for one in found}
+    moved = {name: log for name, log in heard.items() if log is not None}
+    drifting = listed(moved, merged.liars, merged.delta, merged.n_sites)
+    before = set() if known is None else {name for look in known.looks for name in look.sites}
+    silent = sorted({*before, *(public or ())} - {*heard})
+    data = {**vars(merged), **said, "drifting": drifting, "silent": silent}
     printer.table(
         f"{merged.n_sites} sites",
         ["alarm strength", "log10", "holds under"],
@@ -222,7 +250,8 @@ def alarms(
             ("alarm at", _tens(merged.limit), f"delta {merged.delta:g}, coverage and drift"),
         ],
     )
-    printer.list("alarms", merged.alarmed)
+    for word, names in (("alarms", merged.alarmed), ("drifts", drifting), ("silent", silent)):
+        printer.list(word, names)
     printer.list("faulty", [fault.reason for fault in merged.faulty])
     printer.line(said["line"])
     printer.wrote(history, html)

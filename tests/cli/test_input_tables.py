@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import re
+import shutil
 import tracemalloc
 import zipfile
 from contextlib import suppress
@@ -198,6 +199,40 @@ def test_options_that_do_not_fit_are_refused(name, how, message, tmp_path):
         read(tmp_path / name, **how)
 
 
+HALVES = np.linspace(0.05, 0.95, 20)
+MEASURED = {  # columns without a class each, what they are taken for, and what is said
+    "a binary model": ({"risk": HALVES, "y": Y[:20] % 2}, "", "Column risk is taken as the prob"),
+    "predictions": ({"prediction": HALVES, "y": HALVES + 0.01}, "absolute-residual", ""),
+    "counts": ({"prediction": HALVES, "y": np.arange(20)}, "absolute-residual", ""),
+    "quantiles": ({"upper": HALVES + 1, "lower": HALVES, "y": HALVES + 0.3}, "cqr", ""),
+}
+
+
+@pytest.mark.parametrize("case", MEASURED)
+def test_binary_models_and_measured_values_are_known_by_their_columns(case, tmp_path):
+    columns, score, note = MEASURED[case]
+    (tmp_path / "t.csv").write_bytes(text(pd.DataFrame(columns)))
+    found = read(tmp_path / "t.csv", guess=True)
+    assert (found.score, found.targets.tolist()) == (score, columns["y"].tolist())
+    assert "".join(found.notes).startswith(note)
+    if not score:
+        np.testing.assert_allclose(found.predictions, np.column_stack([1 - HALVES, HALVES]))
+        binary = npz(probabilities=HALVES, labels=columns["y"])
+        (tmp_path / "t.npz").write_bytes(binary)
+        np.testing.assert_array_equal(read(tmp_path / "t.npz").predictions, found.predictions)
+    words = "report", tmp_path / "t.csv", "-c", "a", "-o", tmp_path / "r.json"
+    assert (f"--score {score}" if score else note) in said(*words)
+    assert robfcp.Report.load(tmp_path / "r.json").score.name == (score or "lac")
+
+
+def test_rows_that_come_twice_are_said_and_labels_from_one_refused(tmp_path):
+    (tmp_path / "t.csv").write_bytes(text(pd.concat([frame(), frame()])))
+    assert "every row comes twice; drop the copies" in read(tmp_path / "t.csv").notes[0]
+    (tmp_path / "t.csv").write_bytes(text(frame(truth=Y + 1)))
+    with pytest.raises(RobfcpError, match="labels are 1 to 3, and the 3 columns count from 0; sub"):
+        read(tmp_path / "t.csv")
+
+
 def test_old_windows_files_are_read_and_said_to_be(tmp_path):
     written = "p_Übelkeit;p_gut;label\n0,75;0,25;Übelkeit\n"
     (tmp_path / "t.csv").write_text(written, encoding="cp1252")
@@ -244,6 +279,11 @@ def test_folders_and_patterns_are_the_files_they_stand_for(federation, tmp_path)
     (federation / "reports" / "readme.txt").write_text("not a report")
     for place in (federation / "reports", federation / "reports" / "?.json"):
         assert json.loads(said("calibrate", place, "--json"))["n_clients"] == 5
+    shutil.copy(federation / "new/c.json", federation / "reports/c.json")
+    printed = " ".join(said("calibrate", federation / "reports").split())
+    assert "c.json: is a calibration, not a report; it was left aside." in printed
+    assert "c.json" not in printed.replace("c.json: is a", "")
+    (federation / "reports/c.json").unlink()
     assert "matches no file" in refused("calibrate", federation / "*.nothing")
     assert "holds no .json" in refused("calibrate", tmp_path)
 
@@ -280,6 +320,12 @@ def test_other_commands_read_the_same_files(federation, tmp_path):
     letter = "--letter", federation / "letters/s1.json", "--local", federation / "1.csv"
     said("predict", federation / "2.csv", *letter, "-o", tmp_path / "own.csv")
     assert (tmp_path / "own.csv").read_text().startswith("id,set,size,flu,cold,well\n2,")
+    for file, name, first in ((tmp_path / "new.csv", "id", "0"), (federation / "2.csv", "row", 0)):
+        more = ("--id", "nr", "--normalise") if name == "id" else ()
+        said("predict", federation / "new/c.json", file, *more, "-o", tmp_path / "s.parquet")
+        sets = pd.read_parquet(tmp_path / "s.parquet")
+        assert list(sets) == [name, "set", "size", *NAMES]
+        assert sets[name][0] == first
 
 
 def test_no_set_is_empty_when_asked_and_the_cost_is_said(tmp_path):

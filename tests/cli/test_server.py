@@ -13,6 +13,7 @@ from msgspec import structs
 import robfcp
 from robfcp.calibration.file_format import digest_of
 from robfcp.cli.server import defence_of, promise_of
+from robfcp.monitoring.monitor import EReport
 from robfcp.report import signing
 
 NAMES = ["p0", "p1", "p2", "p3"]
@@ -227,3 +228,31 @@ def test_no_command_replaces_its_inputs(sites):
     ):
         assert "would replace the inputs; choose another place" in refused(*words)
     assert one.read_bytes() == before
+
+
+def test_a_folder_keeps_what_is_watched_so_that_a_week_is_one_file(folder):
+    own = robfcp.Report.of("site-03", *outputs(0, 200, 4, 0.3), fine=True)
+    own.save("own.json")
+    first = said("monitor", "calibration.json", "own.csv", "--own", "own.json", "-s", "watch/")
+    assert "100 new samples" in first
+    assert "own 200 samples prove" in " ".join(first.split())
+    later = json.loads(said("monitor", "test.csv", "--state", "watch", "--json"))
+    assert (later["n"], later["log_drift"] is not None) == (200, True)
+    assert "watches nothing yet; name the calibration" in refused("monitor", "test.csv", "-s", "w")
+    robfcp.Report.of("site-03", *outputs(0, 200, 4, 0.3)).save("fives.json")
+    words = "monitor", "calibration.json", "own.csv", "-s", "m.json", "--own", "fives.json"
+    assert "drift cannot be told by cells of five" in refused(*words)
+
+
+def test_alarms_name_who_drifts_and_who_is_silent(tmp_path):
+    digest, words = "ab" * 32, ("alarms", tmp_path, "-m", 1, "--history", tmp_path / "../h.json")
+    for step in (1, 2):
+        for path in tmp_path.glob("*.json"):
+            path.unlink()
+        for k in range(6 - step):
+            log = 30.0 if k < 3 else 0.0
+            sent = EReport(f"s{k}", digest, 0.9, 9 * step, 0.1, "r", step, log)
+            sent.save(tmp_path / f"{k}.json")
+        found = json.loads(said(*words, "--sites", 6, "--step", step, "--json", code=3))
+        assert found["drifting"] == ["s0", "s1", "s2"]
+        assert found["silent"] == ([] if step == 1 else ["s4"])
