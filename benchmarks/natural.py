@@ -1,4 +1,4 @@
-"""Natural federations: `python benchmarks/natural.py` prints the tables of docs/natural.md.
+"""Natural federations: `python benchmarks/natural.py` prints tables of docs/natural.md.
 
 It writes their CSV files and the figure beside the page, and needs nothing but the package: the
 outputs ship with it. About a quarter of an hour on two cores, most of it the letters of 118
@@ -45,13 +45,6 @@ def measured(seeds: int) -> dict[str, Rows]:
 
 def tables(rules: Rows, found: Rows) -> Iterator[str]:
     """The page's tables, in its order."""
-    shown = {
-        "sites": "{sites}", "used": "{sites_used}", "samples used": "{samples_used}",
-        "a site: least, median, most": "{least}, {median:g}, {most}", "accuracy": "{accuracy:.3f}",
-        "commonest": "{commonest_class:.3f}", "worst site": "{worst_accuracy:.3f}",
-        "best site": "{best_accuracy:.3f}",
-    }  # fmt: skip
-    yield table(map(natural.described, FEDERATIONS), shown)
     named = [{**row, "rule": TITLES[row["rule"]]} for row in rules]
     shown = {
         "rule": "{rule}", "all samples": "{overall:.3f}",
@@ -60,11 +53,6 @@ def tables(rules: Rows, found: Rows) -> Iterator[str]:
         "worst class": "{worst_class:.3f}", "set size": "{set_size:.2f}",
     }  # fmt: skip
     yield table(named, shown)
-    shown = {
-        "sites": "{sites}", "X²/df against the others": "{pooled:.2f}",
-        "given its labels": "{given_labels:.2f}", "explained": "{explained:.0%}",
-    }  # fmt: skip
-    yield table(map(natural.unlike, FEDERATIONS), shown)
     shown = {"sites": "{honest}"}
     for name in COMPARED:
         shown[f"{name}: accused, error"] = f"{{{name}_false_alarms:.1f}}, {{{name}_error:+.3f}}"

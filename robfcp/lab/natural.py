@@ -20,10 +20,9 @@ from robfcp.lab.rivals import limits_of, shrunk
 from robfcp.lab.simulation import simulate, summarise, thresholds_of
 from robfcp.lab.worlds import Measured, Setting, make_world
 from robfcp.report import Report
-from robfcp.scores import LAC, Risk
+from robfcp.scores import Risk
 
 MIN_SIZE = 50
-BINS = 5
 ATTACKS = (*EVERYDAY, "label-poisoning", "coverage", "efficiency", "gaussian", "mimic-low")
 COMPARED = ("rob-fcp", Consensus.name)
 ALLOWED = 0.1  # the share of the sites that letters allow to lie
@@ -60,78 +59,6 @@ FEDERATIONS = (
     NaturalFederation("heart", "site", "heart disease, hospitals"),
     NaturalFederation("sleep", "site", "sleep staging, subjects"),
 )
-
-
-def unlike(federation: NaturalFederation) -> dict[str, Any]:
-    """Heterogeneity of one federation's LAC scores, and how much of it the label mix explains."""
-    given, sites = federation.load()
-    scores = LAC()(given.probabilities, given.labels)
-    return {"federation": federation.title, **heterogeneity(scores, given.labels, sites)}
-
-
-def heterogeneity(scores: ArrayLike, labels: ArrayLike, sites: ArrayLike) -> dict[str, Any]:
-    """X^2_k / df of every site against the others, averaged over the sites; 1 where all are alike.
-
-    In BINS bins of equal mass. With O_k the site's counts, X^2_k = D' V^+ D, D = O_k - sum_c n_kc
-    q_c, q_c the shares of the others' scores of class c, V = sum_c n_kc (1 + n_kc / N_c) (diag p_c
-    - p_c p_c'), p_c those of everybody, N_c the others' number, df = rank V. `pooled`: one class;
-    `given_labels`: the classes, so that what remains above 1 is beyond label shift; `explained`:
-    the share of the excess over 1 that the label mix explains, NaN where there is none.
-    """
-    score, label = np.asarray(scores, np.float64), np.asarray(labels)
-    edges = np.unique(np.quantile(score, np.arange(1, BINS) / BINS))
-    cell = np.searchsorted(edges, score, side="left")
-    parts = partitions.by_site(sites, MIN_SIZE)
-    if len(parts) < 2:
-        raise RobfcpError(f"sites: {len(parts)} has {MIN_SIZE} samples; two are needed")
-    member = np.concatenate(list(parts.values()))
-    owner = np.repeat(np.arange(len(parts)), [len(part) for part in parts.values()])
-    counts = np.zeros((len(parts), int(label.max()) + 1, len(edges) + 1), np.int64)
-    np.add.at(counts, (owner, label[member], cell[member]), 1)
-    pooled, given = _mean_ratio(counts.sum(axis=1, keepdims=True)), _mean_ratio(counts)
-    explained = 1 - (given - 1) / (pooled - 1) if pooled > 1 else float("nan")
-    return {"sites": len(parts), "pooled": pooled, "given_labels": given, "explained": explained}
-
-
-def _mean_ratio(counts: NDArray[np.int64]) -> float:
-    """Mean over the sites of X^2_k / df_k from counts (sites, classes, bins)."""
-    total = counts.sum(axis=0)
-    shares = total / np.maximum(total.sum(axis=1, keepdims=True), 1)
-    spread = np.eye(counts.shape[2]) * shares[:, None, :] - shares[:, :, None] * shares[:, None, :]
-    ratios = []
-    for own in counts:
-        others = total - own
-        size, rest = own.sum(axis=1), np.maximum(others.sum(axis=1), 1)
-        gap = own.sum(axis=0) - (size / rest) @ others
-        variance = np.einsum("c,cab->ab", size * (1 + size / rest), spread)
-        value, axes = np.linalg.eigh(variance)
-        real = value > 1e-9 * value.max()
-        ratios.append(float(((axes.T @ gap)[real] ** 2 / value[real]).mean()))
-    return float(np.mean(ratios))
-
-
-def described(federation: NaturalFederation) -> dict[str, Any]:
-    """Sites, sizes and accuracy of one federation."""
-    given, sites = federation.load()
-    every = np.unique(sites, return_counts=True)[1]
-    parts = partitions.by_site(sites, MIN_SIZE)
-    right = given.probabilities.argmax(axis=1) == given.labels
-    by_site = [float(right[part].mean()) for part in parts.values()]
-    return {
-        "federation": federation.title,
-        "samples": len(given.labels),
-        "classes": given.probabilities.shape[1],
-        "sites": len(every),
-        "least": int(every.min()),
-        "median": float(np.median(every)),
-        "most": int(every.max()),
-        "sites_used": len(parts),
-        "samples_used": sum(len(part) for part in parts.values()),
-        "accuracy": given.accuracy,
-        "commonest_class": float(np.bincount(given.labels).max() / len(given.labels)),
-        "worst_accuracy": min(by_site),
-        "best_accuracy": max(by_site),
-    }
 
 
 def lies(

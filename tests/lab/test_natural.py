@@ -92,35 +92,10 @@ def test_the_commands_take_natural_sites(tmp_path):
             assert {row["n_clients"] for row in rows} == {expected}
 
 
-def test_heterogeneity_is_one_for_sites_alike_and_what_labels_explain_is_explained():
-    from scipy.stats import chi2_contingency
-
-    rng = np.random.default_rng(0)
-    labels = rng.integers(0, 3, 36_000)
-    scores = rng.beta(1 + labels, 3)
-    dealt, by_label = rng.integers(0, 240, (2, 36_000))
-    by_label = (labels * 13 + by_label % 20) % 40
-    by_score = np.where(rng.random(36_000) < scores, "hard", "easy")
-    alike = natural.heterogeneity(scores, labels, dealt)
-    assert (alike["pooled"], alike["given_labels"]) == pytest.approx((1, 1), abs=0.1)
-    shifted = natural.heterogeneity(scores, labels, by_label)
-    assert shifted["pooled"] > 3
-    assert shifted["given_labels"] == pytest.approx(1, abs=0.2)
-    assert shifted["explained"] > 0.9
-    assert natural.heterogeneity(scores, labels, by_score)["given_labels"] > 20
-    two = natural.heterogeneity(scores, 0 * labels, by_score)
-    cells = np.searchsorted(np.quantile(scores, [0.2, 0.4, 0.6, 0.8]), scores)
-    table = [np.bincount(cells[by_score == name], minlength=5) for name in ("hard", "easy")]
-    assert two["pooled"] == pytest.approx(chi2_contingency(table).statistic / 4)
-    with pytest.raises(RobfcpError, match="two are needed"):
-        natural.heterogeneity(scores, labels, np.full(len(scores), "one"))
-
-
 def test_sites_get_what_each_rule_gives_them_and_letters_help_the_worst():
     rows, rules = natural.by_site(natural.FEDERATIONS[2], seeds=2)
     weights = [row["samples"] for row in rows]
     assert weights == [303, 294, 123, 200]
-    assert natural.described(natural.FEDERATIONS[2])["samples_used"] == sum(weights)
     by_rule = {row["rule"]: row for row in rules}
     assert list(by_rule) == ["pooled", "dealt", "by class", "letter", "own data"]
     for rule in natural.RULES:
