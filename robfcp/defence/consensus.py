@@ -135,7 +135,7 @@ def sites_of(federation: Federation, copies: Sequence[Copies], few: Indices) -> 
     ends = _ends(federation, few)
     counts, strata = np.maximum(_counts(federation, ends), 0), federation.exact_strata
     withheld = strata is not None and counts.shape[1] > strata.n_strata
-    if federation.in_fives.any():
+    if 2 * federation.in_fives.sum() > federation.n_clients:  # a few who look so are not excused
         counts = spread(federation, ends, counts, withheld)
     place = {client: k for k, client in enumerate(federation.ids)} if copies else {}
     first = np.arange(federation.n_clients)
