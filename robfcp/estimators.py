@@ -259,8 +259,10 @@ class _FederatedConformal:
     def __sklearn_is_fitted__(self) -> bool:
         if hasattr(self, "estimator_"):
             return True
+        pair = isinstance(self.estimator, (tuple, list))
         try:
-            check_is_fitted(self.estimator)
+            for one in self.estimator if pair else [self.estimator]:
+                check_is_fitted(one)
         except (NotFittedError, TypeError):
             return False
         return True
@@ -454,17 +456,29 @@ class FederatedConformalClassifier(_FederatedConformal, ClassifierMixin, BaseEst
         return np.array([known[label] for label in labels.tolist()], dtype=np.intp)
 
 
+class _Quantiles:
+    """A model of the lower and one of the upper quantile, as one that predicts both."""
+
+    def __init__(self, low: Any, high: Any) -> None:
+        self._models = low, high
+        self.n_features_in_ = getattr(low, "n_features_in_", None)
+
+    def predict(self, X: ArrayLike) -> NDArray[np.float64]:
+        """(n, 2) of them."""
+        return np.column_stack([one.predict(X) for one in self._models])
+
+
 class FederatedConformalRegressor(_FederatedConformal, RegressorMixin, BaseEstimator):  # type: ignore[misc]
     """Prediction intervals for a fitted regressor, calibrated on sites some of which may lie.
-
-    For the CQR score the estimator's `predict` must return (n, 2) lower and upper quantiles.
 
     Parameters
     ----------
     estimator
-        A regressor, fitted or to be fitted by `fit`.
+        A regressor, fitted or to be fitted by `fit`; for the CQR score a pair of them, one of the
+        lower and one of the upper quantile, or one whose `predict` returns both as (n, 2).
     score
-        A regression score or its name ("absolute-residual", "cqr"); AbsoluteResidual if None.
+        A regression score or its name ("absolute-residual", "cqr"); if None CQR of a pair, else
+        AbsoluteResidual.
     confidence_level, grid, defence, promise, by
         As `FederatedConformalClassifier` takes them.
     random_state
@@ -491,10 +505,22 @@ class FederatedConformalRegressor(_FederatedConformal, RegressorMixin, BaseEstim
     array([[0.3, 0.7]])
     """
 
-    _default_score = "absolute-residual"
+    @property
+    def _default_score(self) -> str:
+        return "cqr" if isinstance(self.estimator, (tuple, list)) else "absolute-residual"
+
+    @property
+    def _model(self) -> Any:
+        found = super()._model
+        return _Quantiles(*found) if isinstance(found, (tuple, list)) else found
 
     def fit(self, X: ArrayLike, y: ArrayLike, **fit_params: Any) -> Self:
-        return super().fit(X, y if y is None else column_or_1d(y, warn=True), **fit_params)
+        y = y if y is None else column_or_1d(y, warn=True)
+        if not isinstance(self.estimator, (tuple, list)):
+            return super().fit(X, y, **fit_params)
+        self.estimator_ = [clone(one).fit(X, y, **fit_params) for one in self.estimator]
+        self.__dict__.pop("calibration_", None)
+        return self
 
     def predict_interval(self, X: ArrayLike) -> NDArray[np.float64]:
         """(n, 2) lower and upper ends; (n, 2, L) for several levels.

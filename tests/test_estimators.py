@@ -12,7 +12,7 @@ from scipy.sparse import csr_matrix
 from sklearn.base import clone
 from sklearn.datasets import load_diabetes, load_digits
 from sklearn.exceptions import NotFittedError
-from sklearn.linear_model import LinearRegression, LogisticRegression, Ridge
+from sklearn.linear_model import LinearRegression, LogisticRegression, QuantileRegressor, Ridge
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.utils.estimator_checks import check_estimator
 
@@ -180,7 +180,12 @@ class Pair(LinearRegression):
         return super().predict(X)[:, None] + [-10, 10]
 
 
-@pytest.mark.parametrize(("model", "score"), [(LinearRegression(), None), (Pair(), "cqr")])
+TWO = tuple(QuantileRegressor(quantile=share, alpha=0) for share in (0.1, 0.9))
+
+
+@pytest.mark.parametrize(
+    ("model", "score"), [(LinearRegression(), None), (Pair(), "cqr"), (TWO, None)]
+)
 def test_regressor_intervals_cover_as_asked(model, score):
     X, y = load_diabetes(return_X_y=True)
     conformal = Regressor(model, [0.8, 0.9], score=score).fit(X[:150], y[:150])
