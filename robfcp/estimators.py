@@ -191,7 +191,8 @@ class _FederatedConformal:
         """
         self._check_fitted()
         named = _sites(X, y, groups)
-        score = vars(self)["score"] or self._default_score
+        pair = isinstance(self.estimator, (tuple, list))
+        score = vars(self)["score"] or ("cqr" if pair else self._default_score)
         score = base.named_score(score) if isinstance(score, str) else score
         streams = self._generator(0).spawn(len(named))
         reports: list[Report] = []
@@ -505,9 +506,7 @@ class FederatedConformalRegressor(_FederatedConformal, RegressorMixin, BaseEstim
     array([[0.3, 0.7]])
     """
 
-    @property
-    def _default_score(self) -> str:
-        return "cqr" if isinstance(self.estimator, (tuple, list)) else "absolute-residual"
+    _default_score = "absolute-residual"
 
     @property
     def _model(self) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -464,7 +465,7 @@ def table(
     3   site    b        1       1.0       2.0         0.0    0.0
     """
     try:
-        from pandas import DataFrame
+        frame = import_module("pandas").DataFrame
     except ImportError:
         raise RobfcpError("table: a frame is pandas'; pip install pandas") from None
     hit, size = covered(sets, labels, classes=classes), members_of(sets).sum(axis=1)
@@ -482,4 +483,4 @@ def table(
             shares = [(size[own] == k).mean() for k in (1, 0)]
             rows.append((part, str(name), own.sum(), hit[own].mean(), size[own].mean(), *shares))
     heads = ["part", "name", "samples", "coverage", "set_size", "singletons", "empty"]
-    return DataFrame(rows, columns=heads)
+    return frame(rows, columns=heads)
