@@ -152,12 +152,13 @@ def test_the_budget_is_spent_before_the_data_are_touched_and_every_failure_looks
         ({"privacy-grid": "uniform:16"}, {"grid": "uniform:17"}, 5),
         ({"privacy-score": "lac"}, {"score": robfcp.APS()}, 5),
         ({"privacy-score": "aps"}, {"score": robfcp.APS()}, None),
-        ({"privacy-ledger": ""}, {}, 6),
     ],
 )
 def test_a_site_pins_what_it_answers(tmp_path, pins, request_, code):
     assert asked(lambda: private_site(tmp_path, **pins), **request_).get("code") == code
     assert (code is None) == (tmp_path / "l.json").exists()
+    with pytest.raises(robfcp.RobfcpError, match="privacy needs one"):
+        SiteRules(privacy=robfcp.Privacy(1.0))
 
 
 def test_a_stated_number_of_samples_is_given_without_looking(tmp_path):
