@@ -1,7 +1,7 @@
 """What callers pass: arrays of other libraries, logits, and values that are missing."""
 
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import partial, partialmethod
 from typing import Any
 
 import numpy as np
@@ -25,34 +25,22 @@ class Tensor:
     grad: bool = True
     is_sparse: bool = False
 
-    @property
-    def shape(self):
-        return np.shape(self.values)
+    shape = property(lambda self: np.shape(self.values))
+    detach = partialmethod(replace, grad=False)
+    to_dense = partialmethod(replace, is_sparse=False)
+    float = partialmethod(replace, dtype="torch.float32")
+    resolve_conj = resolve_neg = partialmethod(replace)
 
     def __array__(self, *_, **__):
         raise TypeError("can't convert cuda:0 device type tensor to numpy")
-
-    def detach(self):
-        return replace(self, grad=False)
 
     def to(self, device):
         if self.device == "meta":
             raise NotImplementedError("Cannot copy out of meta tensor; no data!")
         return replace(self, device=device)
 
-    def to_dense(self):
-        return replace(self, is_sparse=False)
-
     def is_floating_point(self):
         return "float" in self.dtype
-
-    def float(self):
-        return replace(self, dtype="torch.float32")
-
-    def resolve_conj(self):
-        return self
-
-    resolve_neg = resolve_conj
 
     def numpy(self):
         assert (self.device, self.grad, self.is_sparse) == ("cpu", False, False)

