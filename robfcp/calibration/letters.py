@@ -155,7 +155,7 @@ class Letter(SealedFile, frozen=True, omit_defaults=True, dict=True):
         >>> calibration = robfcp.calibrate(reports, defence=robfcp.Consensus(at_most=1))
         >>> local = calibration.letter("site-1").at_site(p[1::9], y[1::9])
         >>> print(local.levels[0].statements[-1])
-        it is never above the threshold that this site's own data prove with 97.5% confidence
+        it is never above what this site's own data prove with 97.5% confidence
         >>> local.predict_set([[0.99, 0.01]]).tolist()
         [[True, False]]
         >>> local.check(p[8::9], y[8::9]).verdict

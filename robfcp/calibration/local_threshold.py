@@ -45,6 +45,12 @@ class Others(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         force_setattr(self, "thresholds", limits)
 
 
+def _own_words(own: float, what: str) -> str:
+    if np.isinf(own):
+        return f"this site's own {what} prove nothing: too few samples"
+    return f"it is never above what this site's own {what} prove with 97.5% confidence"
+
+
 @dataclass(frozen=True)
 class LocalThreshold:
     """One level at one site: three thresholds, what each proves, and the one to use.
@@ -106,14 +112,10 @@ class LocalThreshold:
                 f"where the federation's threshold covers {wanted} here, so does the clipped one, "
                 "with 97.5% confidence",
             ]
-        found.append(
-            f"whatever anybody does, {self.threshold:.4g} covers at least {at_least(self.floor)} "
-            "on average"
+        floor = (
+            f"whatever anybody does, {self.threshold:.4g} covers at least {at_least(self.floor)}"
         )
-        if np.isinf(self.own):
-            return (*found, "this site's own data prove nothing: too few samples")
-        own = "the threshold that this site's own data prove with 97.5% confidence"
-        return (*found, f"it is never above {own}")
+        return (*found, f"{floor} on average", _own_words(self.own, "data"))
 
 
 @dataclass(frozen=True, eq=False)
@@ -265,16 +267,13 @@ class LocalRisk:
     def statements(self) -> tuple[str, ...]:
         """What is proved, one sentence each."""
         kept, most = (loss_at_most(x, self.risk.bound) for x in (self.wanted, self.most))
-        name = self.risk.name
-        found = (
-            f"whatever anybody does, {self.threshold:.4g} has a mean {name} of at most {most} here "
-            "on average",
+        held = f"{self.threshold:.4g} has a mean {self.risk.name} of at most {most} here on average"
+        return (
+            f"whatever anybody does, {held}",
             f"where the federation's lambda keeps {kept} here, so does this one, with 97.5% "
             "confidence",
+            _own_words(self.own, "losses"),
         )
-        if np.isinf(self.own):
-            return (*found, "this site's own losses prove nothing: too few samples")
-        return (*found, "it is never above what this site's own losses prove with 97.5% confidence")
 
     def predict_multilabel(self, probabilities: ArrayLike) -> NDArray[np.bool_]:
         """(n, C) whether each label is taken at this site: 1 - p at most its lambda.
@@ -290,11 +289,7 @@ class LocalRisk:
 def local_risk(calibration: Calibration, report: Report, level: int = 0) -> LocalRisk:
     """The lambda of the site whose own losses, exact, are in the report."""
     found, risk = level_of(calibration, level), calibration.risk
-    if report.privacy is not None:
-        raise RobfcpError(
-            f"{report.client}: privacy: the report holds noise; keep and pass an exact one, "
-            "which never leaves the site"
-        )
+    _refuse_noise(report)
     if risk is None or report.risk != risk:
         wanted = "no losses; use at_site" if risk is None else f"the loss {risk.name}; report that"
         raise RobfcpError(f"{report.client}: risk: the calibration is of {wanted}")
@@ -340,11 +335,7 @@ def own_floor(report: Report, threshold: float, confidence: float = 0.95) -> flo
     The p with n kl(c/n, p) = ln(2 H/delta) below the share c/n: at all H edges at once. A threshold
     between two edges has the floor of the lower one; of several give the smallest.
     """
-    if report.privacy is not None:
-        raise RobfcpError(
-            f"{report.client}: privacy: the report holds noise; keep and pass an exact one, "
-            "which never leaves the site"
-        )
+    _refuse_noise(report)
     grid, delta = report.grid, 1 - share("confidence", confidence, "give 0.95, say")
     edge = int(np.searchsorted(grid.upper, threshold, side="right")) - 1
     if edge < 0:
@@ -352,3 +343,11 @@ def own_floor(report: Report, threshold: float, confidence: float = 0.95) -> flo
     alone = engine.counts_of(Federation.from_reports([report]))
     low, _ = curve.coverage_interval(alone, np.array([edge]), [0], delta)
     return float(low[0, 0])
+
+
+def _refuse_noise(report: Report) -> None:
+    if report.privacy is not None:
+        raise RobfcpError(
+            f"{report.client}: privacy: the report holds noise; keep and pass an exact one, "
+            "which never leaves the site"
+        )

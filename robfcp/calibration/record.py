@@ -38,10 +38,8 @@ class Reports(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
         """What stands in a file for a federation."""
         hidden = {
             client: int(size)
-            for client, size, stated in zip(
-                federation.ids, federation.sizes, federation.privacy, strict=False
-            )
-            if federation.sizes_known and stated is not None and stated.hides_size
+            for client, size in zip(federation.ids, federation.sizes, strict=True)
+            if federation.private and federation.sizes_known
         }
         by = federation.strata
         return Reports(
