@@ -15,7 +15,6 @@ from measure import into_page, markdown
 from numpy.typing import NDArray
 
 import robfcp
-from robfcp.calibration.local_threshold import own_floor
 from robfcp.figures import BLUE, GREY, VERMILION, new_axes, save, style
 from robfcp.lab import outputs
 from robfcp.monitoring import AlarmHistory
@@ -82,9 +81,10 @@ def watch(
     report: robfcp.Report,
     data: outputs.Outputs,
     rows: Rows,
-    floor: float | None = None,
+    own: bool = False,
 ) -> Watched:
-    """Feed the rows, in their order, to a new monitor."""
+    """Feed the rows, in their order, to a new monitor of the certificate, or of the own floor."""
+    floor = None if own else calibration.certificate.lower
     monitor = robfcp.Monitor(calibration, report=report, client=name, floor=floor, seed=0)
     fresh = data.probabilities[rows], data.labels[rows]
     monitor.update(*fresh, batch=name)
@@ -121,10 +121,7 @@ def stroke() -> tuple[list[Watched], list[robfcp.Monitor], AlarmHistory]:
         for name in names[np.argsort(-sizes, kind="stable")][: int((sizes >= least).sum())]:
             found.append(watch(str(name), calibration, crowd, data, by_year(column == name)))
     history = AlarmHistory(calibration.identity, "1993", len(reports), 2, 0.05)
-    own = []
-    for report in reports:
-        floor = own_floor(report, calibration.threshold)
-        own.append(robfcp.Monitor(calibration, report=report, floor=floor, seed=0))
+    own = [robfcp.Monitor(calibration, report=report, seed=0) for report in reports]
     for step, y in enumerate((1994, 1995, 1996), 1):
         sent = []
         for report, monitor in zip(reports, own, strict=True):
@@ -149,8 +146,7 @@ def sleep() -> tuple[list[Watched], list[Watched]]:
     for report in reports:
         rows = rng.permutation(np.flatnonzero((subject == report.client) & (night == "2")))
         if len(rows) >= LEAST:
-            floor = own_floor(report, calibration.threshold)
-            second.append(watch(report.client, calibration, report, data, rows, floor))
+            second.append(watch(report.client, calibration, report, data, rows, own=True))
     young = reports_of(data, np.flatnonzero(age < 40), subject)
     calibration, crowd = robfcp.calibrate(young, defence=robfcp.Consensus(at_most=1)), pooled(young)
     older = [
@@ -187,7 +183,7 @@ def draw(trial: Sequence[Watched], older: Sequence[Watched]) -> None:
             if rang or len(watched) < 6:
                 ax.annotate(one.name, (n[-1], np.clip(logs[-1], -4, 9)), fontsize=7.5,
                             xytext=(3, 0), textcoords="offset points", va="center")  # fmt: skip
-        ax.axhline(-np.log10(0.05), color=BLUE, linestyle="--", linewidth=1)
+        ax.axhline(np.log10(2 / 0.05), color=BLUE, linestyle="--", linewidth=1)
         ax.set(xlabel="samples", title=title, xscale="log")
     left.set_ylabel("alarm strength, log10")
     save(np.array([left, right]), DOCS / "images" / "drift.png")
@@ -200,12 +196,12 @@ def main() -> None:
     looks = [
         [
             str(1993 + look.step),
-            f"{sum(h.coverage >= np.log(20) for h in look.sites.values())}",
-            "-" if look.coverage is None else f"{look.coverage / np.log(10):.2f}",
-            "-" if look.drift is None else f"{look.drift / np.log(10):.2f}",
-            ", ".join(look.alarmed) or "-",
+            f"{sum(one.log_coverage >= np.log(40) for one in look.sites.values())}",
+            f"{merged.log_mean / np.log(10):.2f}",
+            f"{merged.log_drift / np.log(10):.2f}",
+            ", ".join(merged.alarmed) or "-",
         ]
-        for look in history.looks
+        for look, merged in zip(history.looks, history.merged, strict=True)
     ]
     tables = [
         markdown(

@@ -114,7 +114,7 @@ def test_the_chain_file_holds_together(tmp_path):
     rng, path = np.random.default_rng(0), tmp_path / "c.json"
     first = calibration(federation(rng))
     chain = Chain.begin(first)
-    for _ in range(3):
+    for _ in range(2):
         admitted = chain.admit(federation(rng, shifted=[4]), 2)
         second = calibration(admitted.federation)
         chain, first = chain.extended(second, first, admitted), second
@@ -126,9 +126,6 @@ def test_the_chain_file_holds_together(tmp_path):
     assert Chain.of(path)[1] == chain
     with pytest.raises(RobfcpError, match="not the last calibration"):
         chain.extended(second, calibration(federation(rng)), admitted)
-    calibration(federation(rng)).save(path)  # as after a stop between the two files
-    with pytest.raises(RobfcpError, match="is not the chain of"):
-        Chain.of(path)
 
 
 def test_the_command_keeps_the_chain_and_says_what_changed(tmp_path, monkeypatch):
