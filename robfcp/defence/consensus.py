@@ -34,6 +34,7 @@ from robfcp.defence.copies import Copies, copy_note, find_copies
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
 from robfcp.guarantees import FcpThreshold, RankRule, rank_charge
+from robfcp.report import Strata
 
 # What was chosen, not derived; the documentation shows what half and twice of each do.
 LEVEL = 0.05  # chance of leaving anybody out when nobody lies; below it a site is doubted
@@ -190,9 +191,13 @@ def spread(
 ) -> NDArray[np.integer]:
     """(K, C, B) counts, those in fives spread over the bins they may lie in as all sites' are.
 
-    What scores are moved up for makes nobody odd.
+    What scores are moved up for makes nobody odd. Reports with fewer samples a class than these
+    are kept for by themselves are taken as they are: else liars would be spread among the honest.
     """
     (rows, classes, *sides, values), known = federation.spans()
+    if (strata := federation.exact_strata) is not None:  # few samples a class are moved far
+        crowd = federation.sizes[strata.rows] >= Strata.CROWD * strata.n_strata
+        known[strata.rows] &= crowd
     classes = classes if counts.shape[1] > 1 else 0 * classes
     shape, say = counts.shape, 1 / np.maximum(federation.sizes, np.median(federation.sizes))
     first, last = (np.searchsorted(ends, side) for side in sides)
