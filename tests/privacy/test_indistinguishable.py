@@ -104,6 +104,8 @@ def test_regression_scores_are_tolerant_too_and_nobody_left_is_no_failure():
     found = scores_or_nan(robfcp.AbsoluteResidual(), predictions, truth)
     assert (found[0], np.isfinite(found[1])) == (0.5, False)
     assert scores_or_nan(LAC(), np.zeros((0, 3)), np.zeros(0, int)).shape == (0,)
+    raises = scores_or_nan(lambda p, y, rng: [[0.5][k] for k in y], np.zeros((2, 2)), [0, 3])
+    assert (raises[0], np.isnan(raises[1])) == (0.5, True)  # whatever an own score raises
     with pytest.raises(RobfcpError, match="one a prediction"):
         scores_or_nan(LAC(), np.zeros((2, 3)), [1])
     hiding = Privacy(epsilon=1.0, neighbours="add-remove")
