@@ -169,7 +169,7 @@ class Letter(SealedFile, frozen=True, omit_defaults=True, dict=True):
         Parameters
         ----------
         report
-            The exact report of the site's own losses, which need not leave it.
+            The report of the site's own losses, best a fine one, which need not leave it.
         level
             Which of several risks.
 
