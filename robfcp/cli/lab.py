@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -359,10 +359,10 @@ def train(
         if given is not None:
             option = given.replace("_", "-")
             raise RobfcpError(f"--{option}: says nothing to leave-sites-out; leave it away")
-        from robfcp.lab.natural import leave_out_recipe, leave_sites_out
+        from robfcp.lab.natural import LEAVE_OUT, LeaveOutSettings, leave_sites_out
 
         data = datasets.load_sites(dataset, data_dir, verify=verify)
-        plan = leave_out_recipe(dataset, seed=seed)
+        plan = replace(LEAVE_OUT.get(dataset, LeaveOutSettings()), seed=seed)
         started = time.perf_counter()
         with printer.busy(f"training {dataset}", plan.folds) as step:
             table, logits, library = leave_sites_out(data, plan, lambda: step(advance=1))

@@ -123,32 +123,6 @@ def dirichlet(
     )
 
 
-def by_attribute(values: ArrayLike, n_clients: int) -> Parts:
-    """Clients own consecutive intervals of an attribute's values, of about equal size.
-
-    Parameters
-    ----------
-    values
-        (n,) the attribute, age for instance.
-    n_clients
-        Among how many clients.
-
-    Returns
-    -------
-    list of arrays
-        Each client's sample numbers, rising.
-
-    Examples
-    --------
-    >>> from robfcp.lab import partitions
-    >>> partitions.by_attribute([30, 10, 40, 20], 2)
-    [array([1, 3]), array([0, 2])]
-    """
-    value = _column("values", values)
-    _check(len(value), n_clients, 1)
-    return [np.sort(part) for part in np.array_split(np.argsort(value, kind="stable"), n_clients)]
-
-
 def by_site(sites: ArrayLike, minimum: int = 20) -> dict[str, NDArray[np.intp]]:
     """The data's own sites: each owns its samples; sites with fewer than `minimum` are left out.
 

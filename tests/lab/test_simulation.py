@@ -1,7 +1,6 @@
 """The test range: closed forms, counts by class that add up, thresholds for each class, seeds."""
 
 from functools import partial
-from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -143,10 +142,7 @@ def test_every_sample_has_one_owner(n, k, beta, seed):
     equal = partitions.iid(n, k, seed)
     assert {len(part) for part in equal} <= {n // k, n // k + 1}
     assert all(map(np.array_equal, equal, partitions.iid(n, k, seed)))
-    intervals = partitions.by_attribute(labels, k)
-    for lower, upper in pairwise(intervals):
-        assert labels[lower].max() <= labels[upper].min()
-    for parts in (equal, intervals, partitions.dirichlet(labels, k, beta, seed, minimum=2)):
+    for parts in (equal, partitions.dirichlet(labels, k, beta, seed, minimum=2)):
         assert len(parts) == k
         np.testing.assert_array_equal(np.sort(np.concatenate(parts)), np.arange(n))
 
@@ -176,7 +172,6 @@ def test_what_cannot_be_split_ends_with_advice():
         (partitions.iid, (3, 4), "use fewer clients"),
         (partitions.iid, (3, 0), "use fewer clients"),
         (spread, (labels[:30], 4, 1.0), "use fewer clients"),
-        (partitions.by_attribute, ([1, 2], 3), "use fewer clients"),
         (partitions.by_site, ([3, 1, 3, 2], 9), "none of 3 has 9 samples"),
     ):
         with pytest.raises(RobfcpError, match=word):
