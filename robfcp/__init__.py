@@ -9,7 +9,7 @@ This module is the public surface; what it does not list may change without noti
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.2.0.dev0"
+__version__ = "1.0.0"
 
 if TYPE_CHECKING:
     from robfcp import metrics
