@@ -20,7 +20,7 @@ from robfcp.errors import QuorumError, RobfcpError
 from robfcp.federation import report_files
 from robfcp.files import read_limited, write_atomically
 from robfcp.monitoring import AlarmHistory, Monitor, merge, read_alarms, record_look
-from robfcp.monitoring.alarms import listed
+from robfcp.monitoring import alarms as looks
 from robfcp.page import History, write_page
 from robfcp.report import Report, agreement, signing
 
@@ -236,7 +236,7 @@ def alarms(
     said = {"alarm": merged.alarm, "drift": merged.drift, "line": merged.line, **kept}
     heard = {one.client: one.log_drift for one in found}
     moved = {name: log for name, log in heard.items() if log is not None}
-    drifting = listed(moved, merged.liars, merged.delta, merged.n_sites)
+    drifting = looks.listed(moved, merged.liars, merged.delta, merged.n_sites)
     before = set() if known is None else {name for look in known.looks for name in look.sites}
     silent = sorted({*before, *(public or ())} - {*heard})
     data = {**vars(merged), **said, "drifting": drifting, "silent": silent}
