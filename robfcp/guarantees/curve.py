@@ -160,7 +160,9 @@ def coverage_interval(
     L_m - e, U_m + e with e = sqrt(ln(2 H/delta) / (2 N_min)). Where reports hold noise, a fifth
     of delta is shared by the noise at all edges.
     """
-    most = np.array([engine.check_budget(m, len(counts.sizes)) for m in budgets], dtype=np.int64)
+    most = np.array(budgets, dtype=np.int64)
+    for m in (int(most.min()), int(most.max())):
+        engine.check_budget(m, len(counts.sizes))
     noise, sampling = counts.split(engine.check_delta(delta), engine.NOISE_SHARE)
     ends = 2 * counts.n_edges
     one_end = noise / (ends if counts.sizes_known else ends + 0.5)  # a hidden total is half an end
