@@ -200,10 +200,7 @@ def coverage_curve(
 
 
 def empty_from(
-    federation: Federation,
-    index: int | None,
-    confidence: float = 0.95,
-    budgets: Iterable[int] = (),
+    federation: Federation, index: int | None, confidence: float = 0.95, budgets: Iterable[int] = ()
 ) -> int | None:
     """The least number of liars for which nothing is proved about this threshold; None if none.
 

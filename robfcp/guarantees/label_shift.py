@@ -122,20 +122,14 @@ class Pairs:
         return self._hoeffding(np.maximum(difference - room.T, -difference - room), sigma)
 
     def against(
-        self,
-        below: ArrayLike,
-        m: int,
-        beta: float,
-        sigma: float,
-        n_clients: int,
-        most: Whole | None = None,
+        self, below: ArrayLike, m: int, beta: float, sigma: float, n: int, most: Whole | None = None
     ) -> Mask | None:
         """(K, K) who speaks against whom at one edge; None where nobody of so many is dropped."""
-        j = witnesses(n_clients, m)
-        if m == 0 or m + j > n_clients - 1:
+        j = witnesses(n, m)
+        if m == 0 or m + j > n - 1:
             return None
         # a pair speaks against a client where 2 exp(-e) (K - 1 - m) / j <= beta / K
-        least = np.log(2 * n_clients * (n_clients - 1 - m) / (j * beta))
+        least = np.log(2 * n * (n - 1 - m) / (j * beta))
         doubtful = self.exponents(below, sigma, least) >= least
         if most is not None:
             counts = np.asarray(below, dtype=np.int64)
@@ -189,10 +183,6 @@ class ClassCounts:
     names: tuple[str, ...]
     most: Whole | None = None
 
-    def at(self, place: int) -> tuple[Whole, Whole | None]:
-        """(K, C) the counts at one edge, and what they may be at most."""
-        return self.below[place], None if self.most is None else self.most[place]
-
 
 def class_counts(federation: Federation) -> ClassCounts:
     """The counts by class of the clients that report them, at a list of edges fixed beforehand.
@@ -209,18 +199,17 @@ def class_counts(federation: Federation) -> ClassCounts:
     ends = np.unique(np.arange(n_strata)[:, None] * n_bins + np.append(edges, n_bins - 1))
 
     def up_to(table: Whole) -> Whole:
-        below = np.cumsum(table.reshape(-1, n_strata, len(edges))[whole][:, shown], axis=2)
+        below = np.cumsum(table.reshape(merged.shape)[whole][:, shown], axis=2)
         return np.ascontiguousarray(below.transpose(2, 0, 1))
 
-    table = strata.table.merged(ends)
-    merged = table.reshape(len(strata.rows), n_strata, -1)
+    merged = strata.table.merged(ends).reshape(len(strata.rows), n_strata, -1)
     shown = np.array([name != OTHER for name in strata.labels])
     whole = merged[:, ~shown].sum(axis=(1, 2)) == 0
     if not whole.any():
         raise RobfcpError("label shift: every site merged classes; make reports without --least")
     lowered = federation.lowered().strata if federation.in_fives.any() else None
     return ClassCounts(
-        up_to(table),
+        up_to(merged),
         merged[whole][:, shown].sum(axis=2),
         edges,
         tuple(federation.ids[k] for k in strata.rows[whole]),
@@ -273,7 +262,7 @@ def walks_down(
     m, beta = check_budget(m, present), PRUNING_SHARE * engine.check_delta(delta)
     found, going = [Walk()] * len(without), list(range(len(without)))
     for place in range(len(counts.edges) - 1, -1, -1):
-        below, most = counts.at(place)
+        below, most = counts.below[place], None if counts.most is None else counts.most[place]
         against = pairs.against(below, m, beta, sigma, present, most) if going else None
         for walk in going.copy():
             site, others = without[walk], np.arange(n_clients) != without[walk]
@@ -378,12 +367,7 @@ def read_mixes(mix: Mix, names: tuple[str, ...]) -> LabelMixes:
 
 
 def accepted(
-    below: Whole,
-    sizes: Whole,
-    left: int,
-    mixes: LabelMixes,
-    alpha: float,
-    delta: float,
+    below: Whole, sizes: Whole, left: int, mixes: LabelMixes, alpha: float, delta: float
 ) -> Mask:
     """(R,) whether each mix is accepted at one edge, from the (K, C) counts of those kept.
 
@@ -418,12 +402,7 @@ def _class_envelopes(miss: Whole, sizes: Whole, left: int, least: Floats) -> Flo
 
 
 def mix_threshold(
-    counts: ClassCounts,
-    mixes: LabelMixes,
-    alpha: float,
-    m: int,
-    delta: float,
-    sigma: float = 0.0,
+    counts: ClassCounts, mixes: LabelMixes, alpha: float, m: int, delta: float, sigma: float = 0.0
 ) -> Walk:
     """The first edge, from the top down, above which every mix is accepted; rule T.
 

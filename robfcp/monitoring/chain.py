@@ -25,10 +25,9 @@ from robfcp.errors import RobfcpError
 from robfcp.federation import Fault, Federation
 from robfcp.guarantees.alike import ClientIntervals, prune
 from robfcp.monitoring.alarms import AlarmHistory
-from robfcp.monitoring.monitor import Count, Digest, Share
+from robfcp.monitoring.monitor import LEAST_ROWS, Count, Digest, Share
 
 N_EDGES = 32
-LEAST = 30  # samples of a report that does not come twice by chance
 
 
 def drifted(before: Federation, now: Federation, error: float) -> dict[str, float]:
@@ -59,7 +58,7 @@ def repeated(before: Federation, now: Federation) -> list[str]:
     common, (old, new) = _in_both(before, now)
     every = np.arange(now.grid.n_bins)
     same = (before.cumulative(every)[old] == now.cumulative(every)[new]).all(axis=1)
-    return [common[k] for k in np.flatnonzero(same & (now.sizes[new] >= LEAST))]
+    return [common[k] for k in np.flatnonzero(same & (now.sizes[new] >= LEAST_ROWS))]
 
 
 def _in_both(before: Federation, now: Federation) -> tuple[list[str], list[NDArray[np.intp]]]:
@@ -251,9 +250,9 @@ class Chain(SealedFile, frozen=True):
     def reputations(self) -> dict[str, Reputation]:
         """What all rounds say of every site that ever reported."""
         names = sorted({name for link in self.links for name in (*link.clients, *link.out)})
-        kinds = ("clients", "flagged", "drifted", "alarmed")
         seen, flags, drifts, alarms = (
-            Counter(name for link in self.links for name in getattr(link, kind)) for kind in kinds
+            Counter(name for link in self.links for name in getattr(link, kind))
+            for kind in ("clients", "flagged", "drifted", "alarmed")
         )
         out = self.links[-1].out
         return {n: Reputation(seen[n], flags[n], drifts[n], alarms[n], out.get(n)) for n in names}

@@ -30,7 +30,6 @@ from robfcp.scores import Score
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-DELTA = 0.05
 MAX_POINTS = 400
 LEAST_ROWS = 30  # fewer may come twice by chance, and must be named
 
@@ -227,9 +226,6 @@ class MonitorState(SealedFile, frozen=True):
         """The same against "scores are like those of the own report"; None without one."""
         return self.curve[-1].drift if self.curve else None if self.bag is None else 0.0
 
-    def __str__(self) -> str:
-        return self.line
-
     @property
     def line(self) -> str:
         """Where it stands and what to do, in one line."""
@@ -390,7 +386,7 @@ class Monitor:
         seed: int | None = None,
         path: FilePath | None = None,
     ) -> None:
-        chosen = share("delta", DELTA if delta is None else delta, "give 0.05, say")
+        chosen = share("delta", 0.05 if delta is None else delta, "give 0.05, say")
         if run_length is not None and not 1 <= run_length < math.inf:
             raise RobfcpError(f"run_length: {run_length!r} is no number from 1; give 10000, say")
         own: LocalThreshold | None = None

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 from effort import cases
 
-import robfcp
 from robfcp.arguments import exact_level
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
@@ -24,9 +23,7 @@ from robfcp.guarantees import (
     Pac,
     Promise,
     certify,
-    conformal_rank,
     engine,
-    rank_charge,
 )
 from robfcp.guarantees.engine import Tail, counts_of, least_shares
 from robfcp.guarantees.promises import (
@@ -35,7 +32,6 @@ from robfcp.guarantees.promises import (
     marginal_threshold,
 )
 from robfcp.guarantees.tails import pac_tail, pac_threshold, swap_tail
-from robfcp.lab.published import full_rank
 from robfcp.privacy import Privacy
 
 LEVEL = Fraction(9, 10)
@@ -149,18 +145,6 @@ def test_levels_are_read_as_people_mean_them_and_impossible_ones_refused():
     for wrong in [0, 1, -0.1, np.nan, np.inf, "x", None, [0.9]]:
         with pytest.raises(RobfcpError, match="coverage"):
             exact_level(wrong)
-
-
-@pytest.mark.parametrize(("n", "level"), [(9, 0.9), (19, 0.9), (99, 0.99), (8, 0.9), (1, 0.5)])
-def test_one_client_alone_keeps_the_rank_that_other_libraries_have(n, level):
-    scores = np.arange(1, n + 1) / (n + 1)
-    report = robfcp.Report.from_scores("a", scores, Grid.uniform(10_000))
-    rank = ceil(Fraction(str(level)) * (n + 1))
-    for rule in (rank_charge, full_rank):
-        assert conformal_rank(exact_level(level), n, 1, rule) == rank
-    for promise in (None, Marginal(0)):
-        found = robfcp.calibrate([report], level, promise=promise).threshold
-        assert found == pytest.approx(scores[rank - 1] if rank <= n else np.inf, abs=1e-4)
 
 
 # Marginal thresholds

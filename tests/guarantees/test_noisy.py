@@ -19,7 +19,7 @@ from robfcp.federation import Federation
 from robfcp.federation.counts import DenseCounts, Stratified
 from robfcp.grid import Grid
 from robfcp.guarantees import fcp_index
-from robfcp.guarantees.alike import estimate_heterogeneity, prune
+from robfcp.guarantees.alike import estimate_heterogeneity
 from robfcp.guarantees.curve import coverage_curve, coverage_interval
 from robfcp.guarantees.engine import NoisyCounts, counts_of
 from robfcp.guarantees.promises import marginal_tail, marginal_threshold
@@ -171,15 +171,6 @@ def test_hidden_sizes_refuse_what_needs_them():
         with pytest.raises(RobfcpError, match="register the sizes or use substitution"):
             promise.threshold(hidden, LEVEL, 0.95)
     assert estimate_heterogeneity(hidden, 1).at_least == 0
-
-
-def test_pruning_drops_liars_and_no_honest_client():
-    rng = np.random.default_rng(6)
-    counts = rng.multinomial(2000, CLASSES[0], size=20)
-    counts[:3] = [2000, *[0] * (BINS - 1)]
-    for _ in range(10):
-        kept, remaining, *_ = prune(noisy(rng, counts, private(1)), 3, 0.02, 0.01)
-        assert (kept.tolist(), remaining) == ([False] * 3 + [True] * 17, 0)
 
 
 @pytest.mark.parametrize("known", [True, False])

@@ -14,7 +14,7 @@ from scipy.stats import binom
 import robfcp
 from robfcp.federation import Federation
 from robfcp.grid import Grid
-from robfcp.guarantees import Marginal, alike, curve, engine, label_shift, promises, tails
+from robfcp.guarantees import Marginal, alike, engine, label_shift, promises, tails
 from robfcp.guarantees.tails import (
     critical_counts,
     kl_divergence,
@@ -184,13 +184,3 @@ def test_classes_share_delta_equally(spent):
     found = robfcp.calibrate(CLASSED, by="class", promise=robfcp.Pac(2), confidence=1 - DELTA)
     assert spent == pytest.approx({"samples": DELTA / 3})
     assert len(found.parts) == 3
-
-
-def test_both_ends_at_every_edge_share_the_delta_of_a_certificate():
-    """P(outside at some edge) <= sum over 2 H ends of exp(-N kl) = 2 H delta / (2 H)."""
-    counts = engine.counts_of(PLAIN)
-    (low,), (high,) = curve.coverage_interval(counts, np.arange(BINS), [0], DELTA)
-    share, total = np.cumsum(COUNTS.sum(axis=0)) / COUNTS.sum(), COUNTS.sum()
-    for end in (low[:-1], high[:-1]):
-        chance = np.exp(-total * kl_divergence(share[:-1], end))
-        np.testing.assert_allclose(2 * BINS * chance, DELTA, rtol=1e-6)

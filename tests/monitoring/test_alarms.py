@@ -107,20 +107,14 @@ def test_few_honest_sites_are_listed_falsely_even_beside_liars(m):
 
 def test_other_calibrations_rounds_steps_and_twins_count_for_nothing(tmp_path):
     good = [e_report("a", 1), e_report("b", 2, log_drift=-1.0)]
-    bad = [
-        e_report("c", 9, calibration="cd" * 32),
-        e_report("d", 9, round="old"),
-        e_report("e", 3),
-        e_report("e", 4),
-        e_report("f", 9, step=1),
-    ]
+    bad = [e_report("c", 9, calibration="cd" * 32), e_report("d", 9, round="old")]
+    bad += [e_report("e", 3), e_report("e", 4), e_report("f", 9, step=1)]
     for k, report in enumerate([*good, *bad]):
         report.save(tmp_path / f"{k}.json")
     (tmp_path / "junk.json").write_text("{")
     found, faults = read_alarms(sorted(tmp_path.glob("*.json")), round="r", step=0)
-    assert found == good
+    assert (found, merge(found, 0, faulty=faults).n_sites) == (good, 2)
     assert {fault.client for fault in faults} == {*"cdef", str(tmp_path / "junk.json")}
-    assert merge(found, 0, faulty=faults).n_sites == 2
 
 
 def test_signatures_are_of_their_own_kind_and_round_and_a_forgery_silences_nobody(tmp_path):
@@ -184,13 +178,11 @@ def test_drift_and_sites_that_alarm_by_themselves_are_told_apart():
         ({"floor": 0.8}, "its floor is 0.8, at step 2 it was 0.9"),
         ({"calibration": "cd" * 32}, "watches another calibration"),
     ],
-    ids=str,
 )
 def test_replays_and_monitors_begun_anew_count_for_nothing(change, words):
     _, history = begun().looked(sent([0] * 6, step=2), 2)
     bad = e_report("s0", **{"step": 3, **change})
     merged, after = history.looked([bad, *sent([9] * 6, step=3)[1:]], 3)
-    assert [fault.client for fault in merged.faulty] == ["s0"]
     assert words in merged.faulty[0].reason == after.looks[-1].faulty["s0"]
     assert "s0" not in after.looks[-1].sites
 
