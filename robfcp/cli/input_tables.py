@@ -408,13 +408,20 @@ def _of_table(
             if any(ends) or (len(places) == 1 and not np.isin(raw, (0, 1)).all()):
                 said = _of_table(table, aside, "values", how)
                 return replace(said, score="cqr" if any(ends) else "absolute-residual")
-        if len(places) == 1:
+        both = None
+        if len(places) == 1:  # a binary model's
             note = f"Column {names[0]:.40} is taken as the probability of class 1."
-            return _binary(replace(found, notes=(*found.notes, note)), table, places[0], label, how)
+            p, names = _matrix(table, places, how), ["0", "1"]
+            found, both = replace(found, notes=(*found.notes, note)), np.hstack([1 - p, p])
+            places = places * 2
         return _by_class(
             found,
             names,
-            lambda order: _matrix(table, [places[k] for k in order], how),
+            lambda order: (
+                _matrix(table, [places[k] for k in order], how)
+                if both is None
+                else both[:, list(order)]
+            ),
             how,
             lambda row, k: table.cell(row, label or 0 if k is None else places[k]),
         )
@@ -428,22 +435,6 @@ def _of_table(
         return replace(found, predictions=predictions[:, 0], targets=values)
     called_so = tuple(table.names[k] for k in places)
     return replace(found, predictions=predictions, targets=_whole(values), names=called_so)
-
-
-def _binary(
-    found: FileOutputs, table: Table, place: int, label: int | None, how: FileReading
-) -> FileOutputs:
-    """Two classes of the one probability column that a binary model has."""
-    p = _matrix(table, [place], how)[:, 0]
-    both = np.column_stack([1 - p, p])
-    where = label if label is not None else place
-    return _by_class(
-        found,
-        ["0", "1"],
-        lambda order: both[:, list(order)],
-        how,
-        lambda row, k: table.cell(row, where if k is None else place),
-    )
 
 
 def _by_class(

@@ -191,7 +191,7 @@ def report(
     if made.strata is not None:
         printer.line(f"Counts by {made.strata.by} are kept; --pooled withholds them.")
     elif by_class is False or exact.strata is not None:
-        few = "" if by_class is False else " (fewer than 50 samples a class; --by-class keeps them)"
+        few = "" if by_class is False else " (fewer than 25 samples a class; --by-class keeps them)"
         printer.line(f"Labels are withheld{few}: no thresholds by class, no comparison by class.")
     if privacy is not None:
         printer.line(f"The report is {privacy.statement}.")

@@ -50,7 +50,7 @@ class Strata:
     n_bins: int
 
     FEW: ClassVar[int] = 5  # samples that a cell has at least, unless a report is fine
-    CROWD: ClassVar[int] = 50  # samples a class from which on these are kept unless told
+    CROWD: ClassVar[int] = 25  # samples a class from which on these are kept unless told
 
     def __post_init__(self) -> None:
         if self.by not in get_args(By):

@@ -284,7 +284,7 @@ class Report(
         groups
             (n,) another grouping (scanner, age band, ...) in place of the classes.
         by_class
-            Whether counts are kept by class: unless told from 50 samples a class on, or where they
+            Whether counts are kept by class: unless told from 25 samples a class on, or where they
             are fine; in private reports only if told to, since noise is on every cell.
         set_sizes
             Whether to tell how large sets are at every threshold, exactly; not with `privacy`.

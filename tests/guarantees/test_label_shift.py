@@ -257,3 +257,20 @@ def test_thresholds_of_mixes_are_those_of_plain_loops():
         assert found.index == mix_edge(counts, mixes.stated, 0.3, m, 0.1, sigma)
         seen.add(found.index)
     assert len(seen) > 2
+
+
+def test_counts_in_fives_speak_against_nobody_whom_the_true_ones_do_not():
+    """Whatever lies between the two bounds, e is at least what `at_least` says."""
+    rng = np.random.default_rng(12)
+    spoke = 0
+    for _ in range(60):
+        sizes = rng.integers(0, 40, (6, 3))
+        below = rng.binomial(sizes, rng.random((6, 1)))
+        most = below + rng.binomial(sizes - below, 0.3) * (rng.random((6, 1)) < 0.5)
+        pairs, sigma = Pairs(sizes), float(rng.choice([0.01, 0.1]))
+        bound = pairs.at_least(below, most, sigma)
+        for _ in range(5):
+            true = below + rng.binomial(most - below, rng.random())
+            assert (bound <= pairs.exponents(true, sigma) + 1e-9).all()
+        spoke += int((bound > 0).sum())
+    assert spoke > 100

@@ -4,12 +4,11 @@ are shared, weak, old or revoked do not speak for anybody."""
 import base64
 import json
 import stat
-import sys
 from datetime import date
 
 import numpy as np
 import pytest
-from makers import LAC, outputs, refused, said
+from makers import LAC
 
 import robfcp
 from robfcp.errors import ReportError, RobfcpError
@@ -231,29 +230,3 @@ def test_registries_hold_samples_in_json_or_toml(name, text, tmp_path):
     (tmp_path / name).write_text(text)
     assert read_sizes(tmp_path / name) == {"site-1": 40, "site 2": 50}
     assert read_registry(tmp_path / name)["site 2"] == Registered(samples=50, key="k")
-
-
-def test_missing_libraries_are_named_in_one_line(monkeypatch, tmp_path):
-    monkeypatch.setitem(sys.modules, "cryptography.hazmat.primitives", None)
-    with pytest.raises(RobfcpError, match=r"pip install .robfcp\[signatures\]"):
-        generate_key(tmp_path / "k")
-
-
-def test_the_commands_make_a_signed_federation(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    p, y = outputs(0, 50)
-    np.savez("outputs.npz", probabilities=p, labels=y)
-    lines = ""
-    for site in SITES:
-        printed = said("keygen", site, "-o", f"{site}.key")
-        lines += printed[printed.index("[") :]
-        words = ["--round", "r1", "-o", f"{site}.json", "--sign", f"{site}.key"]
-        said("report", "outputs.npz", "-c", site, *words)
-    (tmp_path / "registry.toml").write_text(lines)
-    (tmp_path / "site-1.json").write_bytes(unwrap((tmp_path / "site-1.json").read_bytes()))
-    keyed = ["calibrate", "site-0.json", "site-1.json", "--keys", "registry.toml"]
-    found = json.loads(said(*keyed, "--round", "r1", "--liars", 0, "--json"))
-    assert (found["n_clients"], found["missing"]) == (1, ["site-2"])
-    assert found["faulty"][0]["reason"].startswith("site-1: the report is not signed")
-    assert "only 0 of" in refused(*keyed, "--round", "r2")
-    assert "needs --round" in refused(*keyed)
