@@ -293,7 +293,7 @@ def reproduce(
 ) -> None:
     """Repeat the paper's experiments on shipped model outputs.
 
-    Each leaves NAME.csv and most NAME.png. A call that was stopped goes on where it was.
+    Each leaves NAME.csv and some NAME.png. A call that was stopped goes on where it was.
 
     [dim]Example: robfcp lab reproduce main benign -o out/paper[/dim]
     [dim]Example: robfcp lab reproduce bounds --seeds 2 --workers 1 -o out/paper[/dim]

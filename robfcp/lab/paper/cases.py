@@ -40,39 +40,26 @@ RATIOS = (0.0, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45)
 Figure = tuple[float, float]
 
 
-@dataclass(frozen=True)
-class Published:
-    """One of the 578 published figures with the setting it belongs to; beta 0 is an iid split."""
-
-    table: str
-    variant: str  # a sleep stage, an assumed share, a number of bins
-    dataset: str
-    beta: float
-    ratio: float
-    number: str  # of malicious clients: known, unknown or misstated
-    attack: str
-    method: str
-    figure: Figure  # coverage and set size
+Published = dict[tuple[str, float, float, str, str, str], dict[str, Figure]]
 
 
 @cache
-def published() -> tuple[Published, ...]:
-    """Every row, with our names of the data sets."""
+def published() -> dict[str, Published]:
+    """The 578 published figures (coverage and set size): by table, setting and method.
+
+    A setting is our name of the data set, beta (0 is an iid split), the share of malicious clients,
+    whether their number is known, unknown or misstated, the attack, and the variant: a sleep stage,
+    an assumed share, a number of bins.
+    """
     text = files("robfcp.lab.paper").joinpath("published.csv").read_text(encoding="utf-8")
-    return tuple(
-        Published(
-            table=row["table"].partition(":")[0],
-            variant=row["table"].partition(":")[2],
-            dataset=DATASETS[row["dataset"]],
-            beta=float(row["dirichlet_beta"] or 0),
-            ratio=float(row["malicious_ratio"]),
-            number=row["malicious_number"],
-            attack=row["attack"],
-            method=row["method"],
-            figure=(float(row["coverage"]), float(row["set_size"])),
-        )
-        for row in csv.DictReader(text.splitlines())
-    )
+    found: dict[str, Published] = {}
+    for row in csv.DictReader(text.splitlines()):
+        table, _, variant = row["table"].partition(":")
+        split = DATASETS[row["dataset"]], float(row["dirichlet_beta"] or 0)
+        liars = float(row["malicious_ratio"]), row["malicious_number"], row["attack"]
+        methods = found.setdefault(table, {}).setdefault((*split, *liars, variant), {})
+        methods[row["method"]] = float(row["coverage"]), float(row["set_size"])
+    return found
 
 
 @dataclass(frozen=True)
@@ -121,19 +108,15 @@ def compared(
     """
     for method in methods:
         own = run if method in varied else Run(run.attack, run.ratio, method, run.told)
-        case = Case(world, replace(own, method=method), number, variant)
-        yield replace(case, published=(published or {}).get(method))
+        figure = (published or {}).get(method)
+        yield Case(world, replace(own, method=method), number, variant, figure)
 
 
 def from_table(
     name: str, methods: Sequence[str] = COMPARED, attribute: bool = False
 ) -> Iterator[Case]:
     """The settings of a published table, all methods in each; the number of liars as it has it."""
-    settings: dict[tuple[Any, ...], dict[str, Figure]] = {}
-    for row in (row for row in published() if row.table == name):
-        key = (row.dataset, row.beta, row.ratio, row.number, row.attack, row.variant)
-        settings.setdefault(key, {})[row.method] = row.figure
-    for (dataset, beta, ratio, number, attack, variant), figures in settings.items():
+    for (dataset, beta, ratio, number, attack, variant), figures in published()[name].items():
         told = None if "unknown" in number or attack == "none" else ratio
         told = float(variant) if number == "misstated" else told
         stage = [PaperWorld(dataset, "iid", attribute=variant)] if attribute else None
@@ -147,14 +130,14 @@ def from_table(
 
 def granularity() -> Iterator[Case]:
     """The number of uniform bins in Rob-FCP's view; the threshold stays on the fine grid."""
-    for row in (row for row in published() if row.table == "granularity"):
+    for (*stated, variant), figures in published()["granularity"].items():
         for dataset, attack in product(("tinyimagenet", "pathmnist"), ("gaussian", "coverage")):
-            same = (attack, dataset) == (row.attack, row.dataset)
+            same = (dataset, attack) == (stated[0], stated[-1])
             yield from compared(
                 PaperWorld(dataset, "beta0.5", "final", 0.5, fine=True),
-                Run(attack, 0.4, TEXT, 0.4, bins=int(row.variant)),
-                row.variant,
-                published={TEXT: row.figure} if same else None,
+                Run(attack, 0.4, TEXT, 0.4, bins=int(variant)),
+                variant,
+                published=figures if same else None,
                 varied=(TEXT, RELEASED),
             )
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -16,18 +15,16 @@ from robfcp.errors import RobfcpError
 from robfcp.figures import save
 from robfcp.files import write_atomically
 from robfcp.lab.paper import charts, tables
-from robfcp.lab.paper.cases import DETECTORS, EXPERIMENTS, LABELS
+from robfcp.lab.paper.cases import DETECTORS, EXPERIMENTS
 from robfcp.lab.paper.runs import FCP, OURS, RELEASED, TEXT, run_cases
 from robfcp.lab.rivals import FEDCP_QQ
 
 Rows = Sequence[Mapping[str, Any]]
-Table = Callable[[int], list[dict[str, Any]]]
-EXTRAS: dict[str, tuple[str, Table, Callable[[Rows], Any] | None]] = {  # with a figure or without
-    "bounds": ("Bounds against measured coverage", tables.bounds, charts.draw_bounds),
+EXTRAS: dict[str, tuple[str, Callable[[int], list[dict[str, Any]]]]] = {
+    "bounds": ("Bounds against measured coverage", tables.bounds),
     "runtime": (
         "Seconds from the reports to the threshold, the CPU here and an RTX A6000 as published",
-        lambda seeds: tables.runtime(),
-        None,
+        tables.runtime,
     ),
 }
 SHORT = {FCP: "FCP", FEDCP_QQ: "FedCP-QQ", TEXT: "text", RELEASED: "code", OURS: "ours"}
@@ -55,8 +52,6 @@ quantile of quantiles (Humbert et al. 2023), *ours* the default defence. In the 
 `mean(worst)` is how far coverage is from that of the honest clients alone. Every cell, with
 standard deviations, set sizes and what the paper published for it, is in the CSV file of its table.
 
-![Distance from the honest coverage in {total} cells, ours and theirs]({folder}/overview.png)
-
 ## Over all cells
 
 {standings}
@@ -69,8 +64,7 @@ HAND = "\n## Where the paper contradicts itself, or its code\n"  # from here on 
 
 def titles() -> dict[str, str]:
     """Every experiment's name and what it shows."""
-    named = {name: title for name, (title, _) in EXPERIMENTS.items()}
-    return named | {name: title for name, (title, *_) in EXTRAS.items()}
+    return {name: title for name, (title, _) in (EXPERIMENTS | EXTRAS).items()}
 
 
 def reproduce(
@@ -83,7 +77,7 @@ def reproduce(
     start: Callable[[int], None] = lambda total: None,
     advance: Callable[[], None] = lambda: None,
 ) -> dict[str, list[dict[str, Any]]]:
-    """Run the named experiments; each leaves NAME.csv and most NAME.png in the directory."""
+    """Run the named experiments; each leaves NAME.csv and some NAME.png in the directory."""
     known = titles()
     unknown = [name for name in names if name not in known]
     if unknown:
@@ -102,16 +96,14 @@ def reproduce(
     )
     found = {}
     for name in names:
-        draw: Callable[[Rows], Any] | None = partial(charts.draw, name, known[name])
-        if name in EXPERIMENTS:
-            rows = tables.make_rows(chosen[name], results)
-        else:
-            _, make, draw = EXTRAS[name]
-            rows = make(seeds)
+        extra = name in EXTRAS
+        rows = EXTRAS[name][1](seeds) if extra else tables.make_rows(chosen[name], results)
         found[name] = rows
         write_atomically(directory / f"{name}.csv", tables.to_csv(rows))
-        if draw is not None:
-            save(draw(rows), directory / f"{name}.png")
+        if name in charts.SWEEPS:
+            save(charts.draw(name, known[name], rows), directory / f"{name}.png")
+        elif name == "bounds":
+            save(charts.draw_bounds(rows), directory / f"{name}.png")
     return found
 
 
@@ -132,14 +124,13 @@ def write_page(directory: Path, page: Path) -> None:
         if source.is_file():
             write_atomically(folder / source.name, source.read_bytes())
     found = tables.cells(contents)
-    leads = tables.beaten(found)
-    save(charts.draw_overview(found), folder / "overview.png")
-    write_atomically(folder / "rivals.csv", tables.to_csv(_leads(leads)) if leads else "")
+    leads, standings = tables.beaten(found), tables.standings(found)
+    write_atomically(folder / "rivals.csv", tables.to_csv(leads) if leads else "")
     rows = [row for rows in contents.values() for row in rows]
     text = INTRO.format(
         seeds=min((row["seeds"] for row in rows if "seeds" in row), default=0),
         folder=page.stem,
-        standings=_standings(found),
+        standings=markdown(["method", "mean", "worst", "in", "over 0.02 in"], standings),
         leads=len(leads),
         total=len(found),
         ahead=tables.AHEAD,
@@ -224,26 +215,3 @@ def _counting(rows: Rows) -> str:
         lines.append([attack, *cells])
     table = markdown(["attack", *(f"{ratio:.0%}" for ratio in ratios)], lines)
     return f"Of 100 clients so many were counted, text/code/ours, for the true share:\n\n{table}"
-
-
-def _standings(found: Sequence[tables.PaperCell]) -> str:
-    lines = [
-        (LABELS[one["method"]], f"{one['mean']:.4f}", f"{one['worst']:+.3f}", one["in"],
-         f"{one['off']} of {one['total']}")
-        for one in tables.standings(found)
-    ]  # fmt: skip
-    return markdown(["method", "mean", "worst", "in", "over 0.02 in"], lines)
-
-
-def _leads(leads: Iterable[tuple[float, str, tables.PaperCell]]) -> list[dict[str, Any]]:
-    """A row a cell in which a rival is ahead: by how much, and everybody's error and set size."""
-    return [
-        {"table": cell.experiment, "setting": cell.setting, "ahead": rival, "by": lead}
-        | {
-            f"{name} {field}": value
-            for name in (FCP, TEXT, RELEASED, OURS)
-            if (row := cell.rows.get(name))
-            for field, value in (("error", tables.error(row)), ("set size", row["set_size"]))
-        }
-        for lead, rival, cell in leads
-    ]

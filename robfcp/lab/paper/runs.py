@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property, lru_cache, partial
 from hashlib import sha256
 from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -36,7 +37,6 @@ from robfcp.grid import Grid
 from robfcp.guarantees import conformal_rank
 from robfcp.lab import outputs, partitions
 from robfcp.lab.attacks import named_attack
-from robfcp.lab.attacks.simple import Gaussian, NearCoverage
 from robfcp.lab.published import full_rank, table_edge
 from robfcp.lab.rivals import FEDCP_QQ, fedcp_qq_index
 from robfcp.lab.worlds import federation_of
@@ -110,9 +110,9 @@ class Trial:
         scores, score, grid = self.scores, self.federation.score, self.federation.grid
         if attack != "none" and n_malicious:
             kind, _, strength = attack.partition(":")  # `gaussian:0.02`: in another strength
-            rule = named_attack(kind)
+            rule: Any = named_attack(kind)
             if strength:
-                rule = {"gaussian": Gaussian, "near-coverage": NearCoverage}[kind](float(strength))
+                rule = type(rule)(float(strength))
             scores = rule(scores, self.order[:n_malicious], np.random.default_rng(seed))
         assert isinstance(score, ClassificationScore)
         labels = self.labels if by_class else None
@@ -353,48 +353,32 @@ def run_cases(
 
     Several tables share many runs: each is done once.
     """
-    results: Results = {}
-    missing: dict[PaperWorld, dict[Run, None]] = {}
-    kept: dict[PaperWorld, Kept] = {}
+    wanted: dict[PaperWorld, dict[Run, None]] = {}
     for world, run in cases:
-        if world not in kept:
-            kept[world] = _load(store, world, seeds)
-        if run in kept[world]:
-            results[world, run] = kept[world][run]
-        else:
-            missing.setdefault(world, {})[run] = None
-    wanted = {world: list(runs) for world, runs in missing.items()}
-    start(seeds * len(wanted))
+        wanted.setdefault(world, {})[run] = None
+    kept = {world: _load(store, world, seeds) for world in wanted}
+    missing = {world: [r for r in wanted[world] if r not in kept[world]] for world in wanted}
+    tasks = [(world, seed) for world in wanted if missing[world] for seed in range(seeds)]
+    start(len(tasks))
     done: dict[PaperWorld, dict[int, list[RunOutcome]]] = {world: {} for world in wanted}
-    for world, seed, outcomes in _execute(wanted, seeds, workers or os.cpu_count() or 1):
-        done[world][seed] = outcomes
-        advance()
-        if len(done[world]) == seeds:
-            by_seed = [done[world][s] for s in range(seeds)]
-            fresh = dict(zip(wanted[world], map(list, zip(*by_seed, strict=True)), strict=True))
-            results.update({(world, run): found for run, found in fresh.items()})
-            _save(store, world, seeds, {**kept[world], **fresh})
-    return results
-
-
-def _execute(
-    missing: dict[PaperWorld, list[Run]], seeds: int, workers: int
-) -> Iterator[tuple[PaperWorld, int, list[RunOutcome]]]:
-    if workers == 1:
-        for world, runs in missing.items():
-            for seed in range(seeds):
-                yield world, seed, run_seed(world, runs, seed)
-        return
-    for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
-        os.environ.setdefault(variable, "1")
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-        tasks = {
-            pool.submit(run_seed, world, runs, seed): (world, seed)
-            for world, runs in missing.items()
-            for seed in range(seeds)
-        }
-        for task in as_completed(tasks):
-            yield *tasks[task], task.result()
+    pool: Executor = ThreadPoolExecutor(1)
+    if workers != 1:
+        for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+            os.environ.setdefault(variable, "1")
+        pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn"))
+    with pool:
+        jobs = {pool.submit(run_seed, world, missing[world], n): (world, n) for world, n in tasks}
+        for job in as_completed(jobs):
+            world, seed = jobs[job]
+            done[world][seed] = job.result()
+            advance()
+            if len(done[world]) == seeds:
+                by_seed = (done[world][s] for s in range(seeds))
+                kept[world] |= zip(
+                    missing[world], map(list, zip(*by_seed, strict=True)), strict=True
+                )
+                _save(store, world, seeds, kept[world])
+    return {(world, run): kept[world][run] for world, runs in wanted.items() for run in runs}
 
 
 class _File(msgspec.Struct):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from time import perf_counter
 from typing import Any
 
@@ -14,8 +14,9 @@ import numpy as np
 from robfcp.defence import Consensus, named_defence
 from robfcp.guarantees import certify
 from robfcp.lab.outputs import entries
-from robfcp.lab.paper.cases import DATASETS, RIVALS, Case
+from robfcp.lab.paper.cases import DATASETS, LABELS, RIVALS, Case
 from robfcp.lab.paper.runs import (
+    FCP,
     LEVEL,
     OURS,
     RELEASED,
@@ -41,6 +42,7 @@ CELLS = (  # tables of attacks on clients; the others vary Rob-FCP's own parts
 AHEAD = 0.005  # of coverage: what counts as ahead
 APART = 0.02  # coverage, from that of the honest clients alone
 Row = Mapping[str, Any]
+Cell = tuple[str, Mapping[str, Row]]  # a table, and every method's row in one setting of it
 
 
 def make_rows(cases: Iterable[Case], results: Results) -> list[dict[str, Any]]:
@@ -118,26 +120,9 @@ def setting(row: Row) -> str:
     return " ".join(dict.fromkeys(part for part in parts if part))
 
 
-@dataclass(frozen=True)
-class PaperCell:
-    """One setting of one table with every method's row."""
-
-    experiment: str
-    rows: Mapping[str, Row]
-
-    @property
-    def setting(self) -> str:
-        """The setting in words."""
-        return setting(next(iter(self.rows.values())))
-
-    def ahead(self, rival: str) -> float:
-        """How much nearer to the honest clients the rival is than ours; negative: farther."""
-        return abs(error(self.rows[OURS])) - abs(error(self.rows[rival]))
-
-
-def cells(contents: Mapping[str, Sequence[Row]]) -> list[PaperCell]:
+def cells(contents: Mapping[str, Sequence[Row]]) -> list[Cell]:
     """Every setting once, in the order of the tables."""
-    found: dict[tuple[Any, ...], PaperCell] = {}
+    found: dict[tuple[Any, ...], Cell] = {}
     for name in CELLS:
         groups: dict[tuple[Any, ...], dict[str, Row]] = {}
         for row in contents.get(name, ()):
@@ -146,41 +131,39 @@ def cells(contents: Mapping[str, Sequence[Row]]) -> list[PaperCell]:
             groups.setdefault(key, {})[row["method"]] = row
         for key, rows in groups.items():
             if OURS in rows:
-                found.setdefault(key, PaperCell(name, rows))
+                found.setdefault(key, (name, rows))
     return list(found.values())
 
 
-def standings(found: Sequence[PaperCell]) -> list[dict[str, Any]]:
+def standings(found: Sequence[Cell]) -> Sequence[tuple[str, ...]]:
     """Each method over all cells that have it: mean and worst distance from the honest clients,
     where, and how often it is more than APART off."""
-    result = []
-    for name in dict.fromkeys(name for cell in found for name in cell.rows):
-        own = [cell for cell in found if name in cell.rows]
-        errors = np.array([error(cell.rows[name]) for cell in own])
-        worst = int(np.abs(errors).argmax())
-        result.append(
-            {
-                "method": name,
-                "mean": float(np.abs(errors).mean()),
-                "worst": float(errors[worst]),
-                "in": own[worst].setting,
-                "off": int((np.abs(errors) > APART).sum()),
-                "total": len(own),
-            }
-        )
-    return result
+    lines = []
+    for name in dict.fromkeys(name for _, rows in found for name in rows):
+        own = [rows[name] for _, rows in found if name in rows]
+        errors = np.array([error(row) for row in own])
+        worst, off = int(np.abs(errors).argmax()), int((np.abs(errors) > APART).sum())
+        numbers = f"{np.abs(errors).mean():.4f}", f"{errors[worst]:+.3f}", setting(own[worst])
+        lines.append((LABELS[name], *numbers, f"{off} of {len(own)}"))
+    return lines
 
 
-def beaten(found: Sequence[PaperCell]) -> list[tuple[float, str, PaperCell]]:
-    """(lead, rival, cell) where the best rival is nearer than ours by more than AHEAD."""
+def beaten(found: Sequence[Cell]) -> list[dict[str, Any]]:
+    """A row a cell in which the best rival is nearer to the honest clients than ours by more than
+    AHEAD: by how much, and everybody's error and set size."""
     leads = []
-    for cell in found:
-        rivals = [name for name in RIVALS if name in cell.rows]
-        if rivals:
-            lead, best = max((cell.ahead(rival), rival) for rival in rivals)
-            if lead > AHEAD:
-                leads.append((lead, best, cell))
-    return sorted(leads, key=lambda one: -one[0])
+    for table, rows in found:
+        far = {name: abs(error(row)) for name, row in rows.items()}
+        ahead = ((far[OURS] - far[rival], rival) for rival in RIVALS if rival in rows)
+        lead, best = max(ahead, default=(0.0, ""))
+        if lead > AHEAD:
+            row = {"table": table, "setting": setting(rows[OURS]), "ahead": best, "by": lead}
+            for name in (FCP, TEXT, RELEASED, OURS):
+                if name in rows:
+                    row[f"{name} error"] = error(rows[name])
+                    row[f"{name} set size"] = rows[name]["set_size"]
+            leads.append(row)
+    return sorted(leads, key=lambda row: -row["by"])
 
 
 PUBLISHED_SECONDS = {  # of the quantile at 40% malicious on an RTX A6000, as the paper states them
@@ -236,7 +219,7 @@ def bounds(seeds: int) -> list[dict[str, Any]]:
     return rows
 
 
-def runtime(repeats: int = 5) -> list[dict[str, Any]]:
+def runtime(repeats: int) -> list[dict[str, Any]]:
     """Median seconds from the reports to the threshold, 100 clients, 40 coverage attackers.
 
     Every repeat has a federation of its own, since a defence may remember one it has seen.
