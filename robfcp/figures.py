@@ -20,7 +20,6 @@ from robfcp.monitoring import Monitor
 
 __all__ = [
     "plot_alarm",
-    "plot_by_class",
     "plot_cdf",
     "plot_curve",
     "plot_heatmap",
@@ -229,7 +228,6 @@ def plot_oddness(calibration: Calibration, ax: Axes | None = None) -> Axes:
 def plot_lines(
     x: ArrayLike,
     lines: Mapping[str, ArrayLike],
-    spreads: Mapping[str, tuple[ArrayLike, ArrayLike]] | None = None,
     *,
     level: float | None = None,
     xlabel: str = "",
@@ -237,7 +235,7 @@ def plot_lines(
     title: str = "",
     ax: Axes | None = None,
 ) -> Axes:
-    """Named curves over x, each with its own colour and mark, with shaded spreads if given.
+    """Named curves over x, each with its own colour and mark.
 
     Parameters
     ----------
@@ -245,8 +243,6 @@ def plot_lines(
         (n,) where the points lie.
     lines
         Each curve's (n,) values by its name; defences keep their colour and mark.
-    spreads
-        Lower and upper ends of the shading, by the curve's name.
     level
         A dotted line at this height.
     xlabel
@@ -268,8 +264,6 @@ def plot_lines(
     target: Axes = new_axes()[0] if ax is None else ax
     for (name, (colour, marker)), values in zip(looks(lines), lines.values(), strict=True):
         target.plot(x, values, color=colour, marker=marker, markersize=5, label=name)
-        if spreads is not None and name in spreads:
-            target.fill_between(x, *spreads[name], color=colour, alpha=0.15, linewidth=0)
     if level is not None:
         target.axhline(level, color=GREY, linestyle=":", linewidth=1)
     return _worded(target, title, xlabel, ylabel)
@@ -359,78 +353,3 @@ def plot_alarm(monitor: Monitor, ax: Axes | None = None) -> Axes:
     line = monitor.state.limit / np.log(10)
     target.axhline(line, color=VERMILION, linestyle="--", linewidth=1, label="alarm")
     return _worded(target, "How strong the alarms are", "samples", "alarm strength, log10")
-
-
-MOST = 40  # classes shown, those that are covered least
-
-
-@style()
-def plot_by_class(
-    calibration: Calibration, axes: NDArray[Any] | None = None, *, level: int = 0
-) -> NDArray[Any]:
-    """(2,) coverage and threshold of every class or group, the least covered first.
-
-    Coverage is that of the trusted clients' own reported samples. Where thresholds are by class,
-    the bar behind it is what is proved, and classes that too few clients hold are marked.
-
-    Parameters
-    ----------
-    calibration
-        With its record: reports by class or group.
-    axes
-        (2,) where to draw; new ones if None.
-    level
-        Which level of the calibration, counted from 0.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> import robfcp
-    >>> from robfcp.figures import plot_by_class, save
-    >>> rng = np.random.default_rng(0)
-    >>> reports = [
-    ...     robfcp.Report.from_scores(
-    ...         name, rng.random(90), labels=rng.integers(0, 3, 90), classes=["a", "b", "c"]
-    ...     )
-    ...     for name in ("north", "south", "west")
-    ... ]
-    >>> save(plot_by_class(robfcp.calibrate(reports, by="class")), "classes.png")
-    """
-    strata, chosen = calibration.federation.strata, calibration.levels[level]
-    thresholds, covered, sizes = calibration.covered_by_class(chosen)
-    assert strata is not None
-    believed = calibration.trusted_mask[strata.rows]
-    held = sizes[believed].sum(axis=0)
-    share = covered[believed].sum(axis=0) / np.maximum(held, 1)
-    some = np.flatnonzero(held > 0)
-    shown = some[np.argsort(share[some], kind="stable")][:MOST][::-1]  # the first one on top
-    pair = new_axes(2) if axes is None else axes
-    places = np.arange(len(shown))
-    known = {one.name: one for one in chosen.parts}
-    look: dict[str, Any] = {"alpha": 0.35, "linewidth": 6, "solid_capstyle": "butt"}
-    words = {GREY: "proved", GREEN: "always covered", VERMILION: "proved, held by few"}  # each once
-    for place, c in enumerate(shown):
-        one = known.get(strata.labels[c])
-        if one is not None and not one.certificate.vacuous:
-            ends = one.certificate.lower, one.certificate.upper
-            colour = {"": GREY, "always covered": GREEN}.get(one.protection, VERMILION)
-            pair[0].plot(ends, (place, place), color=colour, label=words.pop(colour, None), **look)
-    pair[0].scatter(share[shown], places, s=26, color=BLUE, zorder=3, label="reported samples")
-    wanted = float(chosen.coverage)
-    pair[0].axvline(wanted, color=GREEN, linestyle="--", label=f"wanted, {wanted:g}")
-    limits = thresholds[shown]
-    finite = np.isfinite(limits)
-    pair[1].scatter(limits[finite], places[finite], s=26, color=BLUE, label="threshold")
-    if not finite.all():
-        edges = calibration.federation.grid.edges
-        last = np.full((~finite).sum(), edges[np.isfinite(edges)][-1])
-        look = {"s": 36, "color": GREEN, "marker": ">", "label": "infinite: in every set"}
-        pair[1].scatter(last, places[~finite], **look)
-    for ax in pair:
-        names = [strata.labels[c] for c in shown]
-        ax.set_yticks(places, names, fontsize=8 if len(shown) > 15 else None)
-        ax.set_ylim(-0.6, len(shown) - 0.4)
-    more = f", the {MOST} covered least" if len(shown) < len(some) else ""
-    _worded(pair[0], f"Coverage by {strata.by}{more}", "share covered")
-    _worded(pair[1], "Thresholds", "score")
-    return pair

@@ -32,7 +32,7 @@ def test_comparison_shows_means_and_extremes_over_the_runs() -> None:
 
 def test_lines_look_different_and_heatmaps_write_every_number() -> None:
     lines = {name: [1, 2] for name in ("none", "rob-fcp", "consensus", "a", "b")}
-    ax = figures.plot_lines([0, 1], lines, {"a": ([0, 1], [2, 3])}, level=0.9, title="t")
+    ax = figures.plot_lines([0, 1], lines, level=0.9, title="t")
     assert len({(line.get_color(), line.get_marker()) for line in ax.get_lines()[:5]}) == 5
     ax = figures.plot_heatmap([[-0.1, 0.02], [0.0, np.nan]], ["a", "b"], ["x", "y"])
     assert [text.get_text() for text in ax.texts] == ["-0.100", "+0.020", "+0.000", ""]
@@ -59,35 +59,3 @@ def test_saved_figures_are_the_same_bytes_and_nothing_else_is_touched(suffix, tm
         figures.save(figures.new_axes(2), tmp_path / "figure.bmp")
     assert figures.plot_lines([0, 1], {"a": [1, 2]}, ax=ax) is ax
     assert dict(mpl.rcParams) == before
-
-
-@pytest.mark.parametrize(("rare", "kind"), [(2, "proved, held by few"), (1, "always covered")])
-def test_classes_are_shown_with_what_is_reported_proved_and_set(rare: int, kind: str) -> None:
-    rng, names, reports = np.random.default_rng(1), ["easy", "hard", "rare"], []
-    for k in range(8):
-        labels = rng.choice(3, 150, p=[0.6, 0.4, 0.0] if k >= rare else [0.5, 0.3, 0.2])
-        scores = rng.random(150) ** np.array([3.0, 1.0, 1.0])[labels]
-        reports.append(robfcp.Report.from_scores(f"s{k}", scores, labels=labels, classes=names))
-    promise = robfcp.Marginal(liars=1)
-    calibration = robfcp.calibrate(reports, by="class", defence="none", promise=promise)
-    coverage, thresholds = figures.plot_by_class(calibration)
-    drawn = [tick.get_text() for tick in coverage.get_yticklabels()]
-    shares = dict(zip(drawn, coverage.collections[0].get_offsets()[:, 0], strict=True))
-    for c, limit in enumerate(calibration.threshold):
-        counts = sum(report.strata.dense()[c] for report in reports)
-        edge = np.searchsorted(calibration.federation.grid.upper, limit)
-        assert shares[names[c]] == pytest.approx(counts[: edge + 1].sum() / counts.sum())
-    labels = coverage.get_legend_handles_labels()[1]
-    assert set(labels) == {"proved", kind, "reported samples", "wanted, 0.9"}
-    infinite = "infinite: in every set" in thresholds.get_legend_handles_labels()[1]
-    assert infinite is (kind == "always covered")
-
-
-def test_of_very_many_classes_the_least_covered_are_shown_and_of_none_nothing() -> None:
-    rng = np.random.default_rng(2)
-    held = {"labels": rng.integers(0, 60, 6000), "classes": 60}
-    report = robfcp.Report.from_scores("a", rng.random(6000), **held)
-    many = robfcp.calibrate([report], defence="none")
-    assert len(figures.plot_by_class(many)[0].get_yticklabels()) == 40
-    with pytest.raises(robfcp.RobfcpError, match="keep no classes or groups"):
-        figures.plot_by_class(FLAGGED)

@@ -154,18 +154,11 @@ def merge(
     coverage = {name: report.log_coverage for name, report in newest.items()}
     drift = [one.log_drift for one in newest.values() if one.log_drift is not None]
     heard = list(coverage.values())
-    return Merged(
-        n_sites=total,
-        liars=liars,
-        delta=delta,
-        log_mean=log_mean_of_smallest(heard, liars, total),
-        log_product=log_product_of_smallest(heard, liars, total),
-        log_drift=log_mean_of_smallest(drift, liars, total),
-        independent=independent,
-        alarmed=listed(coverage, liars, delta, total),
-        faulty=tuple(faulty),
-        checked=checked,
-    )
+    mean, moved = (log_mean_of_smallest(logs, liars, total) for logs in (heard, drift))
+    product = log_product_of_smallest(heard, liars, total)
+    alarmed = listed(coverage, liars, delta, total)
+    strengths = mean, product, moved, independent
+    return Merged(total, liars, delta, *strengths, alarmed, tuple(faulty), checked)
 
 
 def log_mean_of_smallest(logs: Sequence[float], m: int, n_sites: int) -> float:
@@ -174,13 +167,11 @@ def log_mean_of_smallest(logs: Sequence[float], m: int, n_sites: int) -> float:
     return float(np.logaddexp.reduce(kept, initial=-np.inf) - np.log(n_sites - m))
 
 
-def log_product_of_smallest(
-    logs: Sequence[float], m: int, n_sites: int, weight: float = WEIGHT
-) -> float:
+def log_product_of_smallest(logs: Sequence[float], m: int, n_sites: int) -> float:
     """ln of the product over the K - m smallest of (1 - w + w W), W = 0 of those not heard."""
     kept = np.sort(floats("logs", logs))[: max(0, len(logs) - m)]
-    silent = (n_sites - m - len(kept)) * np.log1p(-weight)
-    return float(np.logaddexp(np.log1p(-weight), np.log(weight) + kept).sum() + silent)
+    silent = (n_sites - m - len(kept)) * np.log1p(-WEIGHT)
+    return float(np.logaddexp(np.log1p(-WEIGHT), np.log(WEIGHT) + kept).sum() + silent)
 
 
 def listed(logs: Mapping[str, float], m: int, delta: float, n_sites: int) -> tuple[str, ...]:
@@ -226,16 +217,13 @@ def read_alarms(
     most = min(set(digests), key=lambda one: (-digests.count(one), one), default="")
     good: dict[str, list[EReport]] = {}
     for report in found:
-        if report.calibration != (calibration or most):
-            field, words = "calibration", "watches another calibration; send one of this round"
-        elif round is not None and report.round != round:
-            field, words = "round", f"of round {report.round}, not {round}; send one of this round"
-        elif step is not None and report.step != step:
-            field, words = "step", f"of step {report.step}, not {step}; send one of this step"
+        words = _stray(report, calibration or most, report.step if step is None else step)
+        if not words and round is not None and report.round != round:
+            words = f"of round {report.round}, not {round}; send one of this round"
+        if words:
+            faults.append(Fault(report.client, "e-report", f"{report.client}: {words}"))
         else:
             good.setdefault(report.client, []).append(report)
-            continue
-        faults.append(Fault(report.client, field, f"{report.client}: {words}"))
     if public is None:
         twins = sorted(client for client, sent in good.items() if len(set(sent)) > 1)
         faults += [
@@ -245,6 +233,15 @@ def read_alarms(
         good = {client: sent[:1] for client, sent in good.items() if client not in twins}
     kept = [report for sent in good.values() for report in sent]
     return kept, [fault for fault in faults if fault.client not in good]
+
+
+def _stray(report: EReport, calibration: str, step: int) -> str:
+    """Why an e-report is not of this calibration and step; empty where it is."""
+    if report.calibration != calibration:
+        return "watches another calibration; send one of this round"
+    return (
+        "" if report.step == step else f"of step {report.step}, not {step}; send one of this step"
+    )
 
 
 class Look(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -373,14 +370,14 @@ class AlarmHistory(SealedFile, frozen=True, dict=True):
         strangers = {report.client for report in reports} - set(last)
         crowded = bool(last) and len(last) + len(strangers) > self.n_sites
         for report in sorted(reports, key=lambda r: (r.client, r.n_samples)):
-            problem = self._problem(report, step, last.get(report.client))
+            problem = self._problem(report, step, last.get(report.client, report))
             if crowded and report.client in strangers:
                 problem = (
                     f"is more than the {self.n_sites} sites watched, of which {len(last)} were "
                     "heard before; pass keys so that nobody can pose as a site"
                 )
             if problem:
-                faults.append(Fault(report.client, "history", f"{report.client}: {problem}"))
+                faults.append(Fault(report.client, "e-report", f"{report.client}: {problem}"))
             else:
                 good[report.client] = report
         merged = self._merge(good.values(), [one for one in faults if one.client not in good])
@@ -389,26 +386,19 @@ class AlarmHistory(SealedFile, frozen=True, dict=True):
         kept = self.looks[:-1] if step == newest else self.looks
         return merged, msgspec.structs.replace(self, looks=(*kept, look))
 
-    def _problem(self, report: EReport, step: int, before: EReport | None) -> str:
-        """Why an e-report does not go on from the record; empty where it does."""
-        if report.calibration != self.calibration:
-            return "watches another calibration; send one of this round"
-        if report.step != step:
-            return f"of step {report.step}, not {step}; send one of this step"
-        if before is None:
-            return ""
-        when, n = before.step, before.n_samples
+    def _problem(self, report: EReport, step: int, before: EReport) -> str:
+        """Why an e-report does not go on from the one before; empty where it does."""
+        if stray := _stray(report, self.calibration, step):
+            return stray
+        when, n, new = before.step, before.n_samples, report.n_samples
         if report.floor != before.floor:
             return f"its floor is {report.floor}, at step {when} it was {before.floor}; keep that"
         other = msgspec.structs.replace(report, step=when) != before
         if when == step and other:
             return f"another e-report of step {step} is recorded; wait for the next step"
-        if report.n_samples < n:
-            return (
-                f"counts {report.n_samples} samples, at step {when} it was {n}; go on with the "
-                "same state file"
-            )
-        if report.n_samples == n and other:
+        if new < n:
+            return f"counts {new} samples, at step {when} it was {n}; go on with the state file"
+        if new == n and other:
             return f"counts no new samples since step {when}, but tells otherwise; send it again"
         return ""
 
@@ -424,12 +414,11 @@ class AlarmHistory(SealedFile, frozen=True, dict=True):
             return "as many may lie as are watched, or more were heard"
         if steps != sorted(set(steps)):
             return "steps do not rise"
-        fits = all(
-            (one.client, one.step, one.calibration) == (name, look.step, self.calibration)
-            for look in self.looks
-            for name, one in look.sites.items()
+        every = ((look.step, name, one) for look in self.looks for name, one in look.sites.items())
+        wrong = any(
+            one.client != name or _stray(one, self.calibration, k) for k, name, one in every
         )
-        return "" if fits else "an e-report is not of its step or calibration"
+        return "an e-report is not of its site, step or calibration" if wrong else ""
 
 
 def record_look(
@@ -438,22 +427,19 @@ def record_look(
     liars: int,
     *,
     step: int,
-    round: str | None = None,
-    n_sites: int | None = None,
-    delta: float | None = None,
-    independent: bool | None = None,
     faulty: Sequence[Fault] = (),
     checked: bool = False,
+    **stated: Any,
 ) -> tuple[Merged, AlarmHistory]:
     """Look at the sites and keep it in a file, which is begun where there is none.
 
+    stated: `round`, `n_sites`, `delta`, `independent` as in the history; None keeps what it has.
     Two processes wait for each other. `n_sites` must be stated at the first look: whoever sends
     files must not choose it. A look that finds no valid e-report is refused: a wrong step must not
     move the clock.
     """
-    stated = {"liars": liars, "round": round, "n_sites": n_sites, "delta": delta}
-    stated |= {"independent": independent, "checked": checked}
     known = {name: value for name, value in stated.items() if value is not None}
+    known |= {"liars": liars, "checked": checked}
     with locked(f"{path}.lock"):
         if Path(path).exists():
             history = AlarmHistory.load(path)
@@ -466,13 +452,12 @@ def record_look(
         else:
             if not reports:
                 raise RobfcpError(f"{path}: the first look needs a valid e-report{_first(faulty)}")
-            if n_sites is None:
+            if "n_sites" not in known:
                 raise RobfcpError(
                     "--history: needs --sites, how many are watched, or --keys: whoever sends "
                     "files must not choose the number"
                 )
-            begun: Any = {"round": None, "delta": 0.05} | known
-            history = AlarmHistory(reports[0].calibration, **begun)
+            history = AlarmHistory(reports[0].calibration, **{"round": None, "delta": 0.05} | known)
         merged, history = history.looked(reports, step, faulty)
         if not history.looks[-1].sites:
             raise RobfcpError(

@@ -173,10 +173,8 @@ class Chain(SealedFile, frozen=True):
             if client not in out:
                 raise RobfcpError(f"--readmit: {client} is not out; check the name")
             del out[client]
-        why = {
-            client: f"out since round {number} of the chain; --readmit takes it back"
-            for client, number in out.items()
-        }
+        since = "out since round {} of the chain; --readmit takes it back"
+        why = {client: since.format(number) for client, number in out.items()}
         kept, left, remarks = _without(federation, why), dict[str, str](), tuple[str, ...]()
         if liars is not None:
             liars = max(0, liars - (federation.n_clients - kept.n_clients))
@@ -187,11 +185,10 @@ class Chain(SealedFile, frozen=True):
                 raise RobfcpError("previous: its chain looks outside the grid; begin another")
             else:
                 known = ClientIntervals(kept, self.error, np.array(self.edges))
-                left = {
-                    client: f"its share below {federation.grid.upper[edge]:.4g} is not within "
-                    f"{alike:g} of the others'"
-                    for client, edge in prune(kept, liars, alike, self.error, known).dropped.items()
-                }
+                dropped = prune(kept, liars, alike, self.error, known).dropped
+                words = f"its share below {{:.4g}} is not within {alike:g} of the others'"
+                upper = federation.grid.upper
+                left = {client: words.format(upper[edge]) for client, edge in dropped.items()}
                 why = {name: f"{left[name]}; it stays out until --readmit" for name in left}
                 kept, liars = _without(kept, why), liars - len(left)
         out |= dict.fromkeys(left, len(self.links) + 1)
@@ -211,25 +208,16 @@ class Chain(SealedFile, frozen=True):
     ) -> Chain:
         """The chain with one more link; `previous` must be the calibration of the last one, and
         `alarms` the record of it."""
-        watched = self.links[-1].calibration
+        watched, told = self.links[-1].calibration, dict(admission.told)
         if previous.identity != watched:
-            raise RobfcpError(
-                "previous: is not the last calibration of its chain; pass the newest one"
-            )
-        if alarms is not None and alarms.calibration != watched:
-            raise RobfcpError(
-                "alarms: watches another calibration than the last of this chain; pass its own"
-            )
-        rung: dict[str, Any] = {}
+            raise RobfcpError("previous: is not the last calibration of its chain; pass the newest")
         if alarms is not None:
-            rung = {"alarms": alarms.digest, "rang": alarms.rang, "alarmed": list(alarms.alarmed)}
-        link = msgspec.structs.replace(
-            self._link(calibration),
-            **admission.told,
-            drifted=drifted(previous.federation, calibration.federation, self.error),
-            repeated=repeated(previous.federation, calibration.federation),
-            **rung,
-        )
+            if alarms.calibration != watched:
+                raise RobfcpError("alarms: watches another calibration than the last; pass its own")
+            told |= {"alarms": alarms.digest, "rang": alarms.rang, "alarmed": list(alarms.alarmed)}
+        both = previous.federation, calibration.federation
+        told |= {"drifted": drifted(*both, self.error), "repeated": repeated(*both)}
+        link = msgspec.structs.replace(self._link(calibration), **told)
         return msgspec.structs.replace(self, links=(*self.links, link))
 
     def _link(self, calibration: Calibration) -> Link:
@@ -262,17 +250,13 @@ class Chain(SealedFile, frozen=True):
         if len(self.links) < 2:
             return []
         old, new = self.links[-2:]
+        each = zip(old.thresholds, new.thresholds, old.lowers, new.lowers, strict=False)
         lines = [
             f"threshold {_number(a)} -> {_number(b)}, proved at least {low:.4f} -> {high:.4f}"
-            for a, b, low, high in zip(
-                old.thresholds, new.thresholds, old.lowers, new.lowers, strict=False
-            )
+            for a, b, low, high in each
         ]
-        lines += [
-            f"the {'alarm' if name == 'coverage' else 'drift alarm'} on the calibration before "
-            f"rang at step {step}"
-            for name, step in new.rang.items()
-        ]
+        rang = "the {} alarm on the calibration before rang at step {}"
+        lines += [rang.format(name, step) for name, step in new.rang.items()]
         was, now = set(old.clients), set(new.clients)
         groups = {
             "came": now - was,

@@ -65,16 +65,12 @@ class EReport(
     def __post_init__(self) -> None:
         check_client(self.client)
         check_text(self.client, "round", self.round)
-        remedy = "make it again with robfcp monitor"
-        for name in ("log_coverage", "log_drift"):
-            value = getattr(self, name)
-            if value is not None and not abs(value) <= 1e15:
-                words = f"{name} is {value!r}, not a finite number"
-                raise ReportError(self.client, name, words, remedy)
         most = -self.n_samples * math.log1p(-self.floor)  # every sample missed, all put on it
-        if self.log_coverage > most * (1 + 1e-9):
-            words = "log_coverage is more than the samples can earn"
-            raise ReportError(self.client, "log_coverage", words, remedy)
+        for name, top in (("log_coverage", min(1e15, most * (1 + 1e-9))), ("log_drift", 1e15)):
+            value = getattr(self, name)
+            if value is not None and not -1e15 <= value <= top:
+                words = f"{name} is {value!r}, which {self.n_samples} samples cannot earn"
+                raise ReportError(self.client, name, words, "make it again with robfcp monitor")
 
     def to_json(self) -> bytes:
         """The e-report as one JSON object."""
@@ -123,18 +119,17 @@ class Bag(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @staticmethod
     def of(report: Report, calibration: Calibration) -> Bag:
         """The site's own report, with which fresh scores are compared."""
+        summary, words = calibration.summary, ""
         if report.privacy is not None:
             words = "privacy: the report holds noise; keep an exact one at the site and pass that"
-            raise RobfcpError(f"{report.client}: {words}")
-        if Federation.from_reports([report]).in_fives.any():
-            words = "drift cannot be told by cells of five; pass a report made with --fine"
-            raise RobfcpError(f"{report.client}: {words}, which stays at the site")
+        elif Federation.from_reports([report]).in_fives.any():
+            words = "drift cannot be told by cells of five; pass one made with --fine, kept there"
         made = {"grid": report.grid.digest, "score": report.score, "model": report.model}
-        summary = calibration.summary
         for name, asked in zip(made, (summary.grid, calibration.score, summary.model), strict=True):
-            if made[name] != asked:
-                words = "not the calibration's; pass the report of that round"
-                raise RobfcpError(f"{report.client}: {name}: {words}")
+            if not words and made[name] != asked:
+                words = f"{name}: not the calibration's; pass the report of that round"
+        if words:
+            raise RobfcpError(f"{report.client}: {words}")
         (bins,) = np.nonzero(report.counts)
         counts, digest = report.counts[bins].tolist(), digest_of(report.to_json())
         return Bag(digest, report.n_samples, bins.tolist(), counts, [], [0] * N_CELLS)
@@ -534,16 +529,8 @@ class Monitor:
         state = self.state
         if state.client is None:
             raise RobfcpError("client: the monitor has no name; pass client= when it is made")
-        return EReport(
-            state.client,
-            calibration=state.calibration,
-            floor=state.floor,
-            n_samples=state.n,
-            log_coverage=state.log_coverage,
-            round=round,
-            step=step,
-            log_drift=state.log_drift,
-        )
+        known = (state.client, state.calibration, state.floor, state.n, state.log_coverage)
+        return EReport(*known, round, step, state.log_drift)
 
     def _resume(self, **stated: object) -> None:
         """Go on from the file, where there is one; refused where it watches something else."""

@@ -128,6 +128,8 @@ def test_the_data_hold_all_counts_and_what_an_auditor_needs() -> None:
     assert data["counts"] == merged.ravel().tolist()
     assert (merged.sum(axis=1) == data["clients"]["size"]).all()
     assert min(data["clients"]["oddness"]) == 0
+    with pytest.raises(robfcp.RobfcpError, match="keep no classes or groups"):
+        calibration.covered_by_class(calibration.levels[0])
     digests = {grid.digest, hashlib.sha256(calibration.to_json()).hexdigest()}
     assert digests <= set(dict(data["audit"]).values())
 
