@@ -284,7 +284,8 @@ class Flower(server.Engine):
 class InProcessNetwork:
     """Runs one ClientApp for every node in this process; messages are answered when pushed.
 
-    node_configs: what each node's `context.node_config` holds. names: the registered names.
+    node_configs: what each node's `context.node_config` holds. names: the registered names; if None
+    those of the partitions, where configs name them.
     """
 
     def __init__(
@@ -295,7 +296,9 @@ class InProcessNetwork:
         names: Sequence[str] | None = None,
     ) -> None:
         self._app = app
-        self._names = [""] * len(node_configs) if names is None else list(names)
+        parts = (config.get("partition-id", "") for config in node_configs)
+        own = [f"partition-{part}" if part != "" else "" for part in parts]
+        self._names = own if names is None else list(names)
         self._contexts = {
             node_id: Context(RUN_ID, node_id, dict(config), RecordDict(), dict(run_config or {}))
             for node_id, config in enumerate(node_configs, start=1)

@@ -173,10 +173,10 @@ class Strata:
         return Strata(self.by, (*names, OTHER), cells, counts, self.n_bins)
 
 
-def counts_in_fives(counts: Whole, unit: int = 1) -> Whole:
-    """The counts of all together, five samples or more in every cell: see `Strata.in_fives`."""
+def as_one(counts: Whole) -> Strata:
+    """The counts of all together as those of one class."""
     cells = np.flatnonzero(counts)
-    return Strata("class", 1, cells, counts[cells], counts.size).in_fives(unit).pooled
+    return Strata("class", 1, cells, counts[cells], counts.size)
 
 
 def listed(names: Names) -> tuple[str, ...]:

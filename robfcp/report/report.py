@@ -30,7 +30,7 @@ from robfcp.grid import Grid
 from robfcp.privacy import Privacy, add_noise
 from robfcp.probabilities import ClassColumns
 from robfcp.report import wire
-from robfcp.report.by_class import Strata, counts_in_fives, number_of
+from robfcp.report.by_class import Strata, as_one, number_of
 from robfcp.report.private import (
     NOISY_RESOLUTION,
     check_patients,
@@ -239,12 +239,10 @@ class Report(
         """How many cells but the last bin's hold fewer than five samples: single ones show."""
         if self.privacy is not None:
             return 0
-        unit = 1 if self.risk is None else self.risk.resolution
-        bins, counts = np.arange(self.grid.n_bins), self.counts
-        if self.strata is not None:
-            bins, counts = self.strata.cells % self.grid.n_bins, self.strata.counts
-        few = (counts > 0) & (counts < unit * Strata.FEW) & (bins < self.grid.n_bins - 1)
-        return int(few.sum())
+        least, held = Strata.FEW, self.strata or as_one(self.counts)
+        least *= 1 if self.risk is None else self.risk.resolution
+        inner = held.cells % held.n_bins < held.n_bins - 1
+        return int((inner & (held.counts < least)).sum())
 
     @staticmethod
     def of(
@@ -443,7 +441,7 @@ class Report(
                 strata = strata.with_thin_ones_merged(least)
             counts: Any = grid.counts(values) if strata is None else None
             if not fine and privacy is None:
-                counts = None if counts is None else counts_in_fives(counts)
+                counts = None if counts is None else as_one(counts).in_fives().pooled
                 strata = None if strata is None else strata.in_fives()
             check_patients(privacy, n, patients)
             sizes = None
@@ -575,7 +573,7 @@ class Report(
             gains, n = kind.multilabel_falls(probabilities, labels, grid, weights)
             check_patients(privacy, n, patients)
         if not fine and privacy is None:
-            gains = counts_in_fives(gains, kind.resolution)
+            gains = as_one(gains).in_fives(kind.resolution).pooled
         counts = add_noise(gains, privacy, kind.resolution)
         return Report(
             client, counts, grid, None, round, model, n_samples=n, privacy=privacy, risk=kind

@@ -52,16 +52,6 @@ def test_sites_report_the_server_calibrates_a_site_predicts(sites):
     assert "coverage" not in json.loads(said(*words[:2], sites / "p.npy", "--json"))
 
 
-def test_json_says_what_the_file_says(sites):
-    words = "--liars", 2, "--promise", "marginal", "--coverage", 0.8, "--coverage", 0.9
-    out = said("calibrate", sites / "reports", *words, "--json", "-o", sites / "c.json")
-    data, calibration = json.loads(out), robfcp.Calibration.load(sites / "c.json")
-    assert [level["threshold"] for level in data["levels"]] == list(calibration.threshold)
-    assert [level["coverage"] for level in data["levels"]] == [0.8, 0.9]
-    assert data["levels"][0]["certificate"]["lower"] == 0.8
-    assert data["trusted"] == list(calibration.trusted)
-
-
 def test_collected_reports_are_the_valid_ones_and_calibrate_alike(sites):
     reports, clean = sites / "reports", sites / "clean.parquet"
     (reports / "x.json").write_text("{broken")

@@ -8,7 +8,7 @@ import pytest
 from makers import LAC, refused, reports_of, said
 
 from robfcp import Consensus, Marginal, Report, calibrate
-from robfcp.calibration.what_if import default_budgets, what_if
+from robfcp.calibration.what_if import what_if
 from robfcp.federation import Federation
 from robfcp.guarantees import certify, fcp_index
 from robfcp.guarantees.promises import marginal_threshold
@@ -59,11 +59,6 @@ def test_each_row_holds_what_the_single_functions_return(reports):
         assert row.marginal == upper[marginal_threshold(federation, LEVEL, m=row.m)]
         assert row.pac == upper[pac_threshold(federation, LEVEL, row.m, 1 - 0.9)]
         assert row.alike is None
-
-
-def test_default_budgets_of_a_hundred_clients():
-    assert default_budgets(100) == (0, 1, 2, 5, 9, 20, 40)
-    assert default_budgets(2) == (0, 1)
 
 
 def test_the_tables_come_with_every_explanation(reports, shown):
@@ -126,19 +121,6 @@ def test_a_calibration_by_class_is_judged_class_by_class(classed, shown):
                 edge = marginal_threshold(held, stored.coverage, row["m"])
                 assert row["marginal"] == (None if edge is None else held.grid.upper[edge])
     assert "by class at 0.9" in shown(calibration, "-m", "0,1,3")
-
-
-def test_classes_are_judged_for_other_levels_too(classed, shown):
-    calibration = calibrate(classed, by="class", defence="none")
-    other = shown(calibration, "--coverage", "0.7", "-m", "1", "--json")
-    for c, told in enumerate(other["levels"][0]["parts"]):
-        held = calibration.federation.stratum(c)
-        assert told["threshold"] == held.grid.upper[fcp_index(held, Fraction(7, 10))]
-    calibration = calibrate(classed, by={"easy": "a", "hard": "b", "rare": "b"}, defence="none")
-    told = shown(calibration, "-m", "0", "--json")["levels"][0]["parts"]
-    assert [(one["name"], one["threshold"]) for one in told] == list(
-        zip("ab", calibration.threshold, strict=False)
-    )
 
 
 def test_a_class_that_nobody_holds_and_very_many_classes_are_shown_in_words(shown):

@@ -124,9 +124,9 @@ def test_a_run_config_names_strategy_and_how_many_to_wait_for(tmp_path):
         assert type(found).__name__.lower() == name
     app = flower.client_app(lambda *_: DATA["site-0"])
     config = {"liars": 0, "min-nodes": 4, "deadline": 0.6, "output": str(tmp_path / "c.json")}
-    flower.run_in_process(flower.server_app(), app, [{}] * 3, config)
+    flower.run_in_process(flower.server_app(), app, [{}, {}, {"partition-id": 7}], config)
     names = list(status(robfcp.Calibration.load(tmp_path / "c.json")))
-    assert names == ["node-1", "node-2", "node-3"]
+    assert names == ["node-1", "node-2", "partition-7"]
 
 
 def test_the_network_has_the_methods_of_flowers_grid_and_tells_no_text_of_an_error():
