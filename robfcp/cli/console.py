@@ -111,11 +111,6 @@ def seed_of(seed: int, *words: str) -> int:
     return int.from_bytes(digest[:8], "big")
 
 
-def natural(text: str) -> int | None:
-    """The whole number a text spells in plain digits; None where it spells none."""
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 16 else None
-
-
 def agreed_terms(path: Path | None, key: str | None, **options: Any) -> agreement.Terms:
     """The terms of --terms, joined with what the call states besides."""
     from robfcp.report import agreement

@@ -7,7 +7,6 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Annotated, Any
 
-import msgspec
 import numpy as np
 import typer
 
@@ -86,7 +85,8 @@ def show(
             for level in asked or [level.coverage for level in calibration.levels]
         ]
         alone = {m: likeness.estimate_heterogeneity(federation, m, confidence) for m in numbers}
-        sites = _sites(calibration, outcomes if asked else None)
+        covered = calibration.covered_at_sites()
+        lowest = np.argsort(covered[:, 0], kind="stable").tolist()
     show_calibration(calibration, diagnose(calibration), printer)
     if alike is not None:
         unlike = likeness.ClientIntervals(federation, 1 - confidence).unlike(alike)
@@ -107,13 +107,13 @@ def show(
         "seen: how far the farthest report is once m are set aside, so it falls as m grows. State "
         "how alike sites are from what you know of them: liars who stay close are not set aside."
     )
-    more = f", the {SHOWN} lowest of {len(sites)}" if len(sites) > SHOWN else ""
+    more = f", the {SHOWN} lowest of {len(lowest)}" if len(lowest) > SHOWN else ""
     printer.table(
         f"coverage each site reports of its own samples{more}",
         ["site", "samples", "covered"],
         [
-            (one["client"], one["samples"], ", ".join(f"{c:.3f}" for c in one["coverage"]))
-            for one in sites[:SHOWN]
+            (federation.ids[k], federation.sizes[k], ", ".join(f"{c:.3f}" for c in covered[k]))
+            for k in lowest[:SHOWN]
         ],
     )
     data = {
@@ -129,7 +129,7 @@ def show(
             for level, each in outcomes
         ],
         "alike": alone,
-        "sites": sites,
+        "sites": {federation.ids[k]: covered[k] for k in lowest},
     }
     _end(printer, html, data)
 
@@ -195,30 +195,12 @@ def _explain(printer: Printer, calibration: Calibration, outcomes: Sequence[Outc
         printer.line(f"outside every certificate (missing or faulty): {a_few(outside)}")
 
 
-def _sites(calibration: Calibration, asked: Sequence[Outcome] | None) -> list[dict[str, Any]]:
-    """Each site's own reported scores under the thresholds, or under those asked; worst first."""
-    federation = calibration.federation
-    levels = []
-    for _, each in asked or ():
-        limit = max((one.threshold for one in each if one.budgets), default=np.inf)
-        levels.append(msgspec.structs.replace(calibration.levels[0], threshold=limit, parts=()))
-    covered = calibration.covered_at_sites(levels)
-    return [
-        {
-            "client": federation.ids[k],
-            "samples": int(federation.sizes[k]),
-            "coverage": covered[k].tolist(),
-        }
-        for k in np.argsort(covered[:, 0], kind="stable").tolist()
-    ]
-
-
 def _numbers(texts: list[str] | None, n_clients: int) -> tuple[int, ...]:
     """The numbers of liars asked about."""
     parts = [part.strip() for text in texts or () for part in text.split(",") if part.strip()]
     for part in parts:
-        number = console.natural(part)
-        if number is None or number >= n_clients:
+        plain = part.isascii() and part.isdigit() and len(part) < 16
+        if not plain or int(part) >= n_clients:
             raise RobfcpError(
                 f"--liars: {part!r} is not a number below the {n_clients} sites; "
                 f"give numbers from 0 to {n_clients - 1}, separated by commas"
