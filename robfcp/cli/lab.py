@@ -389,7 +389,7 @@ def train(
             trained = run(
                 images,
                 settings,
-                on_round=lambda state: step(completed=state.round),
+                on_round=lambda done: step(completed=done),
                 device=device,
                 **where,
             )

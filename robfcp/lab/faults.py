@@ -43,14 +43,11 @@ class Story:
         What is wrong at those where something is.
     tests
         Each hospital's test patients: probabilities and labels.
-    classes
-        The outcomes' names.
     """
 
     reports: tuple[Report, ...]
     faults: Mapping[str, str]
     tests: Mapping[str, Pair]
-    classes: tuple[str, ...] = OUTCOMES
 
     @property
     def honest(self) -> tuple[Report, ...]:
@@ -60,19 +57,17 @@ class Story:
 
 def stroke_story(
     *,
-    min_size: int = 100,
     faults: Sequence[str] = FAULTS,
-    repeats: int = 1,
     liars: int = 14,
     lie: float = 0.0,
     seed: int = 0,
 ) -> Story:
-    """Hospitals with at least `min_size` patients; `repeats` of them make each fault.
+    """Hospitals with at least a hundred patients; one makes each fault.
 
     Besides, `liars` report one score only, which is the simplest lie.
     """
     given = outputs.load("stroke", outputs.NATURAL)
-    parts = partitions.by_site(given.column("site"), min_size)
+    parts = partitions.by_site(given.column("site"), 100)
     rng = np.random.default_rng(seed)
     names, own, tests = list(parts), [], {}
     for name, part in parts.items():
@@ -80,7 +75,7 @@ def stroke_story(
         two_thirds = 2 * len(mixed) // 3
         own.append((given.probabilities[mixed[:two_thirds]], given.labels[mixed[:two_thirds]]))
         tests[name] = given.probabilities[mixed[two_thirds:]], given.labels[mixed[two_thirds:]]
-    wrong = [*(fault for fault in faults for _ in range(repeats)), *([LIE] * liars)]
+    wrong = [*faults, *([LIE] * liars)]
     chosen = rng.permutation(len(names))[: len(wrong)]
     odd = dict(zip(chosen.tolist(), wrong, strict=True))
     wrongdoers = np.sort(chosen)  # a file by mistake is that of a hospital where nothing is wrong
@@ -134,7 +129,7 @@ def _line(defence: str, calibration: Calibration, story: Story) -> dict[str, Any
         "set_size": numbers["set_size"],
         "by_class": found.by_class.tolist(),
         "worst_class": numbers["worst_class_coverage"],
-        "worst_class_name": story.classes[int(np.nanargmin(found.by_class))],
+        "worst_class_name": OUTCOMES[int(np.nanargmin(found.by_class))],
         "worst_site": numbers["worst_site_coverage"],
         "worst_site_name": names[site],
         "worst_site_patients": len(tests[site][1]),
@@ -173,17 +168,16 @@ class Named:
     said: dict[str, int]
 
 
+@dataclass(frozen=True)
 class _LeaveOut:
     """Leaves one site out, so that the diagnosis is judged and not a defence."""
 
+    client: str
     name: ClassVar[str] = "leave-out"
 
-    def __init__(self, client: str) -> None:
-        self._client = client
-
     def __call__(self, federation: Federation) -> Assessment:
-        trusted = np.array([name != self._client for name in federation.ids])
-        return Assessment((~trusted).astype(np.float64), trusted, {self._client: "told so"})
+        trusted = np.array([name != self.client for name in federation.ids])
+        return Assessment((~trusted).astype(np.float64), trusted, {self.client: "told so"})
 
 
 def named(

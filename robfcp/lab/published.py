@@ -1,7 +1,7 @@
 """The Rob-FCP paper's ranks and bounds exactly as published, for comparison only.
 
-None of them is used to certify anything: each docstring says what is wrong with it, and `vacuous`
-says when a bound allows every coverage. Numbers are not clipped.
+None of them is used to certify anything: each docstring says what is wrong with it. Numbers are not
+clipped: a bound below 0 or above 1 says nothing.
 """
 
 from __future__ import annotations
@@ -38,12 +38,10 @@ def table_edge(
 
 @dataclass(frozen=True)
 class PublishedBound:
-    """A published interval for coverage, with its name and its stated confidence."""
+    """A published interval for coverage."""
 
-    name: str
     lower: float
     upper: float
-    confidence: float
 
 
 @dataclass(frozen=True)
@@ -79,12 +77,12 @@ class PublishedSetting:
         """K_m / K_b."""
         return self.n_malicious / self.n_benign_clients
 
-    def bound(self, name: str, penalty: float) -> PublishedBound:
+    def bound(self, penalty: float) -> PublishedBound:
         """level - penalty - (eps n_b + 1)/(n_b + K_b), level + penalty + eps + K_b/(n_b + K_b)."""
         n, k, epsilon = self.least_benign, self.n_benign_clients, self.sketch_error
         lower = self.level - penalty - (epsilon * n + 1) / (n + k)
         upper = self.level + penalty + epsilon + k / (n + k)
-        return PublishedBound(name, lower, upper, 1 - self.beta)
+        return PublishedBound(lower, upper)
 
 
 def normal_radius(setting: PublishedSetting) -> float:
@@ -120,7 +118,7 @@ def theorem_1(
     expelled by a tight majority are not paid for: it can promise 0.881 where coverage is 0.600.
     """
     ratio = setting.malicious_samples / setting.least_benign / (1 - setting.tau)
-    return setting.bound("theorem 1", radius(setting) * (1 + 2 * ratio) + ratio * setting.sigma)
+    return setting.bound(radius(setting) * (1 + 2 * ratio) + ratio * setting.sigma)
 
 
 def released_code_variant(setting: PublishedSetting) -> PublishedBound:
@@ -130,8 +128,7 @@ def released_code_variant(setting: PublishedSetting) -> PublishedBound:
     smaller than the published bound by about a factor K_b.
     """
     ratio = setting.tau / (1 - setting.tau)
-    penalty = normal_radius(setting) * (1 + 2 * ratio) + ratio * setting.sigma
-    return setting.bound("released code (not the theorem)", penalty)
+    return setting.bound(normal_radius(setting) * (1 + 2 * ratio) + ratio * setting.sigma)
 
 
 def theorem_2(

@@ -65,14 +65,8 @@ class Row:
         return self.set_size / self.honest_set_size if self.honest_set_size else float("nan")
 
 
-AVERAGED = (
-    "threshold",
-    "assumed",
-    "flagged",
-    "caught",
-    *MEASURES,
-    *map("honest_{}".format, MEASURES),
-)
+_HONEST = tuple(f"honest_{name}" for name in MEASURES)
+AVERAGED = ("threshold", "assumed", "flagged", "caught", *MEASURES, *_HONEST)
 
 
 def averaged(rows: Sequence[Row], *by: str) -> tuple[Row, ...]:
@@ -244,14 +238,12 @@ def records(rows: Sequence[Row]) -> list[dict[str, Any]]:
 
 
 @style()
-def plot_comparison(
-    rows: Sequence[Row], level: float = 0.9, axes: NDArray[Any] | None = None
-) -> NDArray[Any]:
+def plot_comparison(rows: Sequence[Row], level: float = 0.9) -> NDArray[Any]:
     """(2,) coverage and set size of every defence under every attack, over the runs.
 
     Marks are means, whiskers the extremes; grey is what the honest clients alone give.
     """
-    pair = new_axes(2) if axes is None else axes
+    pair = new_axes(2)
     attacks = list(dict.fromkeys(row.attack for row in rows))
     defences = list(dict.fromkeys(row.defence for row in rows))
     offsets = np.linspace(-0.2, 0.2, len(defences)) if len(defences) > 1 else np.zeros(1)

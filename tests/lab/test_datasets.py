@@ -1,7 +1,6 @@
 """Loaders give back exactly what official files hold, and name what is missing or wrong."""
 
 import gzip
-import re
 import struct
 from importlib.resources import files
 from pathlib import Path
@@ -57,7 +56,7 @@ def test_mnist_reads_idx_files_compressed_or_not_and_refuses_others(tmp_path, mo
     refuses("no such data set", "imagenet", tmp_path)
     missing = {"mnist": "train-images-idx3-ubyte.gz", "sleep": "parquet", "stroke": "IST.csv"}
     for name, file in {**missing, "tinyimagenet": "wnids.txt"}.items():
-        refuses(f"(?s){file}.*{re.escape(datasets.source(name).home)}", name, Path(__file__).parent)
+        refuses(f"{file}.*get it from http|{file}.*make one from http", name, Path(__file__).parent)
 
 
 def test_cifar10_reads_the_binary_batches(tmp_path):

@@ -92,7 +92,7 @@ def test_a_run_resumed_from_its_checkpoint_ends_where_an_unbroken_one_does(tmp_p
     path = tmp_path / "state.safetensors"
     told = {"device": "cpu", "checkpoint": path}
     train(blobs(), settings, **told, stop_after=2)
-    resumed = train(blobs(), settings, **told, on_round=lambda at: rounds.append(at.round))
+    resumed = train(blobs(), settings, **told, on_round=rounds.append)
     assert rounds == [3, 4]
     assert np.array_equal(whole.logits, resumed.logits)
     other = TrainingSettings("mlp", 4, **{**QUICK, "batch": 8})

@@ -62,7 +62,7 @@ ATTACKS: dict[str, Attack] = {
     "adaptive": Adaptive(),
     "adaptive-up": Adaptive(direction="up"),
     "class-capture": coordinated.ClassCapture(),
-    "class-capture-low": coordinated.ClassCapture(scores="bottom"),
+    "class-capture-low": coordinated.ClassCapture(upwards=False),
     "pair-mimic": coordinated.PairMimic(),
     "stairs": coordinated.Stairs(),
     "push": coordinated.Push(),

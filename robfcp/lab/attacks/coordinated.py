@@ -246,24 +246,19 @@ class PairMimic(PairAttack):
 
 @dataclass(frozen=True)
 class ClassCapture(PairAttack):
-    """All samples go into one class, at one end of the range: y' = c, s' = high (or low).
+    """All samples go into one class c, at one end of the range: y' = c, s' = high (or low).
 
-    target: the class c; if None the one that the fewest honest clients hold, of those that any do:
-        c = argmin_c #{k honest: n_kc > 0}, of equals the one with the fewest honest samples.
-    scores: "top" makes the class's sets blow up, "bottom" its coverage fall.
+    c is the one that the fewest honest clients hold, of those that any do: c = argmin_c #{k honest:
+    n_kc > 0}, of equals the one with the fewest honest samples. High scores make the class's sets
+    blow up, low ones its coverage fall.
     """
 
-    target: int | None = None
-    scores: Literal["top", "bottom"] = "top"
+    upwards: bool = True
     name = "class-capture"
 
-    def __post_init__(self) -> None:
-        if self.scores not in ("top", "bottom"):
-            raise RobfcpError(f"scores: {self.scores!r} is neither 'top' nor 'bottom'")
-
     def forge(self, scene: Scene) -> list[Pair]:
-        label = _rarest_class(scene) if self.target is None else self.target
-        score, sizes = scene.bounds[self.scores == "top"], [len(own) for own, _ in scene.own]
+        score, label = scene.bounds[self.upwards], _rarest_class(scene)
+        sizes = [len(own) for own, _ in scene.own]
         return [(np.full(size, score), np.full(size, label, np.intp)) for size in sizes]
 
 

@@ -134,10 +134,6 @@ class SizeInflation(ScoreAttack):
     attack: ScoreAttack = field(default_factory=Coverage)
     name = "size-inflation"
 
-    def __post_init__(self) -> None:
-        if self.factor < 1:
-            raise RobfcpError(f"factor: {self.factor} is below 1; give 20, say")
-
     def forge(self, scene: Scene) -> list[Array]:
         return [np.tile(part, self.factor) for part in self.attack.forge(scene)]
 
@@ -158,19 +154,15 @@ class LabelPoisoning(SampleAttack):
 
 @dataclass(frozen=True)
 class SwappedLabels(SampleAttack):
-    """Two classes are coded the wrong way round: y' = b where y = a, a where y = b.
+    """Each client's two commonest classes are coded the wrong way round: y' = b where y = a, a
+    where y = b."""
 
-    classes: which two; each client's two commonest if None.
-    """
-
-    classes: tuple[int, int] | None = None
     name = "swapped-labels"
 
     def lie(self, own: Pair, scene: Scene) -> Pair:
         (probabilities, labels), coding = own, np.arange(own[0].shape[1])
         commonest = np.argsort(-np.bincount(labels, minlength=len(coding)), kind="stable")
-        pair = list(self.classes or commonest[:2])
-        coding[pair] = pair[::-1]
+        coding[commonest[:2]] = commonest[1::-1]
         return probabilities, coding[labels]
 
 
@@ -210,12 +202,6 @@ class Temperature(SampleAttack):
 
     temperature: float = 0.5
     name = "temperature"
-
-    def __post_init__(self) -> None:
-        if not 0 < self.temperature < np.inf:
-            raise RobfcpError(
-                f"temperature: {self.temperature} is not positive; give 0.5 or 2, say"
-            )
 
     def lie(self, own: Pair, scene: Scene) -> Pair:
         return _softmax(_logs(own[0]) / self.temperature), own[1]

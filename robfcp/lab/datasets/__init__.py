@@ -16,7 +16,7 @@ from robfcp.files import reason_of
 from robfcp.lab.datasets import images, people
 from robfcp.lab.datasets.files import Dataset, SiteTable, Source, Split, data_directory
 
-__all__ = ["Dataset", "SiteTable", "Split", "load", "load_sites", "names", "site_names", "source"]
+__all__ = ["Dataset", "SiteTable", "Split", "load", "load_sites", "names", "site_names"]
 
 _FOREIGN = (zlib.error, struct.error, csv.Error, zipfile.BadZipFile)
 _WRONG = (ValueError, KeyError, IndexError, EOFError, ArithmeticError, *_FOREIGN)
@@ -35,11 +35,6 @@ def names() -> tuple[str, ...]:
 def site_names() -> tuple[str, ...]:
     """The data sets whose samples say which site they come from."""
     return tuple(people.SITE_LOADERS)
-
-
-def source(name: str) -> Source:
-    """Where the files of a data set come from and what they are called."""
-    return {**_LOADERS, **people.SITE_LOADERS}[name][0]
 
 
 def load(

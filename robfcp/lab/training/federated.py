@@ -27,15 +27,7 @@ from robfcp.lab.training.local import (
     unflatten,
 )
 
-
-@dataclass(frozen=True)
-class Progress:
-    """What is known after a round: logits and accuracy on the test samples when evaluated."""
-
-    round: int
-    seconds: float
-    accuracy: float | None = None
-    logits: NDArray[np.float32] | None = None
+EVALUATE = 5  # rounds from one look at the test samples to the next
 
 
 @dataclass(frozen=True)
@@ -54,9 +46,8 @@ def train(
     *,
     device: str = "auto",
     checkpoint: Path | None = None,
-    evaluate_every: int = 5,
     stop_after: int | None = None,
-    on_round: Callable[[Progress], None] | None = None,
+    on_round: Callable[[int], None] = lambda done: None,
 ) -> Trained:
     """Train on the data set's training split and return the logits of its test split.
 
@@ -79,25 +70,18 @@ def train(
     if checkpoint is not None and checkpoint.exists():
         state, first = load_checkpoint(checkpoint, settings)
         state = state.to(chosen)
-    history: list[tuple[int, float]] = []
+    history: dict[int, float] = {}
     last = settings.rounds if stop_after is None else min(stop_after, settings.rounds)
-    logits = predict(model, state, pool, dataset.test.x) if first >= last else None
-    for done in range(first + 1, last + 1):
-        state = run_round(model, pool, state, shares, settings, done - 1)
-        progress = Progress(done, time.perf_counter() - started)
-        if done % evaluate_every == 0 or done == last:
+    for done in range(min(first, last), last + 1):
+        if done > first:
+            state = run_round(model, pool, state, shares, settings, done - 1)
+            on_round(done)
+        if done == last or (done > first and done % EVALUATE == 0):
             logits = predict(model, state, pool, dataset.test.x)
-            accuracy = float((logits.argmax(1) == dataset.test.y).mean())
-            history.append((done, accuracy))
-            progress = Progress(done, time.perf_counter() - started, accuracy, logits)
-            if checkpoint is not None:
+            history[done] = float((logits.argmax(1) == dataset.test.y).mean())
+            if checkpoint is not None and done > first:
                 save_checkpoint(checkpoint, state, settings, done)
-        if on_round is not None:
-            on_round(progress)
-    assert logits is not None
-    accuracy = float((logits.argmax(1) == dataset.test.y).mean())
-    seconds = time.perf_counter() - started
-    return Trained(logits, accuracy, tuple(history), seconds)
+    return Trained(logits, history[last], tuple(history.items()), time.perf_counter() - started)
 
 
 def run_round(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from robfcp.arguments import share, whole
 from robfcp.errors import RobfcpError
 from robfcp.lab.datasets import Split
 
@@ -37,18 +39,11 @@ class TrainingSettings:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        checks = [
-            (self.rounds >= 1, "rounds", "at least 1"),
-            (self.clients >= 1, "clients", "at least 1"),
-            (0 < self.fraction <= 1, "fraction", "in (0, 1]"),
-            (self.local_epochs >= 1, "local_epochs", "at least 1"),
-            (self.batch >= 1, "batch", "at least 1"),
-            (self.learning_rate > 0, "learning_rate", "positive"),
-            (self.beta is None or self.beta > 0, "beta", "positive, or left out for an iid split"),
-        ]
-        for holds, field, need in checks:
-            if not holds:
-                raise RobfcpError(f"{field}: {getattr(self, field)} must be {need}; correct it")
+        for field in ("rounds", "clients", "local_epochs", "batch"):
+            whole(field, getattr(self, field), "correct it", 1)
+        share("fraction", self.fraction, "give 0.1, say", one=True)
+        if not self.learning_rate > 0:
+            raise RobfcpError(f"learning_rate: {self.learning_rate} is not positive; correct it")
 
     @property
     def per_round(self) -> int:
@@ -123,14 +118,12 @@ class Pool:
 
 
 def draw_batches(
-    share: NDArray[np.integer], epochs: int, batch: int, mirror: bool, rng: np.random.Generator
+    own: NDArray[np.integer], epochs: int, batch: int, mirror: bool, rng: np.random.Generator
 ) -> NDArray[np.int32]:
-    """The client's batches (steps, batch, 4): every epoch a permutation of its share, the last
+    """The client's batches (steps, batch, 4): every epoch a permutation of its own, the last
     batch of an epoch filled from the permutation's start."""
-    steps = -(-len(share) // batch)
-    order = np.concatenate(
-        [np.resize(rng.permutation(share), steps * batch) for _ in range(epochs)]
-    )
+    steps = -(-len(own) // batch)
+    order = np.concatenate([np.resize(rng.permutation(own), steps * batch) for _ in range(epochs)])
     shifts = rng.integers(0, 2 * PADDING + 1, (2, len(order)))
     flips = rng.integers(0, 2, len(order)) if mirror else np.zeros(len(order), np.int64)
     return np.stack([order, *shifts, flips], axis=1).reshape(-1, batch, 4).astype(np.int32)
@@ -178,31 +171,20 @@ def unflatten(model: nn.Module, state: Tensor) -> None:
         value.copy_(part.view_as(value))
 
 
-class CNN(nn.Module):
+def cnn(shape: tuple[int, ...], n_classes: int) -> nn.Module:
     """Two 5x5 convolutions with pooling and one hidden layer, for images near 28 x 28."""
-
-    def __init__(self, shape: tuple[int, ...], n_classes: int) -> None:
-        super().__init__()
-        height, width, channels = shape
-        self.first = nn.Conv2d(channels, 32, 5, padding=2)
-        self.second = nn.Conv2d(32, 64, 5, padding=2)
-        self.hidden = nn.Linear(64 * (height // 4) * (width // 4), 256)
-        self.head = nn.Linear(256, n_classes)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Logits (n, classes) of images (n, channels, height, width)."""
-        x = F.max_pool2d(F.relu(self.first(x)), 2)
-        x = F.max_pool2d(F.relu(self.second(x)), 2)
-        logits: Tensor = self.head(F.relu(self.hidden(x.flatten(1))))
-        return logits
+    height, width, channels = shape
+    layers: list[nn.Module] = []
+    for inputs, outputs in ((channels, 32), (32, 64)):
+        layers += [nn.Conv2d(inputs, outputs, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2)]
+    layers += [nn.Flatten(), nn.Linear(64 * (height // 4) * (width // 4), 256), nn.ReLU()]
+    return nn.Sequential(*layers, nn.Linear(256, n_classes))
 
 
-class MLP(nn.Sequential):
+def mlp(shape: tuple[int, ...], n_classes: int) -> nn.Module:
     """Two hidden layers of 256, for tables of features."""
-
-    def __init__(self, shape: tuple[int, ...], n_classes: int) -> None:
-        first, second = nn.Linear(shape[0], 256), nn.Linear(256, 256)
-        super().__init__(first, nn.ReLU(), second, nn.ReLU(), nn.Linear(256, n_classes))
+    first, second = nn.Linear(shape[0], 256), nn.Linear(256, 256)
+    return nn.Sequential(first, nn.ReLU(), second, nn.ReLU(), nn.Linear(256, n_classes))
 
 
 class _Block(nn.Module):
@@ -223,30 +205,18 @@ class _Block(nn.Module):
         return F.relu(self.norm2(self.conv2(y)) + self.short(x))
 
 
-class ResNet18(nn.Module):
+def resnet18(shape: tuple[int, ...], n_classes: int) -> nn.Module:
     """ResNet-18 with a 3x3 stem; the stem halves images of 64 pixels and more."""
-
-    def __init__(self, shape: tuple[int, ...], n_classes: int) -> None:
-        super().__init__()
-        stride = 2 if shape[0] >= 64 else 1
-        self.stem = nn.Conv2d(shape[2], 64, 3, stride, 1, bias=False)
-        self.norm = nn.BatchNorm2d(64)
-        widths = [64, 64, 128, 256, 512]
-        blocks: list[nn.Module] = []
-        for stage in range(4):
-            blocks.append(_Block(widths[stage], widths[stage + 1], 1 if stage == 0 else 2))
-            blocks.append(_Block(widths[stage + 1], widths[stage + 1], 1))
-        self.blocks = nn.Sequential(*blocks)
-        self.head = nn.Linear(512, n_classes)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Logits (n, classes) of images (n, channels, height, width)."""
-        x = self.blocks(F.relu(self.norm(self.stem(x))))
-        logits: Tensor = self.head(x.mean((2, 3)))
-        return logits
+    stem = nn.Conv2d(shape[2], 64, 3, 2 if shape[0] >= 64 else 1, 1, bias=False)
+    layers: list[nn.Module] = [stem, nn.BatchNorm2d(64), nn.ReLU()]
+    for inputs, outputs in pairwise((64, 64, 128, 256, 512)):
+        stride = 1 if inputs == outputs else 2
+        layers += [_Block(inputs, outputs, stride), _Block(outputs, outputs, 1)]
+    pool = nn.AdaptiveAvgPool2d(1), nn.Flatten()
+    return nn.Sequential(*layers, *pool, nn.Linear(512, n_classes))
 
 
-MODELS: dict[str, Any] = {"cnn": CNN, "mlp": MLP, "resnet18": ResNet18}
+MODELS = {"cnn": cnn, "mlp": mlp, "resnet18": resnet18}
 
 
 def build(name: str, shape: tuple[int, ...], n_classes: int, seed: int) -> nn.Module:
@@ -257,5 +227,4 @@ def build(name: str, shape: tuple[int, ...], n_classes: int, seed: int) -> nn.Mo
         raise RobfcpError(f"{name}: does not take samples of shape {shape}; choose another model")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model: nn.Module = MODELS[name](shape, n_classes)
-        return model
+        return MODELS[name](shape, n_classes)
