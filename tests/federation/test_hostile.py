@@ -314,7 +314,7 @@ def test_registries_that_nest_without_end_are_refused(tmp_path):
 @pytest.mark.parametrize("text", ["²", "٣", "9" * 5000, "-1", "1.5", ""])
 def test_numbers_on_the_command_line_are_plain_digits(text):
     if text:
-        with pytest.raises(RobfcpError, match="--liars: .* is not a number below the 9 sites"):
+        with pytest.raises(RobfcpError, match=r"--liars: .* is not a number below the 9 sites"):
             _numbers([text], 9)
     with pytest.raises(RobfcpError, match="grid"):
         grid_from_text(f"uniform:{text}")
