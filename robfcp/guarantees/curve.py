@@ -167,11 +167,8 @@ def coverage_interval(
     ends = 2 * counts.n_edges
     one_end = noise / (ends if counts.sizes_known else ends + 0.5)  # a hidden total is half an end
     total = counts.smallest_totals(most, one_end / 2)
-    low, high, told = (
-        np.zeros((len(most), len(edges))),
-        np.ones((len(most), len(edges))),
-        total >= 1,
-    )
+    (low, high), told = np.zeros((2, len(most), len(edges))), total >= 1
+    high += 1
     if told.any():
         radius = np.log(ends / sampling) / total[told, None]
         share, above = counts.shares(edges, most[told], one_end)

@@ -40,10 +40,8 @@ _SAFE = 2**62
 def check_budget(m: int, n_clients: int) -> int:
     """The number of liars guarded against, if it leaves at least one benign client."""
     if whole("liars", m, "give the most sites that may lie") >= n_clients:
-        raise RobfcpError(
-            f"liars: nothing can be guaranteed against {m} of {n_clients} sites; "
-            "state a smaller bound or wait for more reports"
-        )
+        words = f"nothing can be guaranteed against {m} of {n_clients} sites"
+        raise RobfcpError(f"liars: {words}; state a smaller bound or wait for more reports")
     return int(m)
 
 
@@ -148,10 +146,8 @@ class ExactCounts:
     def require_sizes(self, what: str) -> None:
         """Refuse what cannot do without n_k."""
         if not self.sizes_known:
-            raise RobfcpError(
-                f"{what}: needs every site's number of samples, which private reports under "
-                "add-remove hide; register the sizes or use substitution"
-            )
+            words = "needs every site's number of samples, which reports under add-remove hide"
+            raise RobfcpError(f"{what}: {words}; register the sizes or use substitution")
 
     def split(self, chance: float, share: float) -> tuple[float, float]:
         """A chance to fail in two: a share for noise, where there is any, and the rest."""

@@ -23,8 +23,6 @@ from robfcp.guarantees.engine import Edges, Mask, Tail, Whole, margins
 from robfcp.guarantees.site import Anchor
 from robfcp.guarantees.tails import pac_tail, pac_threshold, swap_tail
 
-UNLIKE = 1e-3  # chance of label mixes this different if all sites drew from one
-
 
 class _Found(NamedTuple):
     """An edge that holds a promise, and what there is to say of it."""
@@ -86,11 +84,11 @@ class Stated(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         n_clients, bound = seen.n_clients, seen.n_clients - 1 if m is None else m
         notes = [FULL] if edge is None or edge == seen.grid.n_bins - 1 else []
         if forcing and forcing <= bound:
-            notes.append(
-                f"guaranteed against {bound} of {n_clients}, but without a bound on how sites "
+            words = f"guaranteed against {bound} of {n_clients}, but without a bound on how sites "
+            words += (
                 f"differ {forcing} or more liars can make every set full; state how alike sites "
-                "are (Pac(alike=...)) to prevent that"
             )
+            notes.append(f"{words}are (Pac(alike=...)) to prevent that")
         certificate = Certificate(
             kind=found.kind,
             lower=float(level),
@@ -193,39 +191,29 @@ class Pac(Stated, frozen=True, tag="pac"):
     alike: float | None = None
 
     def _find(self, federation: Federation, level: Fraction, confidence: float) -> _Found:
-        m, delta = (
-            engine.check_budget(self.liars, federation.n_clients),
-            engine.check_delta(1 - confidence),
-        )
+        m, delta = self.liars, engine.check_delta(1 - confidence)
         if self.alike is None:
             edge, forcing = pac_threshold(federation, level, m, delta), None
             if federation.risk is None:
                 tail = pac_tail(federation.sizes, m, level, delta)
                 forcing = tail.forced_by(federation.sizes, m)
             return _Found(edge, "pac", confidence, forcing)
-        beta = (
-            engine.PRUNING_SHARE * delta
-        )  # of the chance to fail; what is left is the threshold's
+        beta = engine.PRUNING_SHARE * delta  # what is left of the chance is the threshold's
         pruning, note = prune(federation, m, self.alike, beta), ""
-        kept = federation.subset(pruning.kept)
-        edge = pac_threshold(kept, level, pruning.m, delta - beta)
+        edge = pac_threshold(federation.subset(pruning.kept), level, pruning.m, delta - beta)
         if pruning.refuted:
-            note = (
-                f"the reports contradict sites alike up to {self.alike:g} with at most {m} "
-                "liars, so nobody was dropped; state a larger one"
-            )
+            note = f"the reports contradict sites alike up to {self.alike:g} with at most {m} liars"
+            note += ", so nobody was dropped; state a larger one"
         elif pruning.dropped:
             note = f"{len(pruning.dropped)} sites that cannot be honest were dropped first"
         return _Found(edge, "pac", confidence, note=note, assumed={"alike": self.alike})
 
     def remarks(self, federation: Federation, confidence: float) -> tuple[str, ...]:
         strata = federation.exact_strata
-        if self.alike is None or strata is None or label_shift.mixes_differ(strata.sizes) > UNLIKE:
+        if self.alike is None or strata is None or label_shift.mixes_differ(strata.sizes) > 1e-3:
             return ()
-        return (
-            "the sites are declared alike, but their label mixes differ beyond chance: coverage "
-            "may be less than promised; promise LabelShift instead",
-        )
+        words = "the sites are declared alike, but their label mixes differ beyond chance"
+        return (f"{words}: coverage may be less than promised; promise LabelShift instead",)
 
 
 class LabelShift(Stated, frozen=True, tag="label-shift"):
