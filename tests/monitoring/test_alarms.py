@@ -138,8 +138,6 @@ def test_signatures_are_of_their_own_kind_and_round_and_a_forgery_silences_nobod
     report.save(path, own)
     e_report("a", -5.0).save(tmp_path / "2.json")
     assert read_alarms([path, tmp_path / "2.json"], keys=keys, round="r") == ([report], [])
-    with pytest.raises(RobfcpError, match="needs --round"):
-        read_alarms([], keys=keys)
 
 
 def begun(**options):
@@ -190,25 +188,22 @@ def test_replays_and_monitors_begun_anew_count_for_nothing(change, words):
 def test_a_step_may_be_looked_at_again_only_grows_and_no_clock_runs_backwards():
     reports = sent([4] * 6, step=1)
     first, history = begun().looked(reports[:3], 1)
-    assert not first.alarm
     again, grown = history.looked(reports[3:], 1)
-    assert again == merge(reports, 1, n_sites=6)
+    assert (first.alarm, again) == (False, merge(reports, 1, n_sites=6))
     assert len(grown.looks) == 1
     assert grown.looked(reports, 1)[1] == grown
     merged, kept = grown.looked([e_report("s0", -9.0, step=1)], 1)
     assert kept.looks[-1].sites == grown.looks[-1].sites
     assert (merged.alarm, merged.faulty) == (True, ())  # what was recorded of it stands
-    for step, words in ((0, "0 comes before step 1, which is recorded; steps only"), (-1, "step:")):
-        with pytest.raises(RobfcpError, match=words):
-            grown.looked(sent([0] * 6), step)
+    with pytest.raises(RobfcpError, match="0 comes before step 1, which is recorded; steps only"):
+        grown.looked(sent([0] * 6), 0)
 
 
 def test_what_is_watched_is_fixed_with_the_first_look(tmp_path):
     path, new, zeros = tmp_path / "alarms.json", tmp_path / "new.json", sent([0] * 6, step=2)
     begin = {"liars": 1, "n_sites": 8, "delta": 0.05, "round": "r", "independent": False}
-    begin |= {"checked": False}
     record_look(path, sent([0] * 6, step=1), step=1, **begin)
-    for name, other in zip(begin, (2, 9, 0.5, "other", True, True), strict=True):
+    for name, other in zip(begin, (2, 9, 0.5, "other", True), strict=True):
         with pytest.raises(RobfcpError, match=f"begun with {name} {begin[name]}, not {other}"):
             record_look(path, zeros, **{"liars": 1, "step": 2, name: other})
     _, history = record_look(path, zeros, 1, step=2)
@@ -234,9 +229,7 @@ def test_junk_and_invented_names_cannot_stop_a_look():
     assert set(after.looks[-1].sites) == {f"s{k}" for k in range(5)}
     assert "more than the 6 sites watched, of which 5 were heard" in merged.faulty[-1].reason
     for signed, words in ((False, "6 sites (names unchecked) of"), (True, "6 sites of which")):
-        assert words in merge(sent([4] * 6), 1, checked=signed, faulty=junk).line
-        _, history = begun(checked=signed).looked(sent([4] * 6, step=1), 1)
-        assert words in history.line
+        assert words in begun(checked=signed).looked(sent([4] * 6, step=1), 1)[1].line
 
 
 def test_the_command_tells_what_follows_and_keeps_every_look(tmp_path, monkeypatch):

@@ -5,7 +5,6 @@ from itertools import permutations, product
 import numpy as np
 import pytest
 from scipy.integrate import quad
-from scipy.stats import kstest
 
 from robfcp.monitoring import monitor as betting
 
@@ -130,7 +129,6 @@ def test_every_bet_is_fair_whatever_was_seen():
 
 def test_tie_breaking_draws_are_the_same_however_batches_are_cut():
     whole = betting.uniforms(7, 0, 1000)
-    assert kstest(whole, "uniform").pvalue > 0.01
     for cut in (1, 2, 3, 5, 500, 999):
         parts = betting.uniforms(7, 0, cut), betting.uniforms(7, cut, 1000 - cut)
         np.testing.assert_array_equal(np.concatenate(parts), whole)

@@ -13,7 +13,7 @@ import robfcp
 from robfcp.calibration.audit import verify_calibration
 from robfcp.errors import RobfcpError
 from robfcp.monitoring import AlarmHistory, Chain, EReport, chain_path
-from robfcp.monitoring.chain import drifted, repeated
+from robfcp.monitoring.chain import drifted
 
 
 def federation(rng, n=200, clients=12, liars=0, shifted=()):
@@ -94,17 +94,6 @@ def test_drift_of_a_site_is_named_and_chance_is_not():
         old, new = (robfcp.Federation.from_counts(counts, grid) for counts in rows)
         far = pytest.approx(moved / 1000)  # Kolmogorov's distance
         assert drifted(old, new, 0.05) == dict.fromkeys(named, far)
-
-
-def test_reports_sent_again_are_named_and_small_ones_are_not():
-    rng = np.random.default_rng(0)
-    old, new, few = federation(rng), federation(rng), federation(rng, n=10)
-    mixed = robfcp.Federation.from_reports([*list(new)[:5], *list(old)[5:]])
-    assert repeated(old, mixed) == [f"site-{k:02d}" for k in range(5, 12)]
-    other = robfcp.Federation.from_counts([[3, 4]])
-    strangers = robfcp.Federation.from_counts([[9, 9]], ids=["else"])
-    for before, now in ((old, new), (few, few), (old, other), (other, strangers)):
-        assert repeated(before, now) == []
 
 
 def test_the_chain_file_holds_together(tmp_path):

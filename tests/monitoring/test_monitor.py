@@ -174,11 +174,9 @@ def test_the_state_stays_small_and_keeps_the_sample_at_which_an_alarm_rang():
     for number in range(60):
         state = watch.update(*samples(500, 0.5 if number == 3 else 0.02, number))
     points, rang = {point.n: point.coverage for point in state.curve}, state.alarms["coverage"]
-    assert 1500 < rang < 2000
     assert points[rang] >= -np.log(state.delta) > state.log_coverage
     assert len(points) <= betting.MAX_POINTS + len(state.alarms)
-    assert max(points) == 30_000
-    assert len(state.to_json()) < 60_000
+    assert (max(points), len(state.to_json()) < 60_000) == (30_000, True)
 
 
 def feed(path, first=0, last=24):
@@ -278,8 +276,6 @@ def test_a_sites_own_threshold_is_checked_and_watched(world, tmp_path, monkeypat
     for wrong in (found, other):
         with pytest.raises(RobfcpError, match="watches another threshold"):
             robfcp.Monitor(wrong, path="m.json", client="site-02", floor=0.7)
-    with pytest.raises(RobfcpError, match="level: 3"):
-        robfcp.Monitor(local, level=3)
     with pytest.raises(RobfcpError, match="has no name"):
         robfcp.Monitor(at_stranger(found, *own["site-02"])).e_report()
     found.letter("site-02").save("letter.json")
