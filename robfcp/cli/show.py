@@ -202,7 +202,7 @@ def _numbers(texts: list[str] | None, n_clients: int) -> tuple[int, ...]:
         plain = part.isascii() and part.isdigit() and len(part) < 16
         if not plain or int(part) >= n_clients:
             raise RobfcpError(
-                f"--liars: {part!r} is not a number below the {n_clients} sites; "
+                f"--liars: {part!r:.40} is not a number below the {n_clients} sites; "
                 f"give numbers from 0 to {n_clients - 1}, separated by commas"
             )
     return tuple(sorted({*map(int, parts)})) or what_if.default_budgets(n_clients)
