@@ -405,6 +405,20 @@ def spans(table: Counts, n_bins: int, unit: int) -> tuple[Spans, Mask]:
     return Spans(*(one[found.values != 0] for one in found)), known
 
 
+def perhaps_in_fives(table: Counts, n_strata: int, unit: int) -> Indices:
+    """The rows of which some cells do not tell that they are not in fives."""
+    least, width = unit * Strata.FEW, 1 + 2 * n_strata
+    if isinstance(table, DenseCounts):
+        some = table.array[:, :: max(1, table.array.shape[1] // (32 * width))]
+    else:
+        starts, _, values = table.entries()
+        at = starts[:-1, None] + np.arange(width)
+        some = (
+            np.where(at < starts[1:, None], values.take(at, mode="clip"), 0) if len(values) else at
+        )
+    return np.flatnonzero(np.count_nonzero(some % least, axis=1) <= n_strata)
+
+
 def summed(rows: Indices, cells: Whole, values: Whole, n_rows: int, n_bins: int) -> Counts:
     """The table of entries in any order, equal cells of a row added up."""
     found = joined([added(rows, cells, values, n_rows)])

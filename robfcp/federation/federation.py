@@ -28,6 +28,7 @@ from robfcp.federation.counts import (
     Stratified,
     numbered,
     onto_simplex,
+    perhaps_in_fives,
     placed,
     spans,
     summed,
@@ -420,18 +421,32 @@ class Federation:
     @cached_property
     def in_fives(self) -> NDArray[np.bool_]:
         """(K,) whose report is in fives: its samples are as high as its counts say, or lower."""
-        return self.map(lambda block: block.spans()[1])
+
+        def known(block: Federation) -> NDArray[np.bool_]:
+            found = np.zeros(block.n_clients, dtype=bool)
+            for rows, counts, _, n_strata in block._tables():
+                perhaps = perhaps_in_fives(counts, n_strata, self.unit)
+                if len(perhaps):
+                    chosen = counts.rows(perhaps)
+                    found[rows[perhaps]] = spans(chosen, self.grid.n_bins, self.unit)[1]
+            return found
+
+        return self.map(known)
+
+    def _tables(self) -> Iterator[tuple[NDArray[np.intp], Counts, int, int]]:
+        """Rows, counts, the number of their first class and of their classes; C is no class's."""
+        strata, rows = self.strata, np.arange(self.n_clients)
+        if strata is None:
+            yield rows, self.table, 0, 1
+        else:
+            rest = np.setdiff1d(rows, strata.rows, assume_unique=True)
+            yield rest, self.table.rows(rest), strata.n_strata, 1
+            yield strata.rows, strata.table, 0, strata.n_strata
 
     def spans(self) -> tuple[Spans, NDArray[np.bool_]]:
         """Where all counts may lie, and who is in fives; C is the class of reports without any."""
-        strata, known, found = self.strata, np.ones(self.n_clients, dtype=bool), []
-        tables = [(np.arange(self.n_clients), self.table, 0)]
-        if strata is not None:
-            known[strata.rows] = False
-            places = np.flatnonzero(known)
-            tables = [(places, self.table.rows(places), strata.n_strata)]
-            tables.append((strata.rows, strata.table, 0))
-        for rows, counts, number in tables:
+        known, found = np.zeros(self.n_clients, dtype=bool), []
+        for rows, counts, number, _ in self._tables():
             part, known[rows] = spans(counts, self.grid.n_bins, self.unit)
             found.append(part._replace(rows=rows[part.rows], strata=part.strata + number))
         return Spans(*map(np.concatenate, zip(*found, strict=True))), known

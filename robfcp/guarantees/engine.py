@@ -180,15 +180,16 @@ class ExactCounts:
 
     def greatest(self, edges: Edges) -> Whole:
         """(E, K) counts up to each edge, or what they are at most: more where they are in fives."""
-        if not self.federation.in_fives.any():
-            return self.least(edges)
+        counts, known = self.least(edges), self.federation.in_fives
+        if not known.any():
+            return counts
         different, where = np.unique(edges, return_inverse=True)
-        return self._read(different, Federation.lowered)[where]
+        part = self.federation.subset(known)
+        counts[:, known] = part.map(lambda one: one.lowered().cumulative(different)).T[where]
+        return counts
 
-    def _read(self, edges: Edges, side: Callable[[Federation], Federation] | None = None) -> Whole:
-        """(E, K) counts up to rising edges, of the blocks as they are or of that side of them."""
-        if side is not None:
-            return self.federation.map(lambda block: side(block).cumulative(edges)).T
+    def _read(self, edges: Edges) -> Whole:
+        """(E, K) counts up to rising edges."""
         if len(edges) == 1:
             return self.federation.map(lambda block: block.below(int(edges[0])))[None, :]
         return np.ascontiguousarray(self.federation.map(lambda block: block.cumulative(edges)).T)
