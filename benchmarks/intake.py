@@ -20,32 +20,63 @@ import numpy as np
 from measure import Row, in_turns, peak, peak_mib
 
 import robfcp
-from robfcp.federation import Federation
+from robfcp.federation import Federation, read_tables
 
-CLASSES, SAMPLES = 10, 50
+CLASSES, SAMPLES, CHUNK = 10, 50, 2**15
 
 
-def lines(n_clients: int, n_classes: int = 0, liars: float = 0.3) -> Iterator[bytes]:
-    """Reports of Beta(0.4, 2) scores as JSON; the first share of the clients sends zeros."""
-    grid = robfcp.Grid.default()
-    rng = np.random.default_rng([n_clients, n_classes])
-    more = {"labels": np.zeros(1, dtype=int), "classes": n_classes} if n_classes else {}
-    model = robfcp.Report.from_scores("NAME", np.zeros(1), grid, score=robfcp.LAC(), **more)
-    text = model.to_json().replace(b'"n_samples":1', b'"n_samples":%d' % SAMPLES)
-    head, tail = text.split(
-        b'"steps":[0],"counts":[1]' if n_classes else b'"bins":[0],"counts":[1]'
-    )
-    word = "steps" if n_classes else "bins"
-    width = len(str(n_clients))
-    for k in range(n_clients):
-        scores = np.zeros(SAMPLES) if k < liars * n_clients else rng.beta(0.4, 2, SAMPLES)
-        cell = grid.index(scores)
+def chunks(
+    n_clients: int, n_classes: int = 0, liars: float = 0.3
+) -> Iterator[tuple[list[str], Any, Any, Any]]:
+    """Names, lengths, cells and counts of Beta(0.4, 2) scores; the first clients send zeros."""
+    grid, width = robfcp.Grid.default(), len(str(n_clients))
+    rng, n_cells = np.random.default_rng([n_clients, n_classes]), grid.n_bins * max(1, n_classes)
+    for first in range(0, n_clients, CHUNK):
+        size = min(CHUNK, n_clients - first)
+        scores = rng.beta(0.4, 2, (size, SAMPLES))
+        scores[: max(0, int(liars * n_clients) - first)] = 0
+        cells = grid.index(scores.ravel()) + np.repeat(np.arange(size), SAMPLES) * n_cells
         if n_classes:
-            cell = cell + grid.n_bins * rng.integers(0, n_classes, SAMPLES)
-        used, counts = np.unique(cell, return_counts=True)
-        used = np.diff(used, prepend=0) if n_classes else used
-        body = f'"{word}":{used.tolist()},"counts":{counts.tolist()}'.replace(" ", "").encode()
-        yield head.replace(b"NAME", b"%0*d" % (width, k)) + body + tail
+            cells += grid.n_bins * rng.integers(0, n_classes, cells.size)
+        used, counts = np.unique(cells, return_counts=True)
+        names = [f"{first + k:0{width}d}" for k in range(size)]
+        yield names, np.bincount(used // n_cells), used % n_cells, counts
+
+
+def lines(n_clients: int, n_classes: int = 0) -> Iterator[bytes]:
+    """These reports as JSON."""
+    more = {"labels": np.zeros(1, dtype=int), "classes": n_classes} if n_classes else {}
+    model = robfcp.Report.from_scores("NAME", np.zeros(1), score=robfcp.LAC(), least=1, **more)
+    text = model.to_json().decode().replace('"n_samples":1', f'"n_samples":{SAMPLES}')
+    word = "steps" if n_classes else "bins"
+    head, tail = text.split(f'"{word}":[0],"counts":[1]')
+    for names, lengths, cells, counts in chunks(n_clients, n_classes):
+        for name, last, size in zip(names, np.cumsum(lengths), lengths, strict=True):
+            own = cells[last - size : last]
+            own = np.diff(own, prepend=0) if n_classes else own
+            body = f'"{word}":{own.tolist()},"counts":{counts[last - size : last].tolist()}'
+            yield f"{head.replace('NAME', name)}{body.replace(' ', '')}{tail}".encode()
+
+
+def write_table(path: Path, n_clients: int, n_classes: int = 0) -> None:
+    """These reports as a table."""
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    some = Federation.from_reports(list(lines(2, n_classes)))
+    some.save(path)
+    columns, n_bins = parquet.read_schema(path), some.grid.n_bins
+    with parquet.ParquetWriter(path, columns, compression="zstd") as writer:
+        for names, lengths, cells, counts in chunks(n_clients, n_classes):
+            starts = pa.array(np.concatenate([[0], np.cumsum(lengths)]), pa.int32())
+            held = {"classes": cells // n_bins if n_classes else None, "bins": cells % n_bins}
+            found = {"client": pa.array(names), "n": pa.array(np.full(len(names), SAMPLES))}
+            for name, numbers in {**held, "counts": counts}.items():
+                if numbers is not None:
+                    values = pa.array(numbers, columns.field(name).type.value_type)
+                    found[name] = pa.ListArray.from_arrays(starts, values)
+            arrays = [found.get(f.name, pa.nulls(len(names), f.type)) for f in columns]
+            writer.write_table(pa.Table.from_arrays(arrays, schema=columns))
 
 
 def from_json(sizes: list[int]) -> Iterator[Row]:
@@ -62,11 +93,16 @@ def from_json(sizes: list[int]) -> Iterator[Row]:
             yield Row(stage, n_clients, SAMPLES, ours, memory, floor)
 
 
-def serve(path: Path, by_class: bool) -> dict[str, Any]:
-    """A whole round from a file of lines; seconds and peak memory of this process."""
+def serve(path: Path, by_class: bool, spark: str | None = None) -> dict[str, Any]:
+    """A whole round from a file of lines or a table; seconds and peak memory of this process."""
     start, began = time.perf_counter(), time.process_time()
-    with path.open("rb") as stream:
-        federation = Federation.from_reports(stream)
+    if spark is not None:
+        federation = Federation.read(read_tables([path], spark))
+    elif path.suffix == ".parquet":
+        federation = Federation.read(path)
+    else:
+        with path.open("rb") as stream:
+            federation = Federation.from_reports(stream)
     taken_in, held, busy = time.perf_counter(), peak_mib(), time.process_time() - began
     calibration = (
         robfcp.calibrate(federation, by="class") if by_class else robfcp.calibrate(federation)
@@ -74,28 +110,35 @@ def serve(path: Path, by_class: bool) -> dict[str, Any]:
     return {
         "clients": federation.n_clients,
         "by_class": by_class,
+        "bytes_a_report": round(path.stat().st_size / federation.n_clients, 1),
         "intake_seconds": round(taken_in - start, 2),
         "intake_cpu_seconds": round(busy, 2),
         "calibrate_seconds": round(time.perf_counter() - taken_in, 2),
         "cpu_seconds": round(time.process_time() - began, 2),
         "intake_peak_mib": held,
         "peak_mib": peak_mib(),
-        "flagged": len(calibration.flagged),
+        "flagged": calibration.summary.n_flagged,
     }
 
 
-def rounds(n_clients: int) -> Iterator[dict[str, Any]]:
-    """Whole rounds from JSON lines, without classes and with ten."""
+def rounds(n_clients: int, endings: tuple[str, ...] = ("jsonl", "parquet")) -> Iterator[Any]:
+    """Whole rounds from JSON lines and from a table, without classes and with ten."""
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "reports.jsonl"
         for n_classes in (0, CLASSES):
-            with path.open("wb") as stream:
-                stream.writelines(line + b"\n" for line in lines(n_clients, n_classes))
-            command = [sys.executable, __file__, str(path)]
-            command += ["--by-class"] if n_classes else []
-            answer = subprocess.run(command, check=True, capture_output=True, text=True)
-            yield dict(json.loads(answer.stdout))
+            for ending in endings:
+                path = Path(folder) / f"reports.{ending}"
+                if ending == "parquet":
+                    write_table(path, n_clients, n_classes)
+                else:
+                    with path.open("wb") as stream:
+                        stream.writelines(line + b"\n" for line in lines(n_clients, n_classes))
+                command = [sys.executable, __file__, str(path)]
+                command += ["--by-class"] if n_classes else []
+                answer = subprocess.run(command, check=True, capture_output=True, text=True)
+                yield {"from": ending, **json.loads(answer.stdout)}
+                path.unlink()
 
 
-if __name__ == "__main__":
-    print(json.dumps(serve(Path(sys.argv[1]), "--by-class" in sys.argv)))
+if __name__ == "__main__":  # FILE [--by-class] [--spark URL]
+    url = sys.argv[sys.argv.index("--spark") + 1] if "--spark" in sys.argv else None
+    print(json.dumps(serve(Path(sys.argv[1]), "--by-class" in sys.argv, url)))

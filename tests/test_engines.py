@@ -40,6 +40,21 @@ def calibrated(engine, **options):
     return server.calibration_round(engine, **options)
 
 
+def test_a_round_that_died_goes_on_with_the_reports_that_had_come(tmp_path, monkeypatch):
+    pytest.importorskip("pyarrow")
+    monkeypatch.setattr("robfcp.federation.parquet.WAITING", 2)
+    sites, names, place = sites_of(), list(DATA), tmp_path / "replies"
+    with pytest.raises(robfcp.errors.QuorumError):
+        calibrated(Loopback({name: sites[name] for name in names[:3]}), replies=place, quorum=4)
+    assert len(list(place.iterdir())) == 2
+    dead = dict.fromkeys(names[:3], HANG)  # they are not asked again
+    found = calibrated(Loopback({**sites, **dead}), replies=place)
+    assert status(found) == dict.fromkeys(sorted(names), "ok")
+    assert list(found.federation.ids) == sorted(names)
+    assert found.threshold == calibrated(loopback()).threshold
+    assert list(place.iterdir()) == []
+
+
 def test_a_reply_of_another_site_or_round_is_rejected():
     """site-1 knows the number of site-2's message, not its nonce."""
     kept, engine = [], loopback()

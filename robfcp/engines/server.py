@@ -32,7 +32,7 @@ from robfcp.defence import Consensus, named_defence
 from robfcp.engines import protocol
 from robfcp.engines.protocol import Claims, Outcome, Participant, Request, Status, T
 from robfcp.errors import ReportError, RobfcpError, plain
-from robfcp.federation import Fault, Federation
+from robfcp.federation import Fault, Federation, Replies
 from robfcp.grid import Grid
 from robfcp.guarantees import named_promise
 from robfcp.monitoring import EReport, Merged, merge, record_look
@@ -355,6 +355,7 @@ def calibration_round(
     round: str | None = None,
     run_id: int | str | None = None,
     invited: Iterable[str] = (),
+    replies: str | os.PathLike[str] | None = None,
     **options: Any,
 ) -> Calibration:
     """Collect the sites' reports, calibrate, and tell the sites the threshold.
@@ -364,12 +365,15 @@ def calibration_round(
     keys: each client's public key, by which its report must be signed; a registry holds them
     (`report.agreement.read_keys`). Without keys a signature must be by the key it names itself.
     invited: the names of all registered sites, so that those offline now are listed as missing.
+    replies: a folder in which reports are kept in Parquet as they come, few in memory. A round that
+    died goes on from it: whoever is in it was heard. It is empty after a round.
     options: those of `robfcp.calibrate`. The calibration's `provenance` holds the run and what
     every client did.
     """
     score = score or LAC()
     grid = grid or score.default_grid()
-    name = round or secrets.token_hex(8)
+    kept = None if replies is None else Replies(replies)
+    name = round or (kept and kept.round) or secrets.token_hex(8)
     started, asked = datetime.now(timezone.utc), engine.present()
     said = wire.wire_score(score)
     assert said is not None
@@ -379,7 +383,7 @@ def calibration_round(
             client=client, round=name, model=engine.model, grid=wire.wire_grid(grid), score=said
         )
 
-    def read(body: bytes, client: str) -> Report:
+    def read(body: bytes, client: str) -> Report | str:
         if keys is None:
             signing.check_named_key(body, client)
             report = Report.from_json(signing.unwrap(body), client)
@@ -387,11 +391,14 @@ def calibration_round(
             report = signing.verify(body, Report, keys, name, client)
         if report.client != client:
             raise ReportError(client, "client", "reports under another name", "use the given name")
-        return report
+        return report if kept is None else kept.add(client, body, name)
 
-    found = Asking(engine, request, read, BYTES_PER_BIN * grid.n_bins + MAX_REPLY).run(asked)
+    found: Asking[Any] = Asking(engine, request, read, BYTES_PER_BIN * grid.n_bins + MAX_REPLY)
+    heard = {} if kept is None else dict.fromkeys(client for client, _ in kept)
+    found.done = {one: Outcome(one, "ok", "", one.client) for one in asked if one.client in heard}
+    found.run(one for one in asked if one.client not in heard)
     federation = Federation.from_reports(
-        list(found.answers.values()),
+        found.answers.values() if kept is None else (data for _, data in kept),
         sizes=sizes,
         quorum=quorum,
         grid=grid,
@@ -403,6 +410,8 @@ def calibration_round(
         signatures=engine.signatures + (", reports by registered keys" if keys else ""),
     )
     calibration = calibrate.calibrate(federation, **options)
+    if kept is not None:
+        kept.clear()
     claims = _claims(engine, asked, calibration) if check else {}
     found.note_late()
     provenance = {
@@ -562,6 +571,7 @@ DEFAULTS: Mapping[str, Any] = {  # of a run's configuration, in the same words o
     "invited": "",  # all registered sites' names, with blanks between: who is offline is missing
     "check": True,  # tell the sites the threshold and note what they claim to cover
     "letters": False,  # send each site its letter afterwards
+    "replies": "",  # absolute path of a folder: many sites' reports wait there, also for a crash
     "output": "",  # absolute path of the calibration
 }
 
@@ -578,8 +588,9 @@ def configured_round(
     train: what comes between the sizes, which are fixed before, and the reports.
     """
     output, sizes, name = (str(config[word]) for word in ("output", "sizes", "promise"))
-    if output and not Path(output).is_absolute():
-        raise RobfcpError(f"output: {output} is not absolute; nobody knows where this app runs")
+    for word in ("output", "replies"):
+        if (place := str(config[word])) and not Path(place).is_absolute():
+            raise RobfcpError(f"{word}: {place} is not absolute; nobody knows where this app runs")
     if config["liars"] != "unknown" and not isinstance(config["liars"], int):
         raise RobfcpError("liars: neither a number nor 'unknown'; fix the run config")
     words = ("liars", "alike", "mix")
@@ -592,6 +603,7 @@ def configured_round(
         "invited": str(config["invited"]).split(),
         "defence": named_defence(str(config["defence"]), None if promise else stated.get("liars")),
         "promise": promise,
+        "replies": str(config["replies"]) or None,
         **{word: config[word] for word in ("quorum", "check", "coverage", "confidence")},
     }
     wanted, end = int(config["min-nodes"]), monotonic() + engine.deadline

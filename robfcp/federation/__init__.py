@@ -1,9 +1,9 @@
 """The federation: untrusted reports in, one validated table of counts out, faults listed."""
 
-from robfcp.federation.counts import Counts, DenseCounts, SparseCounts, Stratified, numbered
+from robfcp.federation.counts import Counts, DenseCounts, Stratified, numbered
 from robfcp.federation.federation import Federation
 from robfcp.federation.intake import Fault, Untrusted, taken_before
-from robfcp.federation.parquet import report_files, write_verdicts
+from robfcp.federation.parquet import Replies, report_files, write_verdicts
 from robfcp.federation.spark import read_tables
 
 __all__ = [
@@ -11,7 +11,7 @@ __all__ = [
     "DenseCounts",
     "Fault",
     "Federation",
-    "SparseCounts",
+    "Replies",
     "Stratified",
     "Untrusted",
     "numbered",

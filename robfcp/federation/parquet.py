@@ -28,7 +28,7 @@ from robfcp.federation.counts import (
 )
 from robfcp.federation.intake import Block, Fault, FilePath, Piece, Sent, Shard
 from robfcp.federation.majority import GridDigest, Header
-from robfcp.files import read_limited, unreadable, writing
+from robfcp.files import make_folder, read_limited, unreadable, writing
 from robfcp.grid import Grid
 from robfcp.report import By, Names, Report, wire
 
@@ -42,8 +42,9 @@ SHARED = b"robfcp"  # the key of what all rows share, in the file's metadata
 ROWS = 2**15  # of a row group, and read at a time
 VALUES = 2**21  # read at a time, at most
 SPARE_VALUES, PER_BYTE = 2**20, 8  # of a file: more would be a trick to fill the memory
-HELD_VALUES = 2**27  # of all tables together, beyond which counts stay in the files
+HELD_VALUES = 2**28  # of all tables together, beyond which counts stay in the files
 _OURS = re.compile(r"\..*|.*\.(record|chain)\.json")
+WAITING = 256  # replies in memory
 LISTS = ("classes", "bins", "counts", "set_size_bins", "set_size_counts")
 REMEDY = "write it with robfcp collect"
 _PLAIN = f"^[!-~]([ -~]{{0,{MAX_NAME - 2}}}[!-~])?$"
@@ -485,3 +486,46 @@ def _write(path: FilePath, rows: Iterable[dict[str, Any]], columns: pa.Schema) -
     ):
         while some := list(islice(rest, ROWS)):
             writer.write_table(pa.Table.from_pylist(some, columns))
+
+
+class Replies:
+    """Reports as they came, in tables of a folder: WAITING at most are in memory.
+
+    What a round that died had written is there when the next one begins.
+    """
+
+    def __init__(self, folder: FilePath) -> None:
+        self._folder, self._waiting, self.round = make_folder(folder), list[Any](), ""
+        for path in self._files():
+            found = arrow().parquet.read_schema(path).metadata or {}
+            self.round = found.get(SHARED, b"").decode(errors="replace")
+
+    def _files(self) -> list[Path]:
+        return sorted(self._folder.glob("replies-*.parquet"))
+
+    def add(self, client: str, data: bytes, round: str) -> str:
+        """Keep a report; the client's name is its receipt."""
+        self._waiting.append({"client": client, "sent": data})
+        self.round = round
+        if len(self._waiting) >= WAITING:
+            self._flush()
+        return client
+
+    def _flush(self) -> None:
+        pa, waiting = arrow(), self._waiting
+        if waiting:
+            columns = pa.schema({"client": pa.string(), "sent": pa.binary()})
+            path = self._folder / f"replies-{len(self._files()):06d}.parquet"
+            _write(path, waiting, columns.with_metadata({SHARED: self.round.encode()}))
+        self._waiting = []
+
+    def __iter__(self) -> Iterator[tuple[str, bytes]]:
+        self._flush()
+        for path in self._files():
+            for batch in arrow().parquet.ParquetFile(path).iter_batches(WAITING):
+                yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
+
+    def clear(self) -> None:
+        """The round is over."""
+        for path in self._files():
+            path.unlink()

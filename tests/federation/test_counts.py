@@ -5,12 +5,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from makers import LAC, peak, reports_of
+from makers import LAC, peak
 
 import robfcp
 import robfcp.federation.counts as counting
 from robfcp import Consensus, Marginal, calibrate
-from robfcp.defence import named_defence
 from robfcp.defence.copies import find_copies
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
@@ -334,32 +333,6 @@ def test_sparse_and_dense_federations_answer_as_their_counts_do(monkeypatch):
         assert (part.n_clients, part.n_samples) == (40, counts[mask].sum())
         np.testing.assert_array_equal(part.counts, counts[mask])
         assert list(found) == list(dense)
-
-
-@pytest.mark.parametrize("defence", ["consensus", "rob-fcp", "none"])
-@pytest.mark.parametrize("promise", [None, robfcp.Marginal(4), robfcp.Pac(4, alike=0.4)])
-def test_a_calibration_does_not_depend_on_how_counts_are_held(defence, promise):
-    dense = stacked(scores(40, zeros=4))
-    options = {"defence": named_defence(defence, 4), "promise": promise}
-    one, other = robfcp.calibrate(narrow(dense), **options), robfcp.calibrate(dense, **options)
-    assert (one.trusted, one.levels) == (other.trusted, other.levels)
-
-
-def test_large_tables_are_sparse_where_that_is_smaller_and_survive_a_file(monkeypatch, tmp_path):
-    reports = reports_of(scores(50))
-    monkeypatch.setattr("robfcp.federation.intake._REPORTS", 7)
-    small = Federation.from_reports(iter(reports))
-    assert isinstance(small.table, DenseCounts)
-    monkeypatch.setattr(counting, "DENSE_BYTES", 0)
-    sparse = Federation.from_reports(iter(reports))
-    assert sparse.table.bins.dtype == np.uint16
-    assert sparse.table.values.dtype == np.uint8
-    np.testing.assert_array_equal(sparse.counts, small.counts)
-    calibration = robfcp.calibrate(sparse)
-    calibration.save(tmp_path / "calibration.json")
-    again = robfcp.Calibration.load(tmp_path / "calibration.json")
-    assert isinstance(again.federation.table, SparseCounts)
-    assert again == calibration
 
 
 def test_reports_are_taken_in_one_by_one(monkeypatch):

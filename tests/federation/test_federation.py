@@ -12,8 +12,7 @@ from scipy.optimize import nnls
 from robfcp import Privacy
 from robfcp.arguments import check_client
 from robfcp.errors import QuorumError, ReportError, RobfcpError
-from robfcp.federation import Federation, counts
-from robfcp.federation import federation as module
+from robfcp.federation import Federation
 from robfcp.federation.federation import onto_simplex
 from robfcp.grid import Grid
 from robfcp.guarantees.engine import rising
@@ -128,33 +127,6 @@ def test_expected_context_beats_the_majority_and_an_even_split_needs_it():
 def test_impossible_counts_are_refused(counts, arguments):
     with pytest.raises(RobfcpError):
         Federation.from_counts(counts, **arguments)
-
-
-def test_passes_do_not_depend_on_the_number_of_blocks(monkeypatch):
-    rng = np.random.default_rng(4)
-    reports = []
-    for k in range(30):
-        scores, name = rng.random(20), f"s{k:02d}"
-        more = {"labels": rng.integers(0, 3, 20), "classes": 3} if k % 3 else {}
-        more |= {"label_scores": rng.random((20, 3))} if k % 2 else {}
-        reports.append(Report.from_scores(name, scores, Grid.uniform(50), score=LAC(), **more))
-    monkeypatch.setattr(counts, "DENSE_BYTES", 0)
-    federation = Federation.from_reports(reports)
-    weights = rng.random(30)
-    for entries in (1, 50, 333):
-        monkeypatch.setattr(module, "BLOCK_ENTRIES", entries)
-        assert len(list(federation.blocks())) > 1
-        assert [report for block in federation.blocks() for report in block] == reports
-        assert federation.fold(lambda block: block.n_samples) == 600
-        assert federation.fold(lambda block: set(block.ids), add=set.union) == {*federation.ids}
-        pooled, held = federation.pooled(), federation.strata.sizes.sum(axis=0)
-        for found, wanted in (
-            (federation.fold(lambda block: block.pooled()), pooled),
-            (federation.fold(lambda block: block.strata.sizes.sum(axis=0)), held),
-            (federation.map(lambda block: block.below(20)), federation.below(20)),
-            (federation.map(lambda block, own: own * block.sizes, weights), weights * 20),
-        ):
-            np.testing.assert_allclose(found, wanted, rtol=1e-12)
 
 
 def test_a_federation_of_nobody_is_one_empty_block():

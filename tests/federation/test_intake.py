@@ -181,16 +181,6 @@ def test_what_is_kept_of_reports_is_bounded_whatever_they_are_called_and_however
     assert found.valid.sum() == 60
 
 
-def test_repeats_in_other_blocks_are_one_report_and_conflicts_are_named(monkeypatch):
-    monkeypatch.setattr(intake, "_REPORTS", 2)
-    items = [*texts(0, 1, 2, 0, 3, 1, 1), json.dumps(site(2, n=20))]
-    federation = Federation.from_reports(items)
-    assert federation.ids == ("s00", "s01", "s03")
-    assert [fault.reason for fault in federation.faulty] == [
-        "s02: sent 2 different reports for this round; send one"
-    ]
-
-
 @pytest.mark.parametrize(
     ("kind", "key", "value"),
     [
