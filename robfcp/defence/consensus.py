@@ -194,26 +194,39 @@ def spread(
     What scores are moved up for makes nobody odd. Reports with fewer samples a class than these
     are kept for by themselves are taken as they are: else liars would be spread among the honest.
     """
-    (rows, classes, *sides, values), known = federation.spans()
-    if (strata := federation.exact_strata) is not None:  # few samples a class are moved far
-        crowd = federation.sizes[strata.rows] >= Strata.CROWD * strata.n_strata
-        known[strata.rows] &= crowd
-    classes = classes if counts.shape[1] > 1 else 0 * classes
     shape, say = counts.shape, 1 / np.maximum(federation.sizes, np.median(federation.sizes))
-    first, last = (np.searchsorted(ends, side) for side in sides)
-    place, width = (rows * shape[1] + classes) * (shape[2] + 1), shape[2] + 1
+    n_classes, width, exact = shape[1], shape[2] + 1, federation.exact_strata is not None
     for _ in range(SPREADS):
         usual = np.einsum("k,kcb->cb", say, counts) + 1e-9
         usual[-1] = usual.sum(axis=0) if withheld else usual[-1]
         passed = np.cumsum(usual, axis=1) - usual
-        rate = values / (passed[classes, last] + usual[classes, last] - passed[classes, first])
-        begun, ended = (
-            np.bincount(place + at, rate, shape[0] * shape[1] * width) for at in (first, last + 1)
-        )
-        rates = np.cumsum((begun - ended).reshape(*shape[:2], width), axis=2)[:, :, :-1]
-        below = np.rint(np.cumsum(rates * usual, axis=2))
-        found = np.diff(below, axis=2, prepend=0).astype(counts.dtype)
-        counts = np.where(known[:, None, None], found, counts)
+
+        def moved(
+            block: Federation,
+            own: NDArray[np.integer],
+            usual: Array = usual,
+            passed: Array = passed,
+        ) -> NDArray[np.integer]:
+            (rows, classes, *sides, values), known = block.spans()
+            if exact and block.strata is not None:  # few samples a class are moved far
+                crowd = block.sizes >= Strata.CROWD * block.strata.n_strata
+                known[block.strata.rows] &= crowd[block.strata.rows]
+            if not known.any():
+                return own
+            classes = classes if n_classes > 1 else 0 * classes
+            first, last = (np.searchsorted(ends, side) for side in sides)
+            place = (rows * n_classes + classes) * width
+            rate = values / (passed[classes, last] + usual[classes, last] - passed[classes, first])
+            begun, ended = (
+                np.bincount(place + at, rate, len(own) * n_classes * width)
+                for at in (first, last + 1)
+            )
+            rates = np.cumsum((begun - ended).reshape(-1, n_classes, width), axis=2)[:, :, :-1]
+            below = np.rint(np.cumsum(rates * usual, axis=2))
+            found = np.diff(below, axis=2, prepend=0).astype(own.dtype)
+            return np.where(known[:, None, None], found, own)
+
+        counts = federation.map(moved, counts)
     return counts
 
 

@@ -361,11 +361,6 @@ class Federation:
         rows
             Rising places from 0.
 
-        Returns
-        -------
-        Federation
-            In the same order.
-
         Examples
         --------
         >>> import robfcp
@@ -453,7 +448,9 @@ class Federation:
 
     def lowered(self) -> Federation:
         """The same with the samples of reports in fives as low as they may lie."""
-        (rows, classes, low, _, values), _ = self.spans()
+        (rows, classes, low, _, values), known = self.spans()
+        if not known.any():
+            return self
         n_bins, strata = self.grid.n_bins, self.strata
         pooled = summed(rows, low, values, self.n_clients, n_bins)
         if strata is not None:
@@ -586,9 +583,9 @@ class Federation:
         Parameters
         ----------
         paths
-            Report files, signed or not; tables of reports in Parquet, whose counts stay where they
-            are if they are many; or folders, which stand for the .json files in them and for the
-            tables in them and below. Or a Spark frame of such tables: what is computed runs there.
+            Report files, signed or not; tables of reports in Parquet, whose counts stay there if
+            they are many; folders, which stand for the .json files in them and the tables in them
+            and below; or a Spark frame of such tables: what is computed runs there.
         agreed
             Who may report and what was agreed, as `from_reports` takes it: `keys`, `sizes`,
             `quorum`, `round`, `model`, `score`, `grid`, `max_share`, `privacy`, `revoked`,
