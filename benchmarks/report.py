@@ -98,7 +98,7 @@ def _rounds(rounds: list[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
     lines = [
         [
             f"{one['clients']:,}",
-            "ten classes" if one["by_class"] else "pooled",
+            ("ten classes" if one["by_class"] else "pooled") + f", {one['from']}",
             f"{one['intake_seconds'] / one['clients'] * 1e6:.1f} us",
             f"{one['calibrate_seconds'] / one['clients'] * 1e6:.1f} us",
             f"{one['intake_seconds'] + one['calibrate_seconds']:.1f} s",

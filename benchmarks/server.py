@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from fractions import Fraction
+from itertools import chain
 from typing import Any
 
 import numpy as np
-from intake import CLASSES, SAMPLES, lines
+from intake import CLASSES, SAMPLES, chunks, lines
 from measure import Row, in_turns, peak
 
 import robfcp
 from robfcp.defence.rob_fcp import characterise, mean_distances
-from robfcp.federation import Federation, numbered
+from robfcp.federation import Federation
 from robfcp.federation.counts import table
 from robfcp.grid import Grid
 from robfcp.guarantees import certify, fcp_index
@@ -28,21 +29,10 @@ def federation(
     n_clients: int, n_samples: int = SAMPLES, grid: Grid = GRID, share: float = MALICIOUS
 ) -> Federation:
     """Clients with Beta(0.4, 2) scores; a share of them reports only zeros."""
-    rng = np.random.default_rng([n_clients, n_samples])
-    liars = int(share * n_clients)
-    starts, bins, values = [0], [], []
-    step = max(1, 500_000 // n_samples)
-    for start in range(0, n_clients, step):
-        size = min(step, n_clients - start)
-        scores = rng.beta(0.4, 2, (size, n_samples))
-        scores[: max(0, liars - start)] = 0
-        cells = grid.index(scores.ravel()) + np.repeat(np.arange(size), n_samples) * grid.n_bins
-        used, counts = np.unique(cells, return_counts=True)
-        bins.append((used % grid.n_bins).astype(np.uint16))
-        values.append(counts)
-        starts += (starts[-1] + np.cumsum(np.bincount(used // grid.n_bins))).tolist()
-    counts = table(np.array(starts), np.concatenate(bins), np.concatenate(values), grid.n_bins)
-    ids = numbered(n_clients, len(str(n_clients)))
+    names, *columns = zip(*chunks(n_clients, 0, share, grid, n_samples), strict=True)
+    lengths, bins, values = map(np.concatenate, columns)
+    starts = np.concatenate([[0], np.cumsum(lengths)])
+    counts, ids = table(starts, bins, values, grid.n_bins), tuple(chain.from_iterable(names))
     return Federation(ids, counts, np.full(n_clients, n_samples), grid, robfcp.LAC())
 
 
