@@ -20,7 +20,7 @@ import numpy as np
 from measure import Row, in_turns, peak, peak_mib
 
 import robfcp
-from robfcp.federation import Federation, read_tables
+from robfcp.federation import Federation
 
 CLASSES, SAMPLES, CHUNK = 10, 50, 2**15
 
@@ -93,12 +93,10 @@ def from_json(sizes: list[int]) -> Iterator[Row]:
             yield Row(stage, n_clients, SAMPLES, ours, memory, floor)
 
 
-def serve(path: Path, by_class: bool, spark: str | None = None) -> dict[str, Any]:
+def serve(path: Path, by_class: bool) -> dict[str, Any]:
     """A whole round from a file of lines or a table; seconds and peak memory of this process."""
     start, began = time.perf_counter(), time.process_time()
-    if spark is not None:
-        federation = Federation.read(read_tables([path], spark))
-    elif path.suffix == ".parquet":
+    if path.suffix == ".parquet":
         federation = Federation.read(path)
     else:
         with path.open("rb") as stream:
@@ -134,6 +132,5 @@ def rounds(n_clients: int, endings: tuple[str, ...] = ("jsonl", "parquet")) -> I
                 path.unlink()
 
 
-if __name__ == "__main__":  # FILE [--by-class] [--spark URL]
-    url = sys.argv[sys.argv.index("--spark") + 1] if "--spark" in sys.argv else None
-    print(json.dumps(serve(Path(sys.argv[1]), "--by-class" in sys.argv, url)))
+if __name__ == "__main__":
+    print(json.dumps(serve(Path(sys.argv[1]), "--by-class" in sys.argv)))
