@@ -97,7 +97,6 @@ def test_pruned_pac_spends_a_fifth_of_delta_on_pruning_and_the_rest_on_the_thres
     assert (certificate.lower, certificate.full_sets_from) == (0.9, None)
     assert "15 sites that cannot be honest were dropped" in certificate.statement
     assert "at least 90%, and at every honest site at least 86%" in certificate.statement
-    assert promised(Pac(2)).at_every_site is None
     assert any(a.name == "alike" and a.value == 0.02 for a in certificate.assumptions)
 
 

@@ -86,17 +86,6 @@ def test_the_marginal_threshold_is_the_brute_force_one(known, m):
     assert fell  # somewhere an edge would do by itself which one above it forbids
 
 
-def test_hidden_sizes_hold_the_noise_of_both_sides():
-    rng = np.random.default_rng(10)
-    counts, law = rng.multinomial(300, CLASSES[0], size=5), private(1, False)
-    left, right = NoisyCounts(noisy(rng, counts, law, False)).noise(EVERYWHERE, 0.1)
-    alone = [2 * robfcp.privacy.noise_bound(((law.noise, 5 * n),), 0.05) for n in range(17)]
-    assert (left.tolist(), right.tolist()) == (alone[1:], alone[BINS - 1 :: -1])
-    one, other = NoisyCounts(noisy(rng, counts, private(1))).noise(EVERYWHERE, 0.1)
-    assert one.tolist() == other.tolist()
-    assert one[-1] == 0
-
-
 def test_where_no_noise_is_drawn_thresholds_are_those_of_the_raised_level():
     rng = np.random.default_rng(5)
     counts = rng.multinomial(400, CLASSES.mean(axis=0), size=20)
