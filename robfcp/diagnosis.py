@@ -51,10 +51,7 @@ WORDS: Mapping[str, tuple[str, str]] = {  # of each cause: what it looks like, w
         "all its scores are equal ({where})",
         "check that the file holds real probabilities and labels",
     ),
-    "copy": (
-        "its report is {alike} that of {other}",
-        "ask it and {other} which file they sent",
-    ),
+    "copy": ("its report is {alike} that of {other}", "ask it and {other} which file they sent"),
     "another model": (
         "its scores look like those of another, less accurate model",
         "check which version of the model was used, and that its input was prepared as elsewhere",
@@ -381,19 +378,14 @@ def _law(a: float, b: float, strength: float, bottom: float = 0.0) -> Array:
 
 
 def _told(
-    plain: Diagnosis,
-    cause: str,
-    *,
-    sure: bool = True,
-    classes: tuple[str, ...] = (),
-    other: str = "",
-    **words: str,
+    plain: Diagnosis, cause: str, classes: tuple[str, ...] = (), other: str = "", **words: str
 ) -> Diagnosis:
     """The diagnosis of one cause, in its words."""
-    words |= {"classes": _named(classes), "other": other, "look": "look" if sure else "may be"}
+    look = "look" if plain.sure else "may be"
+    words |= {"classes": _named(classes), "other": other, "look": look}
     finding, advice = (text.format(**words) for text in WORDS[cause])
     found = replace(plain, cause=cause, finding=finding, advice=advice)
-    return replace(found, sure=sure, classes=classes, other=other)
+    return replace(found, classes=classes, other=other)
 
 
 def diagnose(
@@ -472,7 +464,7 @@ def diagnose(
         best, second = ranked[:2]
         usual = next(one.likelihood for one in ranked if one.cause == "not told")
         certain = best.cause != "other cases" and best.likelihood - usual > CERTAIN
-        sure = best.likelihood - second.likelihood > CLEAR
+        judged = replace(plain, sure=best.likelihood - second.likelihood > CLEAR)
 
         def in_words(one: Explanation) -> Diagnosis:
             classes = tuple(names[c] for c in one.classes) if names else ()
@@ -480,10 +472,10 @@ def diagnose(
             mixed = "its scores are far too large, as with wrong labels or another model"
             if names:
                 mixed = "its labels do not fit its probabilities in most classes"
-            return _told(plain, one.cause, sure=sure, classes=classes, where=where, mixed=mixed)
+            return _told(judged, one.cause, classes, where=where, mixed=mixed)
 
         found = in_words(best) if best.cause != "not told" else _mix(plain, own, others, names)
-        if not sure and not {best.cause, second.cause} & {"not told"}:
+        if not judged.sure and not {best.cause, second.cause} & {"not told"}:
             found = replace(found, instead=in_words(second).short)
         return found, bool(low[k] or certain)
 
@@ -504,8 +496,7 @@ def _mix(plain: Diagnosis, own: Whole, others: Whole, names: tuple[str, ...]) ->
         return plain
     most = int(np.argmax(np.abs(mine - usual)))
     here, there = _percent(float(mine[most])), _percent(float(usual[most]))
-    classes = (names[most],)
-    return _told(plain, "other mix of classes", classes=classes, here=here, there=there)
+    return _told(plain, "other mix of classes", (names[most],), here=here, there=there)
 
 
 def _constant(own: Whole, others: Whole) -> str:

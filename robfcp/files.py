@@ -43,15 +43,11 @@ def read_limited(path: str | os.PathLike[str], limit: int = MAX_FILE_BYTES) -> b
         raise RobfcpError(unreadable(path, error)) from error
     try:
         found = os.fstat(handle)
-        if stat.S_ISDIR(found.st_mode):
-            raise RobfcpError(f"{path}: is a folder; name a file in it")
         if not stat.S_ISREG(found.st_mode):
-            raise RobfcpError(f"{path}: no such file; check the path")
+            raise IsADirectoryError if stat.S_ISDIR(found.st_mode) else FileNotFoundError
         if found.st_size > limit:
-            raise RobfcpError(
-                f"{path}: {found.st_size} bytes is larger than the {limit} allowed; "
-                "this is not such a file"
-            )
+            words = f"{found.st_size} bytes is larger than the {limit} allowed"
+            raise RobfcpError(f"{path}: {words}; this is not such a file")
         with os.fdopen(handle, "rb", closefd=False) as stream:
             return stream.read(found.st_size)  # none of a special that says it has no size
     except OSError as error:

@@ -16,7 +16,6 @@ from robfcp.calibration.calibration import Calibration
 from robfcp.certificate import Certificate
 from robfcp.defence import Consensus, Defence, NoDefence, defence_again, threshold_of
 from robfcp.errors import RobfcpError
-from robfcp.federation import Federation
 from robfcp.guarantees import FcpThreshold, Marginal, Pac, certify, curve, engine, promises
 
 
@@ -33,7 +32,7 @@ class Budget:
     certificate: Certificate
     marginal: float
     pac: float
-    alike: float | None
+    alike: float | None = None
 
 
 @dataclass(frozen=True)
@@ -73,38 +72,24 @@ def what_if(
     place = {client: k for k, client in enumerate(federation.ids)}
     sure = 1 - (1 - confidence) / len(every)
 
-    def edge_of(members: tuple[str, ...], own: Federation) -> int | None:
-        if stored is not None:
-            limit = next((one for one in stored.parts if one.name in members), stored).threshold
-            return int(own.grid.edge_at(limit)) if np.isfinite(limit) else None
-        trusted = calibration.trusted_mask[[place[client] for client in own.ids]]
-        return FcpThreshold(own, trusted).index(level) if trusted.any() else None
-
-    def judged(held: Held) -> Budgets:
+    found = []
+    for held in every:
         own = held.federation()
-        edge = edge_of(held.members, own)
-
-        def threshold(promise: Marginal | Pac) -> float:
-            return own.threshold_at(promise.threshold(own, level, sure)[0])
-
-        def budget(m: int) -> Budget:
-            return Budget(
-                m=m,
-                certificate=certify(own, edge, m, sure),
-                marginal=threshold(Marginal(m)),
-                pac=threshold(Pac(m)),
-                alike=None if alike is None else threshold(Pac(m, alike)),
-            )
-
-        return Budgets(
-            name=held.name,
-            threshold=own.threshold_at(edge),
-            holders=own.n_clients,
-            budgets=tuple(budget(m) for m in budgets if m < own.n_clients),
-            empty_from=curve.empty_from(own, edge, sure),
-        )
-
-    return tuple(map(judged, every))
+        if stored is None:
+            trusted = calibration.trusted_mask[[place[client] for client in own.ids]]
+            edge = FcpThreshold(own, trusted).index(level) if trusted.any() else None
+        else:
+            part = next((one for one in stored.parts if one.name in held.members), stored)
+            finite = np.isfinite(part.threshold)
+            edge = int(own.grid.edge_at(part.threshold)) if finite else None
+        rows = []
+        for m in (m for m in budgets if m < own.n_clients):
+            promised = [Marginal(m), Pac(m), *([] if alike is None else [Pac(m, alike)])]
+            costs = [own.threshold_at(one.threshold(own, level, sure)[0]) for one in promised]
+            rows.append(Budget(m, certify(own, edge, m, sure), *costs))
+        limit, empty = own.threshold_at(edge), curve.empty_from(own, edge, sure)
+        found.append(Budgets(held.name, limit, own.n_clients, tuple(rows), empty))
+    return tuple(found)
 
 
 def default_budgets(n_clients: int) -> tuple[int, ...]:

@@ -17,6 +17,9 @@ MOST_SITES = 300
 MOST_POINTS = 200
 _KINDS = ("coverage", "drift")
 _ROW = ("name", "samples", "covered", "coverage", "drift", "state", "word", "todo")
+_FALLEN = "Alarm: coverage has fallen below its floor"
+_RECALIBRATE = "Recalibrate now on fresh samples, with --previous and --alarms to keep the record."
+_UNTIL = "Until then do not rely on the promised coverage."
 _DRIFTED = "Run robfcp check on fresh labelled samples: coverage need not have fallen."
 _QUIET = "No alarm is no proof: robfcp check says how much coverage is proved."
 _RESTS_ON = (
@@ -63,27 +66,18 @@ def history_data(history: History | None) -> dict[str, Any] | None:
 
 def _add_alarms(found: dict[str, Any], alarms: AlarmHistory) -> None:
     """The server's looks: what to do, a curve a site over the steps, and that of all together."""
+    rang, liars = alarms.rang, alarms.liars
     looks = f"{len(alarms.looks)} looks at {alarms.n_sites} sites"
-    if "coverage" in alarms.rang:
-        step = alarms.rang["coverage"]
-        found["claim"] = f"Alarm: coverage has fallen below its floor (step {step}; {looks})"
-        found["todo"] = (
-            "Recalibrate now on fresh samples: robfcp calibrate --previous with --alarms keeps the "
-            "record. Until then do not rely on the promised coverage."
-        )
-    elif "drift" in alarms.rang:
-        step = alarms.rang["drift"]
-        found["claim"] = f"Scores have drifted (step {step}; {looks}); coverage has not rung"
-        found["todo"] = _DRIFTED
+    claim, todo = f"No alarm in {looks}", f"Nothing. {_QUIET}"
+    if "coverage" in rang:
+        claim, todo = f"{_FALLEN} (step {rang['coverage']}; {looks})", f"{_RECALIBRATE} {_UNTIL}"
+    elif "drift" in rang:
+        claim = f"Scores have drifted (step {rang['drift']}; {looks}); coverage has not rung"
+        todo = _DRIFTED
     elif alarms.alarmed:
-        found["claim"] = f"No common alarm in {looks}; by themselves alarm {a_few(alarms.alarmed)}"
-        found["todo"] = (
-            f"Look at the sites listed: drift at no more than {alarms.liars} sites cannot be told "
-            f"from {alarms.liars} liars, so no common alarm can ring for them."
-        )
-    else:
-        found["claim"], found["todo"] = f"No alarm in {looks}", f"Nothing. {_QUIET}"
-    found["alarm"] = "coverage" in alarms.rang
+        claim = f"No common alarm in {looks}; by themselves alarm {a_few(alarms.alarmed)}"
+        todo = f"Look there: drift at no more than {liars} sites cannot be told from {liars} liars."
+    found |= {"claim": claim, "todo": todo, "alarm": "coverage" in rang}
     found["assumptions"] += [
         f"at most {alarms.liars} of the {alarms.n_sites} sites lie; silent and refused ones count "
         "for nothing",
@@ -118,11 +112,9 @@ def _add_alarms(found: dict[str, Any], alarms: AlarmHistory) -> None:
     for name, report in latest.items():
         coverage, drift = _tens(report.log_coverage), _tens(report.log_drift)
         if name in listed:
-            todo = "look here first: fresh labelled samples, robfcp check, then a new report"
-            said = "alarm", "alarms", todo
+            said = "alarm", "alarms", "look here first: run robfcp check on fresh labelled samples"
         elif coverage is not None and coverage >= limit:
-            todo = "too little to be listed among so many sites; look here next"
-            said = "alarm", "rings alone", todo
+            said = "alarm", "rings alone", "too little to be listed among so many; look here next"
         elif report.step < step:
             todo = faulty.get(name, "counts for nothing; ask for its e-report")
             said = "silent", f"silent since step {report.step}", todo
@@ -148,19 +140,13 @@ def _add_monitors(found: dict[str, Any], monitors: tuple[tuple[str, MonitorState
     """Sites' own monitors: what to do, and a curve each over the samples."""
     fallen = [name for name, state in monitors if set(state.alarms) - {"drift"}]
     moved = [name for name, state in monitors if state.alarms]
+    samples = sum(state.n for _, state in monitors)
+    claim, todo = f"No alarm after {samples:,} fresh samples", f"Nothing. {_QUIET}"
     if fallen:
-        found["claim"] = f"Alarm: coverage has fallen below its floor at {a_few(fallen)}"
-        found["todo"] = (
-            "Tell the server; recalibrate on fresh samples, with --previous to keep the record."
-        )
+        claim, todo = f"{_FALLEN} at {a_few(fallen)}", f"Tell the server. {_UNTIL}"
     elif moved:
-        found["claim"] = f"Scores have drifted at {a_few(moved)}; coverage has not rung"
-        found["todo"] = _DRIFTED
-    else:
-        samples = sum(state.n for _, state in monitors)
-        found["claim"] = f"No alarm after {samples:,} fresh samples"
-        found["todo"] = f"Nothing. {_QUIET}"
-    found["alarm"] = bool(fallen)
+        claim, todo = f"Scores have drifted at {a_few(moved)}; coverage has not rung", _DRIFTED
+    found |= {"claim": claim, "todo": todo, "alarm": bool(fallen)}
     found["assumptions"] += _RESTS_ON
     lines: dict[str, list[dict[str, Any]]] = {key: [] for key in _KINDS}
     sites = []
@@ -198,14 +184,10 @@ def _watch(
     sites: list[tuple[Any, ...]],
 ) -> dict[str, Any]:
     """The curves of each kind of alarm, and the sites: alarms first, then drift, then silence."""
-    states = ("alarm", "drift", "silent", "quiet")
-
-    def place(row: dict[str, Any]) -> tuple[int, float, str]:
-        strength = -math.inf if row["coverage"] is None else row["coverage"]
-        return states.index(row["state"]), -strength, row["name"]
-
-    rows = sorted((dict(zip(_ROW, site, strict=True)) for site in sites), key=place)
-    kinds = []
+    states, kinds = ("alarm", "drift", "silent", "quiet"), []
+    rows = [dict(zip(_ROW, site, strict=True)) for site in sites]
+    rows.sort(key=lambda row: (row["coverage"] is None, -(row["coverage"] or 0), row["name"]))
+    rows.sort(key=lambda row: states.index(row["state"]))
     for key in _KINDS:
         drawn = [one for one in lines[key] if one["x"]]
         alone = any(one["state"] != "together" for one in drawn)

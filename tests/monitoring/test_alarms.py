@@ -157,16 +157,6 @@ def test_every_look_is_what_merge_says_and_the_first_alarm_stays():
     assert AlarmHistory.from_json(history.to_json()) == history
 
 
-def test_drift_and_sites_that_alarm_by_themselves_are_told_apart():
-    for logs, options, rang, alarmed, words in (
-        ([-1] * 6, {"log_drift": 9.0}, {"drift": 1}, (), "no alarm, but drift since step 1"),
-        ([30, *[-1] * 5], {}, {}, ("s0",), "1 alarm by themselves"),
-    ):
-        _, history = begun().looked(sent(logs, step=1, **options), 1)
-        assert (history.rang, history.alarmed) == (rang, alarmed)
-        assert words in history.line
-
-
 @pytest.mark.parametrize(
     ("change", "words"),
     [

@@ -58,19 +58,19 @@ def test_the_page_shows_every_site_over_time_and_what_to_do() -> None:
 
 
 RANG = [
-    (0, 0.25, "No alarm in 4 looks", "Look at site-04 (silent since step 3), site-05 ("),
-    (1, 0.25, "No common alarm in 4 looks", "told from 1 liars"),
-    (0, 9.0, "Scores have drifted (step 1", "robfcp check"),
-    (3, 0.25, "Alarm: coverage has fallen below its floor (step 2", "Recalibrate now"),
+    (0, 0.25, "No alarm in 4 looks", "Look at site-04 (silent since step 3), site-05", "no alarm"),
+    (1, 0.25, "No common alarm in 4 looks", "told from 1 liars", "1 alarm by themselves"),
+    (0, 9.0, "Scores have drifted (step 1", "robfcp check", "no alarm, but drift since step 1"),
+    (3, 0.25, "Alarm: coverage has fallen below its floor (step 2", "Recalibrate now", "step 2"),
 ]
 
 
-@pytest.mark.parametrize(("rising", "drift", "claim", "todo"), RANG)
-def test_the_claim_says_what_rang_and_what_to_do(rising, drift, claim, todo) -> None:
+@pytest.mark.parametrize(("rising", "drift", "claim", "todo", "line"), RANG)
+def test_the_claim_says_what_rang_and_what_to_do(rising, drift, claim, todo, line) -> None:
     data = shown(History(looks(rising=rising, drift=drift)))
     assert data["alarm"] is (rising == 3)
     assert data["claim"].startswith(claim)
-    assert todo in data["todo"]
+    assert (todo in data["todo"], line in data["watch"]["line"]) == (True, True)
 
 
 def monitor(name: str, missed: float, own: bool = True) -> robfcp.Monitor:
