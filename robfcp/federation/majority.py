@@ -156,7 +156,8 @@ def common_strata(votes: Votes) -> tuple[By, Names] | None:
     """The grouping that most of the reports with any have, and its names; groups join theirs.
 
     Sites without one, small ones most of all, have no say, unless their reports hold noise: a few
-    do not make the others pay for the noise on every class.
+    do not make the others pay for the noise on every class. Where only a few reports have any and
+    these differ the round has none: liars could else outnumber them, and have them refused.
     """
     groupings = _tally(votes, lambda header: header.strata and header.strata[0])
     pooled = (n for one, n in votes.items() if one.strata is None and one.privacy is not None)
@@ -166,7 +167,8 @@ def common_strata(votes: Votes) -> tuple[By, Names] | None:
     by: By = max(groupings, key=lambda one: (groupings[one], one))
     own = {names: number for (one, names), number in kinds.items() if one == by}
     most = MAX_ROUND_CELLS // next(iter(votes)).grid.n_bins
-    if 2 * groupings.total() <= sum(votes.values()):  # a few with too many classes stop no round
+    few = 2 * groupings.total() <= sum(votes.values())
+    if few:  # a few with too many classes stop no round
         own = {names: number for names, number in own.items() if number_of(names) <= most}
         if not own:
             return None
@@ -181,7 +183,8 @@ def common_strata(votes: Votes) -> tuple[By, Names] | None:
             f"classes: {number} of them on this grid are too many for a round; use a grid of at "
             f"most {MAX_ROUND_CELLS // number} bins, or merge classes"
         )
-    return by, classes
+    differ = few and any(map(same_strata((by, classes)), votes))
+    return None if differ else (by, classes)
 
 
 def _common_classes(own: Mapping[Names, int]) -> Names:

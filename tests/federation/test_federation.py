@@ -282,3 +282,14 @@ def test_only_private_rows_are_projected():
     assert plain.projected() is plain is plain.rounded()
     errors = [np.abs(held.counts - 100 * shares).sum() for held in (shown, sent)]
     assert errors[0] < errors[1]  # noise moves the shares less after the projection
+
+
+def test_where_few_tell_classes_liars_who_outnumber_them_have_nobody_refused():
+    scores, labels = [0.1, 0.4, 0.6, 0.8], [0, 0, 1, 1]
+    large = [Report.from_scores(f"l{k}", scores, labels=labels, classes=2) for k in range(2)]
+    liars = [Report.from_scores(f"x{k}", scores, labels=labels, classes=3) for k in range(3)]
+    small = [Report.from_scores(f"s{k}", scores) for k in range(6)]
+    assert Federation.from_reports([*large, *small]).strata is not None
+    federation = Federation.from_reports([*large, *liars, *small])
+    assert federation.strata is None
+    assert federation.n_clients == 11
