@@ -54,7 +54,7 @@ def test_mnist_reads_idx_files_compressed_or_not_and_refuses_others(tmp_path, mo
     refuses("ROBFCP_DATA", "mnist", None)
     refuses("not a directory", "mnist", tmp_path / "nowhere")
     refuses("no such data set", "imagenet", tmp_path)
-    missing = {"mnist": "train-images-idx3-ubyte.gz", "sleep": "parquet", "stroke": "IST.csv"}
+    missing = {"mnist": "train-images-idx3-ubyte.gz", "sleep": "npz", "stroke": "IST.csv"}
     for name, file in {**missing, "tinyimagenet": "wnids.txt"}.items():
         refuses(f"{file}.*get it from http|{file}.*make one from http", name, Path(__file__).parent)
 
@@ -106,54 +106,42 @@ def test_tiny_imagenet_reads_the_official_tree(tmp_path):
     refuses(r"val_0\.JPEG is missing or broken", "tinyimagenet", tmp_path)
 
 
-@pytest.fixture
-def sleep(tmp_path):
-    (tmp_path / "sleep").mkdir()
-    rng = np.random.default_rng(0)
-    x, y = rng.normal(size=(60, 4)).astype(np.float16), rng.integers(0, 5, 60)
-    table = {"x": x, "y": y, "subject": np.repeat(np.arange(6), 10) + 10, "night": np.arange(60)}
-
-    def save(name="a", **changes):
-        stored = {key: value for key, value in {**table, **changes}.items() if value is not None}
-        np.savez(tmp_path / "sleep" / f"{name}.npz", **stored)
-        return table
-
-    return save
+RNG = np.random.default_rng(0)
+NIGHTS = {"x": RNG.normal(size=(60, 4)).astype(np.float16), "y": RNG.integers(0, 5, 60)}
+NIGHTS |= {"subject": np.repeat(np.arange(6), 10) + 10, "night": np.arange(60)}
 
 
-def test_sleep_splits_by_subject_scales_by_training_subjects_and_reads_parquet(tmp_path, sleep):
-    table = sleep(age=np.arange(60) + 20)
+def write_sleep(folder, name="a", **changes):
+    (folder / "sleep").mkdir(exist_ok=True)
+    stored = {key: value for key, value in (NIGHTS | changes).items() if value is not None}
+    np.savez(folder / "sleep" / f"{name}.npz", **stored)
+
+
+def test_sleep_splits_by_subject_scales_by_training_subjects(tmp_path):
+    write_sleep(tmp_path, age=np.arange(60) + 20)
     data = datasets.load("sleep", tmp_path)
     assert (set(data.train.groups), set(data.test.groups)) == ({0, 2, 4}, {1, 3, 5})
     assert np.allclose(np.median(data.train.x, axis=0), 0, atol=1e-3)
-    assert np.array_equal(data.test.y, table["y"][table["subject"] % 2 == 1])
+    assert np.array_equal(data.test.y, NIGHTS["y"][NIGHTS["subject"] % 2 == 1])
     sites = datasets.load_sites("sleep", tmp_path)
     assert list(dict.fromkeys(sites.sites)) == [f"subject {k:02d}" for k in range(1, 7)]
-    assert np.array_equal(sites.x, table["x"].astype(np.float32))
+    assert np.array_equal(sites.x, NIGHTS["x"].astype(np.float32))
     assert sites.columns["age"].tolist() == (np.arange(60) + 20).astype(str).tolist()
-    sleep("b")
+    write_sleep(tmp_path, "b")
     assert list(datasets.load_sites("sleep", tmp_path).columns) == ["site", "night"]
-    pyarrow, parquet = map(pytest.importorskip, ("pyarrow", "pyarrow.parquet"))
-    for name in "ab":
-        (tmp_path / "sleep" / f"{name}.npz").unlink()
-    columns = {f"f{k}": table["x"][:, k].astype(np.float32) for k in range(4)}
-    columns |= {"subject": table["subject"], "stage": table["y"], "night": np.arange(60)}
-    parquet.write_table(pyarrow.table(columns), tmp_path / "sleep" / "a.parquet")
-    second = datasets.load_sites("sleep", tmp_path)
-    assert np.allclose(sites.x, second.x)
-    assert np.array_equal(sites.y, second.y)
 
 
-def test_sleep_refuses_tables_it_cannot_use(tmp_path, sleep):
-    sleep("b", x=np.zeros((60, 2)))
+def test_sleep_refuses_tables_it_cannot_use(tmp_path):
+    write_sleep(tmp_path, "b", x=np.zeros((60, 2)))
     for changes, word in (
         ({}, "make them agree"),
         ({"name": "b", "y": np.full(60, 5)}, "do not fit 5 classes"),
         ({"name": "b", "x": np.full((60, 4), np.inf)}, "not finite"),
         ({"name": "b", "y": np.zeros(59, int)}, "120 samples but 119 labels"),
+        ({"name": "b", "night": np.arange(9)}, "69 values of night but 120 labels"),
         ({"subject": None}, "needs x, y and subject"),
     ):
-        sleep(**changes)
+        write_sleep(tmp_path, **changes)
         refuses(word, "sleep", tmp_path, verify=True)
 
 
@@ -219,24 +207,6 @@ def test_heart_reads_four_hospitals_with_missing_values(tmp_path):
         refuses(word, "heart", tmp_path)
 
 
-def test_wisdm_makes_windows_of_one_user_and_activity(tmp_path):
-    reading = "{},{},49105962326000,{},12.68,0.5;"
-    lines = [reading.format(33, "Jogging", k % 2) for k in range(450)]
-    lines += [reading.format(7, "Walking", 1.5)] * 200
-    lines[10] += lines[10].rstrip(";") + ",;"  # two readings on a line, as in the official file
-    lines[20] = "33,Jogging,49105962326000,0.1,;"
-    written(tmp_path / people.WISDM_FILE, *lines)
-    table = datasets.load_sites("wisdm", tmp_path)
-    assert table.sites.tolist() == ["user 33", "user 33", "user 07"]
-    assert [table.classes[k] for k in table.y] == ["Jogging", "Jogging", "Walking"]
-    walk = dict(zip(table.features, table.x[2].tolist(), strict=True))
-    assert [walk[f"{word} x"] for word in ("mean", "least", "most", "sd")] == [1.5, 1.5, 1.5, 0]
-    written(tmp_path / people.WISDM_FILE, "no readings")
-    refuses("no 200 readings", "wisdm", tmp_path)
-    with pytest.raises(RobfcpError, match="1 values of site but 2 labels"):
-        datasets.SiteTable("x", np.zeros((2, 1)), np.arange(2), ("a", "b"), {"site": np.array([1])})
-
-
 # Shipped outputs
 
 
@@ -259,10 +229,8 @@ def test_every_shipped_file_is_what_the_index_says(entry):
 
 def test_what_ships_is_small_complete_and_keeps_sleepers_apart():
     folder = files("robfcp.lab.outputs")
-    sizes = [len(folder.joinpath(entry["file"]).read_bytes()) for entry in outputs.entries()]
-    assert sum(sizes) < 8 * 2**20
-    names = ("mnist", "cifar10", "tinyimagenet", "pathmnist", "sleep")
-    assert outputs.names() == (*names, "stroke", "heart")
+    assert sum(len(folder.joinpath(e["file"]).read_bytes()) for e in outputs.entries()) < 8 * 2**20
+    assert " ".join(outputs.names()) == "mnist cifar10 tinyimagenet pathmnist sleep stroke heart"
     subjects = np.unique(outputs.load("sleep").groups)
     assert (len(subjects), set(subjects % 2)) == (39, {1})  # trained on the even ones
 

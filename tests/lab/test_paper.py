@@ -5,6 +5,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import product
 from math import log, sqrt
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,13 +14,12 @@ from scipy.stats import norm
 
 import robfcp
 from robfcp import LAC, Grid, RobfcpError
-from robfcp.defence import Consensus, RobFCP, RobFCPReleased, named_defence, threshold_of
+from robfcp.defence import Consensus, RobFCP, named_defence, threshold_of
 from robfcp.federation import Federation
 from robfcp.lab import outputs, paper, published
 from robfcp.lab.paper import cases, runs, tables
 from robfcp.lab.paper.cases import COMPARED, DETECTORS, EXPERIMENTS, Case
 from robfcp.lab.paper.runs import FCP, LEVEL, OURS, TEXT, PaperWorld, Run, make_trial, run_cases
-from robfcp.lab.paper.tables import AHEAD
 from robfcp.lab.published import PublishedSetting, full_rank, table_edge, theorem_1, theorem_2
 
 SMALL = PaperWorld("mnist", "beta0.5", "early", 0.5)
@@ -56,15 +56,6 @@ def test_coverage_and_size_are_those_of_the_prediction_sets():
         expected = hit.mean(), sets.sum(1).mean()
         assert trial.measure(edge, trial.benign(30)) == pytest.approx(expected, abs=1e-12)
     assert trial.measure(None, trial.benign(30)) == (1.0, 10.0)
-
-
-@pytest.mark.parametrize("attack", ["coverage", "gaussian", "mimic"])
-def test_thresholds_are_those_of_calibrate(attack):
-    federation = make_trial(SMALL, 1).attacked(attack, 30, 0)
-    for rule in (None, RobFCP(30), RobFCPReleased(30)):
-        edge = table_edge(federation, LEVEL, None if rule is None else rule(federation).trusted)
-        kept = robfcp.calibrate(federation, defence=rule or "none").trusted_mask
-        assert threshold_of(rule, federation, kept, full_rank).index(LEVEL) == edge is not None
 
 
 def test_our_defence_is_run_as_calibrate_runs_it_and_by_class_on_reports_that_add_up():
@@ -146,7 +137,8 @@ def test_the_command_writes_tables_figures_and_the_page(tmp_path, monkeypatch):
     monkeypatch.setattr(tables, "BOUND_WORLDS", (("pathmnist", "coverage"),))
     monkeypatch.setattr(tables, "BOUND_RATIOS", (0.0, 0.1))
     target, page = tmp_path / "out", tmp_path / "docs" / "results.md"
-    words = ("lab", "reproduce", "misstated", "bounds", "-o", target, "--seeds", 2, "--page", page)
+    where = ("--seeds", 2, "-o", target, "--page", page)
+    words = ("lab", "reproduce", "misstated", "bounds", "runtime", *where)
     found = json.loads(said(*words, "--workers", 2, "--json"))
     assert [row["method"] for row in found["misstated"]] == [*COMPARED] * 9
     for row in found["bounds"]:
@@ -154,14 +146,11 @@ def test_the_command_writes_tables_figures_and_the_page(tmp_path, monkeypatch):
         assert row["theorem_1_upper"] > 1
         assert row["certificate_lower"] <= row["ours_coverage"] <= row["certificate_upper"]
     page.write_text(page.read_text() + paper.pages.HAND + "by hand\n")
-    for name in ("rivals.csv", "misstated.csv", "misstated.png", "bounds.png"):
-        assert f"results/{name}" in page.read_text()
+    assert {path.suffix for path in page.with_suffix("").iterdir()} == {".csv", ".png"}
     before = (page.parent / "results" / "misstated.csv").read_bytes()
     said(*words, "--no-resume", "--workers", 1)  # what one process finds, two find
     assert (page.parent / "results" / "misstated.csv").read_bytes() == before
     assert page.read_text().endswith("by hand\n")
-    assert set(json.loads(said("lab", "reproduce", "--json"))["experiments"]) == set(paper.titles())
-    assert all(row[OURS] < row["published"] * 10 for row in tables.runtime(2))
 
 
 def test_wrong_requests_are_refused(tmp_path):
@@ -178,28 +167,14 @@ def test_wrong_requests_are_refused(tmp_path):
             call(*given)
 
 
-def a_row(method, coverage, **more):
-    base = {"dataset": "mnist", "model": "final", "split": "iid", "ratio": 0.4, "told": 0.4}
-    base |= {"attack": "coverage", "number": "known", "honest_coverage": 0.9, "set_size": 1.0}
-    return {**base, "variant": "", "method": method, "coverage": coverage, **more}
-
-
-def test_cells_in_which_a_rival_is_ahead_are_listed_by_their_lead():
-    contents = {
-        "main": [a_row(FCP, 0.8), a_row(runs.RELEASED, 0.9), a_row(OURS, 0.89)],
-        "known": [a_row(FCP, 0.8), a_row(OURS, 0.5)],  # the same setting, counted once
-        "mimic": [a_row(TEXT, 0.9, ratio=0.1), a_row(OURS, 0.9 - AHEAD / 2, ratio=0.1)],
-        "scores": [a_row(TEXT, 0.9, variant="aps"), a_row(OURS, 0.95, variant="aps")],
-    }
-    found = tables.cells(contents)
-    assert [name for name, _ in found] == ["main", "mimic", "scores"]
-    leads = [(round(r["by"], 3), r["ahead"], r["setting"]) for r in tables.beaten(found)]
-    assert leads == [
-        (0.05, TEXT, "mnist iid coverage 40% aps"),
-        (0.01, runs.RELEASED, "mnist iid coverage 40%"),
-    ]
-    own = next(line for line in tables.standings(found) if line[0] == cases.LABELS[OURS])
-    assert own[2:] == ("+0.050", leads[0][2], "1 of 3")
+def test_the_page_in_the_docs_is_what_its_tables_give(tmp_path):
+    docs, page = Path(__file__).parents[2] / "docs", tmp_path / "results.md"
+    page.write_bytes((docs / "results.md").read_bytes())
+    paper.write_page(docs / "results", page)
+    for name in ("results.md", "results/rivals.csv"):
+        texts = ((folder / name).read_text() for folder in (tmp_path, docs))
+        found, shown = (text.split("\n## Over all cells\n")[-1] for text in texts)
+        assert found == shown  # above may stand a note by hand
 
 
 def test_published_rob_fcp_fails_on_a_good_model_where_ours_does_not():
@@ -258,27 +233,21 @@ def test_theorem_1_is_false_when_attackers_expel_a_benign_minority():
 
     trusted = RobFCP(40, bins=bins)(federation).trusted
     index = table_edge(federation, LEVEL, trusted)
-    assert index is not None
     coverage = (40 * low[: index + 1].sum() + 20 * high[: index + 1].sum()) / 60
     assert not trusted[40:60].any()
-    assert coverage < promised.lower - 0.2
     assert coverage == pytest.approx(0.6, abs=0.001)
 
 
 def test_theorem_2_is_false_under_a_decoy():
     """One far client: the estimator, given even the true covariance, sees only that one."""
-    n_clients, liars, bins, spread = 20, 5, 10, 0.001
-    rng = np.random.default_rng(1)
-    mean = np.full(bins, 1 / bins)
-    vectors = mean + spread * rng.standard_normal((n_clients, bins))
-    decoy, near = np.eye(bins)[0], mean + 0.2 * (np.eye(bins)[1] - mean)
-    vectors[-1] = decoy
-    vectors[-liars:-1] = near + spread * rng.standard_normal((liars - 1, bins))
+    n_clients, liars, bins, spread, guess = 20, 5, 10, 0.001, 10
+    mean, far = np.full(bins, 1 / bins), np.eye(bins)
+    centres = np.tile(mean, (n_clients, 1))
+    centres[-liars:] += 0.2 * (far[1] - mean)
+    vectors = np.random.default_rng(1).normal(centres, spread)
+    vectors[-1] = far[0]
     distance = float(np.linalg.norm(vectors[-liars:] - mean, axis=1).min())
-    promise = theorem_2(n_clients, liars, 10, trace=bins * spread**2, distance=distance)
-    assert promise > 0.95
-
-    guess = n_clients // 2
+    assert theorem_2(n_clients, liars, guess, bins * spread**2, distance) > 0.95
     distances = np.linalg.norm(vectors[:, None] - vectors[None], axis=2)
     order = np.argsort(np.sort(distances, axis=1)[:, 1:guess].mean(axis=1), kind="stable")
 
@@ -287,6 +256,5 @@ def test_theorem_2_is_false_under_a_decoy():
         log_density = -((vectors[order] - centre) ** 2).sum(axis=1) / (2 * spread**2)
         return log_density[:z].mean() - log_density[z:].mean()
 
-    chosen = max(range(guess, n_clients), key=criterion)
     assert set(order[-liars:]) == set(range(n_clients - liars, n_clients))
-    assert n_clients - chosen == 1
+    assert max(range(guess, n_clients), key=criterion) == n_clients - 1  # all but the decoy

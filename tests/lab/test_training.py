@@ -16,7 +16,7 @@ from robfcp.errors import RobfcpError  # noqa: E402
 from robfcp.lab import outputs  # noqa: E402
 from robfcp.lab.datasets import Dataset, Split  # noqa: E402
 from robfcp.lab.training import TrainingSettings, federated, train  # noqa: E402
-from robfcp.lab.training.local import Pool, build, draw_batches, flatten, train_client  # noqa: E402
+from robfcp.lab.training.local import Pool, build, draw_batches, flatten  # noqa: E402
 
 CPU = torch.device("cpu")
 torch.set_num_threads(1)
@@ -50,34 +50,14 @@ def test_networks_take_pictures(model: str, epochs: int, least: float) -> None:
     assert np.isfinite(trained.logits).all()
 
 
-def test_local_training_is_plain_sgd() -> None:
-    pool = Pool(blobs().train, CPU, augment=False)
-    model, settings = build("mlp", (6,), 4, seed=3), TrainingSettings("mlp", 1)
-    batches = draw_batches(np.arange(40), 2, 16, False, np.random.default_rng(0))
-    state = flatten(model)
-    velocity = torch.zeros_like(state)
-    expected = state
-    for step in batches:
-        federated.unflatten(model, expected)
-        index = torch.as_tensor(step[:, 0]).long()
-        model.zero_grad()
-        torch.nn.functional.cross_entropy(model(pool.x[index]), pool.y[index]).backward()
-        gradient = torch.cat([value.grad.reshape(-1) for value in model.parameters()])
-        velocity = 0.9 * velocity + gradient + settings.weight_decay * expected
-        expected = expected - 0.05 * velocity
-    result = train_client(model, pool, state, batches, 0.05, settings)
-    assert torch.allclose(result, expected, atol=1e-5)
-
-
 def test_epochs_visit_every_sample_and_shifts_and_mirrors_move_pixels_only() -> None:
     draws = draw_batches(np.arange(100, 137), 3, 10, True, np.random.default_rng(0))
     for epoch in draws.reshape(3, 40, 4):
         assert sorted(epoch[:37, 0]) == list(range(100, 137))
-    data = pictures(3, 8)
-    pool = Pool(data.train, CPU, augment=True)
-    plain = torch.tensor([[0, 4, 4, 0], [1, 4, 4, 1], [2, 5, 3, 0]], dtype=torch.int32)
-    x, y = pool.batch(plain)
-    raw = pool.scaled(torch.as_tensor(np.asarray(data.train.x)))
+    samples = pictures(3, 8).train
+    pool = Pool(samples, CPU, augment=True)
+    x, y = pool.batch(torch.tensor([[0, 4, 4, 0], [1, 4, 4, 1], [2, 5, 3, 0]], dtype=torch.int32))
+    raw = pool.scaled(torch.as_tensor(samples.x))
     assert torch.equal(x[0], raw[0])
     assert torch.equal(x[1], raw[1].flip(-1))
     assert torch.equal(x[2][:, :-1, 1:], raw[2][:, 1:, :-1])
@@ -102,19 +82,25 @@ def test_a_run_resumed_from_its_checkpoint_ends_where_an_unbroken_one_does(tmp_p
             train(blobs(), other, **told)
 
 
-def test_a_round_averages_the_states_by_the_clients_sizes() -> None:
-    data = blobs()
-    pool = Pool(data.train, CPU, augment=False)
-    settings = TrainingSettings("mlp", 3, clients=2, fraction=1.0, local_epochs=1)
+def test_a_round_is_plain_sgd_at_each_client_averaged_by_size() -> None:
+    pool = Pool(blobs().train, CPU, augment=False)
+    settings = TrainingSettings("mlp", 3, clients=2, fraction=1.0, local_epochs=2)
     model, shares = build("mlp", (6,), 4, seed=0), [np.arange(40), np.arange(40, 160)]
-    start = flatten(model)
+    start, rng = flatten(model), np.random.default_rng([0, 1, 0])
     joined = federated.run_round(model, pool, start, shares, settings, 0)
-    rng = np.random.default_rng([0, 1, 0])
-    order = rng.choice(2, 2, replace=False)
-    batches = [draw_batches(shares[k], 1, 64, False, rng) for k in order]
-    parts = [train_client(model, pool, start, own, 0.05, settings) for own in batches]
-    weights = [len(shares[k]) / 160 for k in order]
-    assert torch.allclose(joined, weights[0] * parts[0] + weights[1] * parts[1], atol=1e-6)
+    order, expected = rng.choice(2, 2, replace=False), torch.zeros_like(start)
+    for batches, k in [(draw_batches(shares[k], 2, 64, False, rng), k) for k in order]:
+        state, velocity = start, torch.zeros_like(start)
+        for step in batches:
+            federated.unflatten(model, state)
+            index = torch.as_tensor(step[:, 0]).long()
+            model.zero_grad()
+            torch.nn.functional.cross_entropy(model(pool.x[index]), pool.y[index]).backward()
+            gradient = torch.cat([value.grad.reshape(-1) for value in model.parameters()])
+            velocity = 0.9 * velocity + gradient + settings.weight_decay * state
+            state = state - 0.05 * velocity
+        expected += len(shares[k]) / 160 * state
+    assert torch.allclose(joined, expected, atol=1e-5)
 
 
 def test_wrong_settings_are_refused_with_the_remedy() -> None:

@@ -1,17 +1,14 @@
-"""People at their own sites: patients, sleepers and phone owners, from the official tables.
+"""People at their own sites: patients and sleepers, from the official tables.
 
 - stroke: Sandercock, Niewada, Czlonkowska and the International Stroke Trial Collaborative Group
   (2011), "The International Stroke Trial database", Trials 12:101. Open Data Commons Attribution.
 - heart: Janosi, Steinbrunn, Pfisterer and Detrano (1989), "Heart Disease", UCI Machine Learning
   Repository. CC BY 4.0.
-- wisdm: Kwapisz, Weiss and Moore (2010), "Activity recognition using cell phone accelerometers",
-  SensorKDD.
 - sleep: tables of thirty-second epochs made from Sleep-EDF Expanded or SHHS.
 """
 
 from __future__ import annotations
 
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +20,6 @@ from robfcp.lab.datasets.files import Dataset, SiteTable, Source, Split
 
 STROKE = Source("stroke", "https://doi.org/10.7488/ds/104", "ist")
 HEART = Source("heart", "https://doi.org/10.24432/C52P4X", "heart_disease")
-WISDM = Source("wisdm", "https://www.cis.fordham.edu/wisdm/dataset.php", "wisdm")
 SLEEP = Source(
     "sleep",
     "https://physionet.org/content/sleep-edfx/ (or https://sleepdata.org/datasets/shhs)",
@@ -130,56 +126,6 @@ def _heart_site(directory: Path, site: str, verify: bool) -> NDArray[np.float32]
     return table
 
 
-WISDM_FILE = "WISDM_ar_v1.1_raw.txt"
-ACTIVITIES = ("Walking", "Jogging", "Upstairs", "Downstairs", "Sitting", "Standing")
-WINDOW = 200  # readings: ten seconds at 20 Hz
-WISDM_FEATURES = tuple(
-    f"{word} {axis}" for word in ("mean", "sd", "least", "most", "step") for axis in "xyz"
-)
-
-
-def load_wisdm(directory: Path, verify: bool) -> SiteTable:
-    """Windows of 200 readings of one user and activity in a row; site: the user.
-
-    Features are mean, standard deviation, least, most and mean absolute step of each axis. The
-    official file has broken readings; they are left out, as are windows cut short.
-    """
-    path = WISDM.locate(directory, f"WISDM_ar_v1.1/{WISDM_FILE}", WISDM_FILE)
-    readings = []
-    for text in path.read_text(encoding="latin-1").replace("\n", ";").split(";"):
-        parts = [part.strip() for part in text.strip().rstrip(",").split(",")]
-        if len(parts) == 6 and parts[0].isdigit() and parts[1] in ACTIVITIES:
-            try:
-                values = [float(part) for part in parts[3:]]
-            except ValueError:
-                continue
-            if np.isfinite(values).all():
-                readings.append((int(parts[0]), parts[1], values))
-    rows, y, users = [], [], []
-    for (user, activity), run in groupby(readings, lambda reading: reading[:2]):
-        track = np.array([values for *_, values in run])
-        for start in range(0, len(track) - WINDOW + 1, WINDOW):
-            part = track[start : start + WINDOW]
-            steps = np.abs(np.diff(part, axis=0)).mean(axis=0)
-            rows.append(
-                np.concatenate([part.mean(0), part.std(0), part.min(0), part.max(0), steps])
-            )
-            y.append(ACTIVITIES.index(activity))
-            users.append(f"user {user:02d}")
-    if not rows:
-        raise WISDM.wrong(
-            f"{path} holds no {WINDOW} readings user,activity,time,x,y,z; of one activity in a row"
-        )
-    return SiteTable(
-        name="wisdm",
-        x=np.stack(rows).astype(np.float32),
-        y=np.array(y),
-        classes=ACTIVITIES,
-        columns={"site": np.array(users)},
-        features=WISDM_FEATURES,
-    )
-
-
 SLEEP_STAGES = ("W", "N1", "N2", "N3", "REM")
 _KEPT = ("night", "age")  # columns of sites, where all tables have them
 Epochs = dict[str, NDArray[Any]]  # x, y, subject and what is kept
@@ -188,9 +134,9 @@ Epochs = dict[str, NDArray[Any]]  # x, y, subject and what is kept
 def load_sleep(directory: Path, verify: bool) -> Dataset:
     """Half of the subjects (every second, by number) to train on, the others to calibrate and test.
 
-    Every table in `sleep/` is read and joined: an npz with x (n, d), y in 0..4 and subject, or a
-    parquet table with the columns subject, stage (or y) and one column per feature. Features are
-    standardised by the training subjects' median and interquartile range and clipped to +-8.
+    Every table in `sleep/` is read and joined: an npz with x (n, d), y in 0..4 and subject.
+    Features are standardised by the training subjects' median and interquartile range and clipped
+    to +-8.
     """
     found = _epochs(directory, verify)
     number = np.unique(found["subject"], return_inverse=True)[1]
@@ -216,11 +162,11 @@ def load_sleepers(directory: Path, verify: bool) -> SiteTable:
 def _epochs(directory: Path, verify: bool) -> Epochs:
     """Features, stages, subjects and other columns of every table in the folder."""
     folder = directory / SLEEP.folder
-    paths = sorted([*folder.glob("*.npz"), *folder.glob("*.parquet")])
+    paths = sorted(folder.glob("*.npz"))
     if not paths:
         raise RobfcpError(
-            f"sleep: no table of epochs (*.npz or *.parquet) in {folder}; make one from "
-            f"{SLEEP.home}: x or feature columns, y or stage in 0..4, subject"
+            f"sleep: no table of epochs (*.npz) in {folder}; make one from {SLEEP.home}: x, y in "
+            "0..4, subject"
         )
     tables = [_epochs_of(path) for path in paths]
     widths = {table["x"].shape[1] for table in tables}
@@ -238,21 +184,12 @@ def _epochs(directory: Path, verify: bool) -> Epochs:
 
 def _epochs_of(path: Path) -> Epochs:
     """One table's x, y, subject and what is kept."""
-    if path.suffix == ".npz":
-        with np.load(path, allow_pickle=False) as content:
-            column = {key: content[key] for key in content.files}
-    else:
-        from pyarrow import parquet
-
-        table = parquet.read_table(path)
-        column = {name: table[name].to_numpy() for name in table.column_names}
-        column["y"] = column.pop("stage", column.get("y"))
-        known = {*_KEPT, "y", "subject", "epoch", "sex"}
-        column["x"] = np.column_stack([column[name] for name in column if name not in known])
-    missing = [name for name in ("x", "y", "subject") if column.get(name) is None]
+    with np.load(path, allow_pickle=False) as content:
+        column = {key: content[key] for key in ("x", "y", "subject", *_KEPT) if key in content}
+    missing = [name for name in ("x", "y", "subject") if name not in column]
     if missing:
         raise RobfcpError(f"sleep: {path} needs x, y and subject (no {missing[0]}); rebuild it")
-    return {key: column[key] for key in ("x", "y", "subject", *_KEPT) if key in column}
+    return column
 
 
 LOADERS = {"sleep": (SLEEP, load_sleep)}
@@ -260,5 +197,4 @@ SITE_LOADERS = {
     "stroke": (STROKE, load_stroke),
     "heart": (HEART, load_heart),
     "sleep": (SLEEP, load_sleepers),
-    "wisdm": (WISDM, load_wisdm),
 }
