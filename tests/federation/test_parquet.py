@@ -19,9 +19,9 @@ pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
 SETTINGS = "parquet.HELD_VALUES", "parquet.ROWS", "counts.DENSE_BYTES", "federation.BLOCK_ENTRIES"
 HOMES = {
-    "memory": (2**28, 2**15, 2**26, 2**22),
-    "sparse": (2**28, 2**15, 0, 50),
-    "one block": (0, 2**15, 2**26, 2**22),
+    "memory": (2**28, 2**13, 2**26, 2**22),
+    "sparse": (2**28, 2**13, 0, 50),
+    "one block": (0, 2**13, 2**26, 2**22),
     "100 blocks": (0, 3, 2**26, 2**22),
 }
 KINDS = ["plain", "class", "groups", "mixed", "private", "loss"]
