@@ -382,6 +382,7 @@ class File(Shard):
         """The rows, checked."""
         self.shared = Shared.read(self._known[3], self.name, grid)
         yield from map(self.shared.piece, self._batches())
+        arrow().default_memory_pool().release_unused()  # what the rest of a round needs
 
     def joined_names(self, parts: list[Any]) -> tuple[Clients, Indices]:
         """All names, and which of them come more than once."""
