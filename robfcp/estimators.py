@@ -145,7 +145,8 @@ class _FederatedConformal:
         self
             With `estimator_`. An earlier calibration is forgotten.
         """
-        self.estimator_ = clone(self.estimator).fit(X, y, **fit_params)
+        fitted = [clone(one).fit(X, y, **fit_params) for one in self._estimators]
+        self.estimator_ = fitted if len(fitted) > 1 else fitted[0]
         self.__dict__.pop("calibration_", None)
         return self
 
@@ -191,8 +192,8 @@ class _FederatedConformal:
         """
         self._check_fitted()
         named = _sites(X, y, groups)
-        pair = isinstance(self.estimator, (tuple, list))
-        score = vars(self)["score"] or ("cqr" if pair else self._default_score)
+        usual = "cqr" if len(self._estimators) > 1 else self._default_score
+        score = vars(self)["score"] or usual
         score = base.named_score(score) if isinstance(score, str) else score
         streams = self._generator(0).spawn(len(named))
         reports: list[Report] = []
@@ -260,9 +261,8 @@ class _FederatedConformal:
     def __sklearn_is_fitted__(self) -> bool:
         if hasattr(self, "estimator_"):
             return True
-        pair = isinstance(self.estimator, (tuple, list))
         try:
-            for one in self.estimator if pair else [self.estimator]:
+            for one in self._estimators:
                 check_is_fitted(one)
         except (NotFittedError, TypeError):
             return False
@@ -284,6 +284,11 @@ class _FederatedConformal:
     def feature_names_in_(self) -> NDArray[Any]:
         """The names of the features, where the estimator was fitted on a frame."""
         return np.asarray(self._model.feature_names_in_)
+
+    @property
+    def _estimators(self) -> Sequence[Any]:
+        """The estimator given, or the two of a pair."""
+        return self.estimator if isinstance(self.estimator, (tuple, list)) else [self.estimator]
 
     @property
     def _model(self) -> Any:
@@ -514,12 +519,7 @@ class FederatedConformalRegressor(_FederatedConformal, RegressorMixin, BaseEstim
         return _Quantiles(*found) if isinstance(found, (tuple, list)) else found
 
     def fit(self, X: ArrayLike, y: ArrayLike, **fit_params: Any) -> Self:
-        y = y if y is None else column_or_1d(y, warn=True)
-        if not isinstance(self.estimator, (tuple, list)):
-            return super().fit(X, y, **fit_params)
-        self.estimator_ = [clone(one).fit(X, y, **fit_params) for one in self.estimator]
-        self.__dict__.pop("calibration_", None)
-        return self
+        return super().fit(X, y if y is None else column_or_1d(y, warn=True), **fit_params)
 
     def predict_interval(self, X: ArrayLike) -> NDArray[np.float64]:
         """(n, 2) lower and upper ends; (n, 2, L) for several levels.

@@ -191,6 +191,3 @@ def test_regressor_intervals_cover_as_asked(model, score):
     assert 0.82 <= metrics.interval_coverage(ends[:, :, 1], y[300:]) <= 0.99
     frame = conformal.set_output(transform="pandas").predict_interval(X[300:])
     assert list(frame.columns)[:2] == ["low at 0.8", "low at 0.9"]
-    y[155] = np.nan
-    with pytest.warns(UserWarning, match="left out: 2: targets: row 1 is NaN or infinite"):
-        conformal.conformalize(X[150:300], y[150:300], groups=np.arange(150) % 3)

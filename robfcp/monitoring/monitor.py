@@ -289,6 +289,10 @@ class MonitorState(SealedFile, frozen=True):
         table = np.column_stack([n, coverage, change] + ([] if drift is None else [drift]))
         places = np.unique([*shown, *rung]).astype(np.intp)
         points = [Point(int(step), *logs) for step, *logs in table[places].tolist()]
+        curve, kept = [*self.curve, *points], set(alarms.values())
+        while len(curve) > MAX_POINTS + len(kept):  # every second goes, never the last nor the kept
+            odd = len(curve) % 2 ^ 1
+            curve = [p for k, p in enumerate(curve) if k % 2 == odd or p.n in kept]
         return msgspec.structs.replace(
             self,
             n=int(n[-1]),
@@ -296,7 +300,7 @@ class MonitorState(SealedFile, frozen=True):
             started=tuple(started[-1].tolist()),
             changes=tuple(changes[-1].tolist()),
             alarms=alarms,
-            curve=_thinned([*self.curve, *points], set(alarms.values())),
+            curve=tuple(curve),
             bag=bag,
             short_since=self.short_since or since,
         )
@@ -305,15 +309,6 @@ class MonitorState(SealedFile, frozen=True):
 def _logs(values: Sequence[float], n_bets: int) -> Vector:
     """(J,) stored logarithms; before the first sample all are those of 0, minus infinity."""
     return np.array(values or [-np.inf] * n_bets, dtype=np.float64)
-
-
-def _thinned(curve: list[Point], kept: set[int]) -> tuple[Point, ...]:
-    """About MAX_POINTS points at most: every second is dropped, never the last nor the samples
-    kept, at which an alarm rang."""
-    while len(curve) > MAX_POINTS + len(kept):
-        odd = len(curve) % 2 ^ 1
-        curve = [p for k, p in enumerate(curve) if k % 2 == odd or p.n in kept]
-    return tuple(curve)
 
 
 class Monitor:

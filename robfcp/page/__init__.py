@@ -15,14 +15,7 @@ from robfcp.files import write_atomically
 from robfcp.page.data import About, page_data
 from robfcp.page.history import History, history_data
 
-__all__ = [
-    "About",
-    "History",
-    "page_data",
-    "render",
-    "safe_json",
-    "write_page",
-]
+__all__ = ["About", "History", "page_data", "render", "safe_json", "write_page"]
 
 MAX_CLIENTS = 20_000
 _SHARED = ("uplot/uPlot.iife.min", "embedded", "format", "charts", "history")

@@ -132,18 +132,13 @@ def _worst(sites: Sequence[Diagnosis]) -> str:
     """Up to four by name with their cause; of more what was found how often, and the worst."""
     if len(sites) <= NAMED:
         return _listed([f"{one.client} ({one.short})" for one in sites])
-    causes = Counter(map(_cause, sites)).most_common()
-    kinds = _listed([f"{cause} at {number}" for cause, number in causes])
-    if len(causes) == 1:
-        kinds = f"{_cause(sites[0])} at each of them"
+    told = [one.cause.replace("not told", "cause unclear") for one in sites]
+    kinds = _listed([f"{cause} at {number}" for cause, number in Counter(told).most_common()])
+    kinds = f"{told[0]} at each of them" if len(set(told)) == 1 else kinds
     low = min(sites, key=lambda one: math.inf if math.isnan(one.covered) else one.covered)
     if not low.fact or low.covered >= low.wanted:
         return kinds
     return f"{kinds}. The worst is {low.client}: {low.fact}"
-
-
-def _cause(one: Diagnosis) -> str:
-    return "cause unclear" if one.cause == "not told" else one.cause
 
 
 def _listed(parts: Sequence[str]) -> str:

@@ -14,10 +14,8 @@ NOTHING = np.full(betting.N_BETS, -np.inf)
 
 
 def bets(floor):
-    """The lambdas behind the mixture."""
-    a = 1 - floor
-    q = a + floor * betting.SPREAD
-    return (q - a) / (a * (1 - a))
+    """The lambdas behind the mixture, (q - a) / (a (1 - a))."""
+    return betting.SPREAD / (1 - floor)
 
 
 def wealth(floor, missed):

@@ -238,13 +238,6 @@ def test_the_command_counts_batches_once_draws_and_reports(tmp_path, monkeypatch
     assert (told["floor"], told["wanted"]) == (floor, 0.9)  # the site's own, not the pool's
 
 
-@pytest.fixture(scope="module")
-def world():
-    own = {f"site-{k:02d}": outputs(k, 120, 2, 0.3) for k in range(6)}
-    reports = by_class(own.values(), ("flu", "cold"))
-    return robfcp.calibrate(reports, defence="none", promise=robfcp.Marginal(1)), own
-
-
 @pytest.mark.effort
 def test_the_floors_of_own_thresholds_of_20_sites_fail_together_as_rarely_as_stated():
     """Sites of 80 uniform scores: X_(a) covers less than the floor at one of 20 in 5% of rounds."""
@@ -260,9 +253,11 @@ def test_the_floors_of_own_thresholds_of_20_sites_fail_together_as_rarely_as_sta
     assert below >= usual - 4 * np.sqrt(usual)  # and not because it promises nothing
 
 
-def test_a_sites_own_threshold_is_checked_and_watched(world, tmp_path, monkeypatch):
+def test_a_sites_own_threshold_is_checked_and_watched(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    found, own = world
+    own = {f"site-{k:02d}": outputs(k, 120, 2, 0.3) for k in range(6)}
+    reports = by_class(own.values(), ("flu", "cold"))
+    found = robfcp.calibrate(reports, defence="none", promise=robfcp.Marginal(1))
     p, y = outputs(11, 600, 2, 0.3)
     local, other = (found.letter(name).at_site(*own[name]) for name in ("site-02", "site-03"))
     missed, checked = (LAC(p, y) > local.threshold).sum(), local.check(p, y)
