@@ -87,9 +87,9 @@ class Certificate(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
     Examples
     --------
     >>> import robfcp
-    >>> federation = robfcp.Federation.from_counts([[90, 10]] * 20)
+    >>> federation = robfcp.Federation.from_counts([[91, 9]] * 20)
     >>> print(robfcp.guarantees.certify(federation, index=0, m=1).statement)
-    with 95% confidence, either more than 1 of the 20 sites lie or coverage is ... 91.92%
+    with 95% confidence, either more than 1 of the 20 sites lie or coverage is ... 92.82%
     """
 
     kind: Kind

@@ -405,8 +405,8 @@ def spans(table: Counts, n_bins: int, unit: int) -> tuple[Spans, Mask]:
     return Spans(*(one[found.values != 0] for one in found)), known
 
 
-def perhaps_in_fives(table: Counts, n_strata: int, unit: int) -> Indices:
-    """The rows of which some cells do not tell that they are not in fives."""
+def in_fives(table: Counts, n_strata: int, n_bins: int, unit: int) -> Mask:
+    """(K,) which rows are in fives; a few cells tell of most that they are not."""
     least, width = unit * Strata.FEW, 1 + 2 * n_strata
     if isinstance(table, DenseCounts):
         some = table.array[:, :: max(1, table.array.shape[1] // (32 * width))]
@@ -416,7 +416,10 @@ def perhaps_in_fives(table: Counts, n_strata: int, unit: int) -> Indices:
         some = (
             np.where(at < starts[1:, None], values.take(at, mode="clip"), 0) if len(values) else at
         )
-    return np.flatnonzero(np.count_nonzero(some % least, axis=1) <= n_strata)
+    found = np.count_nonzero(some % least, axis=1) <= n_strata
+    if found.any():
+        found[found] = spans(table.rows(np.flatnonzero(found)), n_bins, unit)[1]
+    return found
 
 
 def summed(rows: Indices, cells: Whole, values: Whole, n_rows: int, n_bins: int) -> Counts:

@@ -26,9 +26,9 @@ from robfcp.federation.counts import (
     SparseCounts,
     StoredCounts,
     Stratified,
+    in_fives,
     numbered,
     onto_simplex,
-    perhaps_in_fives,
     placed,
     spans,
     summed,
@@ -237,11 +237,6 @@ class Federation:
         index
             A bin's number from 0.
 
-        Returns
-        -------
-        (K,) array of int
-            One number a client.
-
         Examples
         --------
         >>> import robfcp
@@ -282,11 +277,6 @@ class Federation:
         ----------
         mask
             (K,) who counts; everybody if None.
-
-        Returns
-        -------
-        (H,) array of int
-            One number a bin.
 
         Examples
         --------
@@ -420,10 +410,7 @@ class Federation:
         def known(block: Federation) -> NDArray[np.bool_]:
             found = np.zeros(block.n_clients, dtype=bool)
             for rows, counts, _, n_strata in block._tables():
-                perhaps = perhaps_in_fives(counts, n_strata, self.unit)
-                if len(perhaps):
-                    chosen = counts.rows(perhaps)
-                    found[rows[perhaps]] = spans(chosen, self.grid.n_bins, self.unit)[1]
+                found[rows] = in_fives(counts, n_strata, self.grid.n_bins, self.unit)
             return found
 
         return self.map(known)

@@ -129,10 +129,10 @@ def certify(
     Examples
     --------
     >>> import robfcp
-    >>> federation = robfcp.Federation.from_counts([[90, 10]] * 20)
+    >>> federation = robfcp.Federation.from_counts([[91, 9]] * 20)
     >>> certificate = robfcp.guarantees.certify(federation, index=0, m=1)
     >>> round(certificate.lower, 3), round(certificate.upper, 3)
-    (0.878, 0.919)
+    (0.889, 0.928)
     """
     m = engine.check_budget(m, federation.n_clients)
     (point,) = coverage_curve(federation, index, [m], confidence)
