@@ -118,8 +118,7 @@ def test_clients_differ_in_their_share_of_a_stage_or_are_filled_from_the_largest
 
 
 def test_a_stopped_call_goes_on_where_it_was(tmp_path):
-    cases = [(case.world, case.run) for case in EXPERIMENTS["misstated"][1]()]
-    totals = []
+    totals, cases = [], [(case.world, case.run) for case in EXPERIMENTS["misstated"][1]()]
     done = [
         run_cases(cases[:n], seeds=seeds, store=tmp_path, workers=1, start=totals.append)
         for n, seeds in ((4, 2), (4, 2), (6, 2), (4, 3))
