@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from robfcp.arguments import share
 from robfcp.errors import RobfcpError
-from robfcp.federation import parquet, spark
+from robfcp.federation import intake, parquet, spark
 from robfcp.federation.counts import (
     Counts,
     DenseCounts,
@@ -34,7 +34,7 @@ from robfcp.federation.counts import (
     summed,
     table,
 )
-from robfcp.federation.intake import Fault, FilePath, Untrusted, take_in, verified
+from robfcp.federation.intake import Fault, FilePath, Untrusted
 from robfcp.grid import Grid
 from robfcp.privacy import Noise, Privacy
 from robfcp.report import Report, Strata, agreement, wire
@@ -296,11 +296,6 @@ class Federation:
         kind
             Whole numbers that hold them.
 
-        Returns
-        -------
-        (K, B) array of int
-            One row a client.
-
         Examples
         --------
         >>> import robfcp
@@ -482,10 +477,12 @@ class Federation:
         by, everybody = self.strata, np.arange(self.n_clients)
         names = msgspec.Raw(msgspec.json.encode(by and by.names))
         cells, labels = (
-            repeat(UNSET) if one is None else _listed(one.table, one.rows, self.n_clients)
+            repeat(UNSET)
+            if one is None
+            else intake.written_counts(one.table, one.rows, self.n_clients)
             for one in (by, self.set_sizes)
         )
-        bins = _listed(self.table, everybody, self.n_clients)
+        bins = intake.written_counts(self.table, everybody, self.n_clients)
         for k, (counts, split, told) in enumerate(zip(bins, cells, labels, strict=False)):
             if self.privacy and self.privacy[k] is not None:
                 yield self._report(k).to_json()
@@ -695,12 +692,12 @@ class Federation:
             if stated["round"] is None:
                 raise RobfcpError("--keys: needs --round, or an old report could be used again")
             public = keys if isinstance(keys, Mapping) else agreement.read_keys(keys, revoked)
-            reports, forged = verified(reports, public, stated["round"])
+            reports, forged = intake.verified(reports, public, stated["round"])
             faults, invited = [*faults, *forged], [*invited, *public]
             signatures = signatures or "by registered keys"
         privacy = stated.pop("privacy")
         known: Any = {"sizes": sizes, "privacy": privacy, "quorum": quorum}
-        fields = take_in(reports, {**stated, "risk": None}, faults, invited, **known)
+        fields = intake.take_in(reports, {**stated, "risk": None}, faults, invited, **known)
         found, registered = fields.pop("signatures"), "claimed" if sizes is None else "registered"
         as_stated = {name: "as stated" for name, value in stated.items() if value is not None}
         checked = agreement.Checked(signatures or found, registered, **as_stated)
@@ -878,16 +875,6 @@ class Federation:
         own_privacy = _at(self.privacy, places)
         known: Any = {"sizes": self.sizes[places], "privacy": own_privacy, **split}
         return places, replace(self, table=counts, **known)
-
-
-def _listed(counts: Counts, rows: NDArray[np.intp], n_clients: int) -> Iterator[Any]:
-    """Each client's bins and counts, as a report lists them; unset without a row."""
-    starts, bins, values = counts.entries()
-    held, ends = np.zeros(n_clients, dtype=bool), pairwise(starts.tolist())
-    held[rows] = True
-    for one in held.tolist():
-        here = slice(*next(ends)) if one else slice(0)
-        yield wire.WireCounts(bins[here].tolist(), values[here].tolist()) if one else UNSET
 
 
 def _at(values: tuple[V, ...], rows: NDArray[np.intp] | slice) -> tuple[V, ...]:

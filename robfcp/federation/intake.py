@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain, compress
+from itertools import chain, compress, pairwise
 from operator import itemgetter
 from typing import Any, NamedTuple, TypeVar
 
@@ -682,6 +682,16 @@ def _listed(
     if isinstance(counts, wire.WireCounts):
         return counts.bins, counts.counts
     return (range(header.grid.n_bins), counts) if isinstance(counts, list) else None
+
+
+def written_counts(counts: Any, rows: NDArray[np.intp], n_clients: int) -> Iterator[Any]:
+    """Each client's bins and counts, as a report lists them; unset without a row."""
+    starts, bins, values = counts.entries()
+    held, ends = np.zeros(n_clients, dtype=bool), pairwise(starts.tolist())
+    held[rows] = True
+    for one in held.tolist():
+        here = slice(*next(ends)) if one else slice(0)
+        yield wire.WireCounts(bins[here].tolist(), values[here].tolist()) if one else wire.UNSET
 
 
 def verified(
