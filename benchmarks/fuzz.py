@@ -82,8 +82,8 @@ class Files:
             (folder / f"r{k}").write_bytes(sign(report, self.key))
         (folder / "reg.toml").write_text(f'["s1"]\nkey = "{self.public}"\n', encoding="utf-8")
         labels = rng.integers(0, 3, 60)
-        self.own = np.eye(3)[labels] * 0.7 + 0.1, labels
-        split = [robfcp.Report.of(f"s{k}", *self.own) for k in range(6)]
+        self.own = rng.dirichlet(np.ones(3), 60), labels
+        split = [robfcp.Report.of(f"s{k}", *self.own, by_class=True, fine=True) for k in range(6)]
         self.split = robfcp.calibrate(split, promise=robfcp.LabelShift(liars=1))
         self.split.save(folder / "split.json")
         self.watching = {"floor": 0.9, "report": split[1], "client": "s1", "seed": 1}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from importlib import import_module
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -25,6 +27,7 @@ __all__ = [
     "size_stratified_coverage",
     "size_stratified_violation",
     "summary",
+    "table",
 ]
 
 
@@ -428,3 +431,56 @@ def summary(sets: ArrayLike, labels: ArrayLike, *, classes: Classes = None) -> M
         "empty": empty_share(sets),
         "worst_class_coverage": float(np.nanmin(class_coverage(sets, labels, classes=classes))),
     }
+
+
+def table(
+    sets: ArrayLike,
+    labels: ArrayLike,
+    *,
+    classes: Classes = None,
+    sites: ArrayLike | None = None,
+) -> Any:
+    """Samples, coverage and set size of all, of every class and of every site, in one frame.
+
+    Parameters
+    ----------
+    sets, labels, classes
+        As `coverage` takes them.
+    sites
+        (n,) the site, or any other group, of each sample.
+
+    Returns
+    -------
+    pandas.DataFrame
+        A row for all, one a class that occurs and one a site.
+
+    Examples
+    --------
+    >>> from robfcp import metrics
+    >>> metrics.table([[True, False], [True, True]], [1, 1], sites=["a", "b"])
+        part name  samples  coverage  set_size  singletons  empty
+    0    all  all        2       0.5       1.5         0.5    0.0
+    1  class    1        2       0.5       1.5         0.5    0.0
+    2   site    a        1       0.0       1.0         1.0    0.0
+    3   site    b        1       1.0       2.0         0.0    0.0
+    """
+    try:
+        frame = import_module("pandas").DataFrame
+    except ImportError:
+        raise RobfcpError("table: a frame is pandas'; pip install pandas") from None
+    hit, size = covered(sets, labels, classes=classes), members_of(sets).sum(axis=1)
+    column = columns_of(sets, labels, classes)
+    named = ClassColumns.names_of(sets) if classes is None else tuple(map(str, classes))
+    parts = {"all": np.full(len(hit), "all"), "class": np.array(named)[column] if named else column}
+    if sites is not None:
+        parts["site"] = array("sites", sites)
+        if parts["site"].shape != hit.shape:
+            raise RobfcpError("sites: need one a sample")
+    rows = []
+    for part, names in parts.items():
+        for name in np.unique(names):
+            own = names == name
+            shares = [(size[own] == k).mean() for k in (1, 0)]
+            rows.append((part, str(name), own.sum(), hit[own].mean(), size[own].mean(), *shares))
+    heads = ["part", "name", "samples", "coverage", "set_size", "singletons", "empty"]
+    return frame(rows, columns=heads)

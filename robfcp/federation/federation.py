@@ -400,13 +400,16 @@ class Federation:
 
     @cached_property
     def in_fives(self) -> NDArray[np.bool_]:
-        """(K,) whose report is in fives: its samples are as high as its counts say, or lower."""
+        """(K,) whose report is in fives: its samples are as high as its counts say, or lower.
+
+        Reports that hold noise are not.
+        """
 
         def known(block: Federation) -> NDArray[np.bool_]:
             found = np.zeros(block.n_clients, dtype=bool)
             for rows, counts, _, n_strata in block._tables():
                 found[rows] = in_fives(counts, n_strata, self.grid.n_bins, self.unit)
-            return found
+            return found & ~np.array([one is not None for one in block.privacy] or [False])
 
         return self.map(known)
 
