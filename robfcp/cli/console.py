@@ -24,8 +24,6 @@ from robfcp.errors import RobfcpError, plain
 from robfcp.files import prepare_output, write_atomically
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from robfcp.report import agreement
 
 
@@ -56,7 +54,6 @@ Model = Annotated[str | None, agreed("The shared model's name or digest.", "--mo
 TermsFile = Annotated[Path | None, agreed("What was agreed for the round: round.toml.", "--terms")]
 Keys = Annotated[Path | None, agreed("registry.toml of public keys: refuse others.", "--keys")]
 ServerKey = Annotated[str | None, agreed("Refuse what this key has not signed.", "--server-key")]
-FIGURES = (".png", ".svg", ".pdf")
 PATIENCE_SECONDS = 2.0
 SHOWN = 12
 _MADE: list[Path] = []  # folders, inner ones first
@@ -93,16 +90,6 @@ def prepare(*paths: Path | None, endings: Sequence[str] = (), inputs: Sequence[P
             raise RobfcpError(f"{path}: cannot write {path.suffix or 'this'}; use {known}")
         _MADE.extend(folder for folder in path.parents if not folder.exists())
         prepare_output(path)
-
-
-def prepare_figure(path: Path | None) -> None:
-    """As `prepare` for a figure; without matplotlib it is refused now, not after the work."""
-    if path is not None:
-        from robfcp.figures import style
-
-        prepare(path, endings=FIGURES)
-        with style():
-            pass
 
 
 def seed_of(seed: int, *words: str) -> int:
@@ -181,9 +168,7 @@ class Printer:
             print(json_text(value))
 
     @contextmanager
-    def busy(
-        self, text: str, total: int | None = None, console: Console | None = None
-    ) -> Iterator[Callable[..., None]]:
+    def busy(self, text: str, total: int | None = None) -> Iterator[Callable[..., None]]:
         """A bar on stderr for work of more than two seconds, told how far it is; gone when done."""
         if self.quiet or not sys.stderr.isatty():
             yield lambda **_: None
@@ -191,7 +176,7 @@ class Printer:
         from rich.console import Console
         from rich.progress import Progress
 
-        bar = Progress(console=console or Console(stderr=True), transient=True)
+        bar = Progress(console=Console(stderr=True), transient=True)
         task = bar.add_task(text, total=total)
         timer = Timer(PATIENCE_SECONDS, bar.start)
         timer.start()

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -58,8 +56,6 @@ def demo(
         f"out of ten. {len(story.faults)} reports are wrong: {len(story.faults) - LIARS} mistakes, "
         f"{LIARS} lies.\n"
     )
-    _draw(printer, f"Wrong sets among 1,000 {name}", wrong)
-    _draw(printer, f"Outcomes in a set, of 4, when {WIDE} other hospitals exaggerate", sizes)
     printer.line(
         f"Undefended, {wrong[1]} of 1,000 {name} miss it in their set, in place of {wrong[0]}; at "
         f"{plain['worst_site_name']}, {round(n - n * plain['worst_site'])} of {n} sets are wrong.\n"
@@ -103,15 +99,6 @@ def demo(
         f"again: robfcp calibrate {output / 'reports'}"
     )
     printer.json({**told, "said": {name: one.short for name, one in found.items()}})
-
-
-def _draw(printer: Printer, title: str, values: Sequence[float]) -> None:
-    """A bar each for the honest hospitals alone, everybody, and everybody defended."""
-    mark = "█" if "utf" in (sys.stdout.encoding or "").lower() else "#"
-    printer.line(title)
-    for name, value in zip(("nobody lies", "undefended", "defended"), values, strict=True):
-        printer.line(f"  {name:12} {mark * round(40 * value / max(values)):40} {value:g}")
-    printer.line(" ")
 
 
 def _verdict(one: Diagnosis | None) -> str:

@@ -38,13 +38,13 @@ _AN_ID = re.compile(r"|id|index|unnamed: 0|patientid|.+[_ -]id", re.IGNORECASE)
 _ENDS = (("low", "high"), ("lower", "upper"))
 _BOMS = {b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}
 _MISSING = ("", "na", "n/a", "nan", "null", "none", "#n/a", "-")
+_PICKLES = "save arrays with numpy.savez; pickles are never opened"
 _OTHERS = {
     **dict.fromkeys((".xlsx", ".xls", ".ods"), "save it as CSV UTF-8 in the spreadsheet"),
-    **dict.fromkeys(
-        (".pt", ".pth", ".pkl"), "save arrays with numpy.savez; pickles are never opened"
-    ),
+    **dict.fromkeys((".pt", ".pth", ".pkl"), _PICKLES),
 }
 
+Cell = Callable[[int, int | None], str]  # what the place of one, or of a row's label, is called
 Expects = Literal["classes", "values", "labels"]  # one of C classes, a number, several labels
 
 
@@ -218,11 +218,8 @@ class Table:
 
     def words(self, place: int) -> list[int]:
         """Where a column holds something that is neither a number nor missing."""
-        column = self.columns[place]
-        if np.isfinite(self.numbers(place, lenient=True)).all():
-            return []
-        known = [cell.lower() in _MISSING or _is_number(cell) for cell in column]
-        return [k for k, one in enumerate(known) if not one]
+        unread = np.flatnonzero(np.isnan(self.numbers(place, lenient=True))).tolist()
+        return [k for k in unread if self.columns[place][k].lower() not in _MISSING]
 
     def numbers(self, place: int, *, lenient: bool = False) -> NDArray[np.float64]:
         """A column as numbers; a cell that is none is refused by its place, or is NaN."""
@@ -333,14 +330,13 @@ def _read_parquet(path: Path) -> Table:
     try:
         file = parquet.ParquetFile(path)
         groups = range(file.metadata.num_row_groups)
-        size = sum(file.metadata.row_group(k).total_byte_size for k in groups)
-        content = file.read() if size <= MAX_TABLE_BYTES else None
-    except PermissionError:
+        if sum(file.metadata.row_group(k).total_byte_size for k in groups) > MAX_TABLE_BYTES:
+            raise RobfcpError(f"is larger than {MAX_TABLE_BYTES} bytes; split it")
+        content = file.read()
+    except (PermissionError, RobfcpError):
         raise
     except (ArrowException, OSError, ValueError):
         raise RobfcpError("is damaged or no parquet file; write it again") from None
-    if content is None:
-        raise RobfcpError(f"is larger than {MAX_TABLE_BYTES} bytes; split it")
     if not content.num_rows:
         raise RobfcpError("holds no samples; write one row a sample")
     names = ["" if name.startswith("__index_") else name for name in content.column_names]
@@ -442,7 +438,7 @@ def _by_class(
     names: Sequence[str],
     take: Callable[[Sequence[int]], NDArray[Any]],
     how: FileReading,
-    cell: Callable[[int, int | None], str],
+    cell: Cell,
 ) -> FileOutputs:
     """Class probabilities in the order of the classes, and each label's number.
 
@@ -480,7 +476,9 @@ def _by_class(
             raise RobfcpError(
                 f"{where}: {shown!r:.40} is none of the classes {known}; fix it or rename a column"
             )
-    p = _probabilities(p, found.rows, how, columns.order, cell, names)
+    order = columns.order
+    called = [names[k] for k in order]
+    p = _probabilities(p, found.rows, how, lambda row, k: cell(row, order[k or 0]), called)
     return replace(found, predictions=p, targets=targets, names=columns.names)
 
 
@@ -509,21 +507,15 @@ def _matrix(table: Table, places: Sequence[int], how: FileReading) -> NDArray[np
 
 
 def _probabilities(
-    p: NDArray[Any],
-    rows: Sequence[int],
-    how: FileReading,
-    order: Sequence[int],
-    cell: Callable[[int, int | None], str],
-    names: Sequence[str],
+    p: NDArray[Any], rows: Sequence[int], how: FileReading, cell: Cell, names: Sequence[str]
 ) -> NDArray[Any]:
     """Rows that are probabilities, by softmax or division where asked; else refused by place."""
-
     if how.logits:
         p = p.astype(np.float64)
         wrong = np.isnan(p) | (p == np.inf) | (p == -np.inf).all(axis=1, keepdims=True)
         if wrong.any() and not how.lenient:
             row, k = np.argwhere(wrong)[0].tolist()
-            raise RobfcpError(f"{cell(row, order[k])}: is no finite logit; fix it")
+            raise RobfcpError(f"{cell(row, k)}: is no finite logit; fix it")
         bad = wrong.any(axis=1, keepdims=True)
         return np.where(bad, np.nan, from_logits(np.where(bad, 0.0, p)))
     total = p.sum(axis=1, dtype=np.float64)
@@ -540,7 +532,7 @@ def _probabilities(
     wrong = ~(p >= 0)
     if wrong.any():
         row, k = np.argwhere(wrong)[0].tolist()
-        place, value = cell(row, order[k]), float(p[row, k])
+        place, value = cell(row, k), float(p[row, k])
         if np.isnan(value):
             raise RobfcpError(f"{place}: is missing or NaN; fill it in or drop the row")
         raise RobfcpError(
@@ -554,7 +546,7 @@ def _probabilities(
     remedy = "; pass --logits for logits, --normalise for percentages or rounded numbers"
     spare = np.flatnonzero((np.abs(total[:, None] - p - 1) <= within).all(axis=0))
     if len(spare):
-        name = names[order[spare[0]]]
+        name = names[spare[0]]
         remedy = f", but do without column {name:.40}; pass --id {name:.40} if it is an index, else"
         remedy += " the others as --classes"
     raise RobfcpError(f"row {rows[row]}: the probabilities sum to {total[row]:.6g}, not 1{remedy}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -16,7 +16,6 @@ import typer
 from robfcp.cli import console
 from robfcp.cli.console import Printer, basic, expert
 from robfcp.cli.input_tables import read_arrays, read_outputs
-from robfcp.cli.site import chosen_score
 from robfcp.defence import DEFENCES, Consensus
 from robfcp.errors import RobfcpError
 from robfcp.files import write_atomically
@@ -26,7 +25,7 @@ from robfcp.lab import simulation as range_
 from robfcp.lab.attacks import ATTACKS
 from robfcp.lab.natural import risk_table
 from robfcp.lab.paper.tables import to_csv
-from robfcp.scores import ClassificationScore
+from robfcp.scores import ClassificationScore, base
 
 SCORES = "lac, aps, raps, saps or ordinal-aps"
 DATASETS = ", ".join(dict.fromkeys([*datasets.names(), *datasets.site_names()]))
@@ -80,7 +79,12 @@ class Range:
     def prepare(self) -> None:
         """Make sure that what is found can be written."""
         console.prepare(self.output, endings=(".json", ".csv"))
-        console.prepare_figure(self.plot)
+        console.prepare(self.plot, endings=(".png", ".svg", ".pdf"))
+        if self.plot is not None:  # without matplotlib it is refused now, not after the work
+            from robfcp.figures import style
+
+            with style():
+                pass
 
     def setting(self, data: str) -> tuple[Any, Any, dict[str, Any]]:
         """Probabilities, labels and what the test range takes besides."""
@@ -92,7 +96,7 @@ class Range:
         natural = self.sites == "natural"
         if natural and self.beta is not None:
             raise RobfcpError("--beta: natural sites are as they are; leave --beta away")
-        rule = chosen_score(self.score)
+        rule = base.named_score(self.score)
         if not isinstance(rule, ClassificationScore):
             raise RobfcpError(f"--score: {self.score} is a regression score; use {SCORES}")
         p, labels, own = _outputs(data, self.site_column if natural else None)
@@ -206,15 +210,7 @@ def redteam(
     with printer.busy("attacking", total) as step:
         same |= {"trials": trials, "progress": lambda: step(advance=1)}
         cells = team.redteam(p, labels, attacks=attacks, defences=defences, shares=shares, **same)
-    _show_cells(cells, printer)
-    records = team.records(cells)
-    told.end(printer, records, lambda: team.plot_redteam(cells))
-    printer.json(records)
-
-
-def _show_cells(cells: Sequence[range_.Row], printer: Printer) -> None:
-    """The cells for people: a line an attack and share, a column a defence."""
-    marked, by = team.worst(cells), cells[0].by
+    marked, by = team.worst(cells), told.by
     lines: dict[tuple[str, float], dict[str, str]] = {}
     for cell in cells:
         words = f"{cell.error:+.3f} {cell.growth:.2f}x"
@@ -225,10 +221,13 @@ def _show_cells(cells: Sequence[range_.Row], printer: Printer) -> None:
         f"coverage - honest, set size / honest{', worst class' if by else ''}; * worst",
         ["attack", "share", *marked],
         [
-            (attack, f"{share:.0%}", *(row.get(name, "not run") for name in marked))
-            for (attack, share), row in lines.items()
+            (name, f"{part:.0%}", *(row.get(one, "not run") for one in marked))
+            for (name, part), row in lines.items()
         ],
     )
+    records = team.records(cells)
+    told.end(printer, records, lambda: team.plot_redteam(cells))
+    printer.json(records)
 
 
 def rivals(
@@ -337,8 +336,6 @@ def train(
     clients: Annotated[int | None, basic("Number of sites (100).")] = None,
     checkpoint: Annotated[Path | None, basic("Safetensors file to save and resume.")] = None,
     device: Annotated[str, basic("auto, cpu or cuda.")] = "auto",
-    bits: Annotated[int, expert("16 or 8 bits a stored logit.")] = 16,
-    stop_after: Annotated[int | None, expert("End after this many rounds.")] = None,
     seed: console.Seed = 0,
 ) -> None:
     """Train a model over simulated sites, or leaving real sites out, and save its outputs.
@@ -351,7 +348,7 @@ def train(
     """
     console.prepare(output, checkpoint)
     told = {"beta": beta, "rounds": rounds, "clients": clients}
-    where: dict[str, Any] = {"checkpoint": checkpoint, "stop_after": stop_after}
+    where = {"checkpoint": checkpoint}
     record: dict[str, Any]
     natural_only = dataset in datasets.site_names() and dataset not in datasets.names()
     if model == "leave-sites-out" or (natural_only and model is None):
@@ -367,7 +364,7 @@ def train(
         with printer.busy(f"training {dataset}", plan.folds) as step:
             table, logits, library = leave_sites_out(data, plan, lambda: step(advance=1))
         seconds, y = time.perf_counter() - started, table.y
-        outputs.write(output, logits, y, None, bits, table.columns)
+        outputs.write(output, logits, y, columns=table.columns)
         record = {
             "sites": len(set(table.sites.tolist())),
             "samples": len(y),
@@ -385,15 +382,10 @@ def train(
 
         images = datasets.load(dataset, data_dir, verify=verify)
         settings = recipe(dataset=dataset, model=model, seed=seed, **told)
-        with printer.busy(f"training {dataset}", stop_after or settings.rounds) as step:
-            trained = run(
-                images,
-                settings,
-                on_round=lambda done: step(completed=done),
-                device=device,
-                **where,
-            )
-        outputs.write(output, trained.logits, images.test.y, images.test.groups, bits)
+        with printer.busy(f"training {dataset}", settings.rounds) as step:
+            shown: Any = {"on_round": lambda done: step(completed=done), "device": device}
+            trained = run(images, settings, checkpoint=checkpoint, **shown)
+        outputs.write(output, trained.logits, images.test.y, images.test.groups)
         record = {
             "accuracy": trained.accuracy,
             "history": trained.history,

@@ -25,7 +25,7 @@ from robfcp.cli import console
 from robfcp.cli.console import Printer, agreed, basic, expert
 from robfcp.cli.input_tables import REPORTS, ROUND, expanded, expects, read_outputs
 from robfcp.cli.site import read_letter
-from robfcp.defence import DEFENCES, Consensus, Defence, RobFCP, named_defence
+from robfcp.defence import DEFENCES, Consensus, Defence, named_defence
 from robfcp.diagnosis import Diagnosis, diagnose
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation, read_tables, report_files, write_verdicts
@@ -38,7 +38,6 @@ from robfcp.scores import ClassificationScore
 
 VERDICTS = ".verdicts.parquet"
 PROMISES = ("marginal", "pac", "label-shift")
-METRICS = ("l1", "l2", "linf", "cosine", "kolmogorov", "wasserstein")
 SHOWN_CLASSES = 20
 SHOWN_EVENTS = ("round", "client", "verdict", "reason", "result")
 
@@ -142,8 +141,6 @@ def calibrate(
     anchor: Annotated[Path | None, expert("Trusted samples: outputs, or a report of them.")] = None,
     risk: Annotated[list[str] | None, expert("Of losses: the mean accepted.")] = None,
     exactly: Annotated[int | None, expert("Consensus leaves out exactly so many.")] = None,
-    at_most: Annotated[int | None, expert("Consensus leaves out at most so many.")] = None,
-    distance: Annotated[str | None, expert("Of rob-fcp", among=METRICS)] = None,
     alarms: Annotated[Path | None, expert("What alarms --history kept of --previous.")] = None,
     readmit: Annotated[list[str] | None, expert("Take back a site that is out.")] = None,
     spark: Annotated[str | None, expert("Read tables by this Spark: its master's URL.")] = None,
@@ -163,17 +160,16 @@ def calibrate(
     console.prepare(output, html, audit, folder, inputs=files)
     with printer.busy(f"calibrating {len(files)} reports"):
         federation = agreed_on.read(files if spark is None else read_tables(files, spark))
-        numbers = {"liars": liars, "exactly": exactly, "at_most": at_most}
         chain, admission = None, None
         if previous is not None:
             begun, (before, chain) = chain_path(previous).exists(), Chain.of(previous)
             rung = None if alarms is None else AlarmHistory.load(alarms)
-            stated = next((number for number in numbers.values() if number is not None), None)
+            stated = exactly if liars is None else liars
             admission = chain.admit(federation, stated, alike, readmit or [])
             federation = admission.federation
             gone = (stated or 0) - (admission.liars or 0)
-            numbers = {k: None if n is None else max(0, n - gone) for k, n in numbers.items()}
-        told = {"liars": numbers["liars"], "samples": samples, "mix": _mix(mix)}
+            liars, exactly = (None if n is None else max(0, n - gone) for n in (liars, exactly))
+        told = {"liars": liars, "samples": samples, "mix": _mix(mix)}
         if promise is not None or chain is None:  # a chain leaves out who is not alike by itself
             told["alike"] = alike
         held = promise_of(promise, told)
@@ -182,7 +178,7 @@ def calibrate(
             _one_or_all(coverage) or 0.9,
             risk=_one_or_all(risk),
             by=by,
-            defence=defence_of(defence, {**numbers, "distance": distance}, beside=held),
+            defence=defence_of(defence, None if held else liars, exactly),
             promise=held,
             anchor=None if anchor is None else trusted_samples(anchor, federation),
             confidence=confidence,
@@ -254,18 +250,13 @@ def promise_of(name: str | None, told: Mapping[str, Any]) -> Promise | None:
     return None
 
 
-def defence_of(name: str, told: Mapping[str, Any], beside: Promise | None = None) -> Defence:
-    """The defence that words name, as Python takes it; --liars are the promise's where one is."""
-    liars = None if beside is not None else told["liars"]
-    if told["distance"] is not None and name != RobFCP.name:
-        raise RobfcpError(f"--distance: is of --defence {RobFCP.name}; leave it out")
-    if name == RobFCP.name:
-        return RobFCP(liars, told["distance"] or "l2")
-    if told["exactly"] is None and told["at_most"] is None:
+def defence_of(name: str, liars: int | None, exactly: int | None) -> Defence:
+    """The defence that words name, as Python takes it."""
+    if exactly is None:
         return named_defence(name, liars)
     if name != Consensus.name:
-        raise RobfcpError(f"--exactly, --at-most: are of --defence {Consensus.name}; use --liars")
-    return Consensus(exactly=told["exactly"], at_most=told["at_most"])
+        raise RobfcpError(f"--exactly: is of --defence {Consensus.name}; use --liars")
+    return Consensus(exactly=exactly)
 
 
 def _one_or_all(texts: list[str] | None) -> Any:
@@ -342,8 +333,7 @@ def show_sites(calibration: Calibration, found: Mapping[str, Diagnosis], printer
 def _as_data(calibration: Calibration, found: Mapping[str, Diagnosis]) -> dict[str, Any]:
     """The calibration for programs, without the counts."""
     federation = calibration.federation
-
-    return {
+    data = {
         "levels": [
             {
                 **structs.asdict(level),
@@ -364,18 +354,14 @@ def _as_data(calibration: Calibration, found: Mapping[str, Diagnosis]) -> dict[s
         "missing": calibration.missing,
         "outside": outside_of(federation),
         "remarks": calibration.remarks,
-        **({} if federation.stored else _of_sites(calibration, found)),
     }
-
-
-def _of_sites(calibration: Calibration, found: Mapping[str, Diagnosis]) -> dict[str, Any]:
-    """What is said of each site."""
-    ids = calibration.federation.ids
-    return {
+    if federation.stored:
+        return data
+    return data | {
         "trusted": calibration.trusted,
         "flagged": {name: calibration.reasons.get(name, "") for name in calibration.flagged},
         "diagnoses": found,
-        "oddness": dict(zip(ids, calibration.oddness.tolist(), strict=True)),
+        "oddness": dict(zip(federation.ids, calibration.oddness.tolist(), strict=True)),
     }
 
 
@@ -415,7 +401,16 @@ def verify(
     [dim]Example: robfcp verify audit.jsonl[/dim]
     """
     if file.suffix.lower() == ".jsonl":
-        _verify_log(file, printer)
+        events = list(auditing.AuditLog(file).events())
+        rows = [
+            (event.get("time"), event.get("event"), " ".join(map(str, about)))
+            for event in events
+            for about in [[event[key] for key in SHOWN_EVENTS if event.get(key) is not None]]
+        ]
+        printer.table(f"{len(events)} events, the chain holds", ["time", "event", "about"], rows)
+        if events:
+            printer.line(f"The last line's digest, to be noted elsewhere: {events[-1]['digest']}")
+        printer.json(events)
         return
     console.prepare(audit)
     key = console.pinned_key(server_key)
@@ -460,17 +455,3 @@ def verify(
         f"(signature: {signature}). {whose}"
     )
     show_sites(loaded, sites, printer)
-
-
-def _verify_log(log: Path, printer: Printer) -> None:
-    """Check that no line of a server's log was altered, and show what it holds."""
-    events = list(auditing.AuditLog(log).events())
-    rows = [
-        (event.get("time"), event.get("event"), " ".join(map(str, about)))
-        for event in events
-        for about in [[event[key] for key in SHOWN_EVENTS if event.get(key) is not None]]
-    ]
-    printer.table(f"{len(events)} events, the chain holds", ["time", "event", "about"], rows)
-    if events:
-        printer.line(f"The last line's digest, to be noted elsewhere: {events[-1]['digest']}")
-    printer.json(events)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from fractions import Fraction
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -46,7 +45,6 @@ def show(
     coverage: Annotated[list[str] | None, basic("What if this were wanted.")] = None,
     alike: Annotated[float | None, basic("What if honest sites differ by at most this.")] = None,
     confidence: Annotated[float, expert("Of the certificates.")] = 0.95,
-    record: Annotated[Path | None, expert("The calibration's record, if not beside it.")] = None,
     server_key: console.ServerKey = None,
 ) -> None:
     """Say what is proved if 0, 5, 9, ... sites lie and what each promise would cost; or a page.
@@ -70,8 +68,6 @@ def show(
         return
     with printer.busy("computing what is proved"):
         calibration = Calibration.load(file, console.pinned_key(server_key))
-        if record is not None:
-            calibration = calibration.with_record(record)
         if html is not None:
             past = _history_of(calibration, file, history or [])
             write_page(calibration, html, past, about(title, study, run_by, date))
@@ -92,9 +88,35 @@ def show(
         unlike = likeness.ClientIntervals(federation, 1 - confidence).unlike(alike)
         words = f"at least {unlike} of the sites are not" if unlike else "every site may be"
         printer.line(f"With {at_least(confidence)} confidence, {words} as alike as stated.")
+    by, columns = calibration.by, ["threshold", "m", "from", "to", "marginal", "pac", "alike"]
+    kept = None if alike is not None else -1
     for level, each in outcomes:
-        _show_level(printer, level, each, calibration.by, **sure)
-    _explain(printer, calibration, outcomes)
+        head = f"what if coverage {float(level):g} and m liars, {confidence:.0%} sure"
+        if by is not None:
+            more = f", the {SHOWN} weakest of {len(each)}" if len(each) > SHOWN else ""
+            head = f"by {by} at {float(level):g}{more}, {confidence:.0%} sure at once"
+        # unheld first, then by what is proved against most liars, then against fewest
+        weakest = sorted(each, key=lambda x: [b.certificate.lower for b in x.budgets[::-1]])
+        named = [(one, () if by is None else (one.name, one.holders)) for one in weakest[:SHOWN]]
+        rows = [row[:kept] for one, first in named for row in _budget_rows(one, first)]
+        printer.table(head, [*(() if by is None else (by, "sites")), *columns][:kept], rows)
+    whose = f"a {by}'s coverage at its honest sites" if by else "the honest sites' coverage"
+    printer.line(
+        f"from, to: either more than m lie or {whose} lies there, all rows at once. marginal, pac, "
+        "alike (pac for sites declared alike): thresholds that would guarantee the wanted level."
+    )
+    limits = [promises.liars_no_rule_survives(federation.sizes, level) for level, _ in outcomes]
+    for (level, parts), limit in zip(outcomes, limits, strict=True):
+        if by is None and parts[0].empty_from is not None:
+            start = parts[0].empty_from
+            printer.line(f"At {float(level):g} nothing is proved from {start} liars on.")
+        if by is None and limit is not None:
+            printer.line(
+                f"{limit} or more liars can make every set full, whatever rule promises "
+                f"{float(level):g}, unless it is stated how alike sites are."
+            )
+    if outside := outside_of(federation):
+        printer.line(f"outside every certificate (missing or faulty): {a_few(outside)}")
     printer.table(
         f"how far sites seem to differ ({next(iter(alone.values())).label})",
         ["m", "suggested", "seen", "by chance", "at least"],
@@ -120,13 +142,8 @@ def show(
         "n_clients": federation.n_clients,
         "n_samples": federation.n_samples,
         "levels": [
-            {
-                "coverage": level,
-                "by": calibration.by,
-                "parts": each,
-                "no_rule_survives": promises.liars_no_rule_survives(federation.sizes, level),
-            }
-            for level, each in outcomes
+            {"coverage": level, "by": by, "parts": each, "no_rule_survives": limit}
+            for (level, each), limit in zip(outcomes, limits, strict=True)
         ],
         "alike": alone,
         "sites": {federation.ids[k]: covered[k] for k in lowest},
@@ -134,65 +151,15 @@ def show(
     _end(printer, html, data)
 
 
-Outcome = tuple[Fraction, tuple[what_if.Budgets, ...]]  # a level; one part without classes
-
-
-def _show_level(
-    printer: Printer,
-    level: Fraction,
-    parts: Sequence[what_if.Budgets],
-    by: str | None,
-    confidence: float,
-    alike: float | None,
-) -> None:
-    """One level's table, the classes of which least is proved first."""
-
-    def weakest(one: what_if.Budgets) -> tuple[float, ...]:
-        """Unheld first, then by what is proved against most liars, then against fewest."""
-        return tuple(row.certificate.lower for row in one.budgets[::-1])
-
-    table: list[dict[str, object]] = []
-    for one in sorted(parts, key=weakest)[:SHOWN]:
-        first = {} if by is None else {by: one.name, "sites": one.holders}
-        if not one.budgets:
-            table.append({**first, "from": "nothing"})
-        for row in one.budgets:
-            bound = row.certificate
-            proved = {"from": at_least(bound.lower), "to": at_most(bound.upper)}
-            costs = {name: getattr(row, name) for name in ("marginal", "pac", "alike")}
-            table.append({**first, "threshold": one.threshold, "m": row.m, **proved, **costs})
-    columns = ["threshold", "m", "from", "to", "marginal", "pac", "alike"]
-    if alike is None:
-        columns.remove("alike")
-    head = f"what if coverage {float(level):g} and m liars, {confidence:.0%} sure"
-    if by is not None:
-        columns = [by, "sites", *columns]
-        more = f", the {SHOWN} weakest of {len(parts)}" if len(parts) > SHOWN else ""
-        head = f"by {by} at {float(level):g}{more}, {confidence:.0%} sure at once"
-    rows = [[row.get(name, "") for name in columns] for row in table]
-    printer.table(head, columns, rows)
-
-
-def _explain(printer: Printer, calibration: Calibration, outcomes: Sequence[Outcome]) -> None:
-    """What the columns mean, and where nothing is proved."""
-    by, federation = calibration.by, calibration.federation
-    whose = f"a {by}'s coverage at its honest sites" if by else "the honest sites' coverage"
-    printer.line(
-        f"from, to: either more than m lie or {whose} lies there, all rows at once. marginal, pac, "
-        "alike (pac for sites declared alike): thresholds that would guarantee the wanted level."
-    )
-    for level, parts in outcomes if by is None else ():
-        if parts[0].empty_from is not None:
-            start = parts[0].empty_from
-            printer.line(f"At {float(level):g} nothing is proved from {start} liars on.")
-        limit = promises.liars_no_rule_survives(federation.sizes, level)
-        if limit is not None:
-            printer.line(
-                f"{limit} or more liars can make every set full, whatever rule promises "
-                f"{float(level):g}, unless it is stated how alike sites are."
-            )
-    if outside := outside_of(federation):
-        printer.line(f"outside every certificate (missing or faulty): {a_few(outside)}")
+def _budget_rows(one: what_if.Budgets, first: Sequence[object]) -> list[Sequence[object]]:
+    """A row for every number of liars; of what nobody holds, one that says so."""
+    if not one.budgets:
+        return [[*first, "", "", "nothing", *[""] * 4]]
+    return [
+        [*first, one.threshold, row.m, *span, row.marginal, row.pac, row.alike]
+        for row in one.budgets
+        for span in [(at_least(row.certificate.lower), at_most(row.certificate.upper))]
+    ]
 
 
 def _numbers(texts: list[str] | None, n_clients: int) -> tuple[int, ...]:

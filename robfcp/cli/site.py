@@ -6,7 +6,7 @@ import csv
 import io
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
@@ -22,10 +22,9 @@ from robfcp.cli.console import Printer, agreed, basic, expert, private
 from robfcp.cli.input_tables import FileOutputs, FileReading, expects, read_outputs
 from robfcp.errors import RobfcpError
 from robfcp.files import read_limited, write_atomically
-from robfcp.grid import Grid
 from robfcp.privacy import Ledger, Privacy, grid_from_text, logistic_grid
 from robfcp.report import Report, agreement, signing
-from robfcp.scores import ClassificationScore, Risk, Score, base
+from robfcp.scores import ClassificationScore, Risk, base
 
 if TYPE_CHECKING:
     from robfcp.calibration import Calibration, letters, local_threshold
@@ -75,16 +74,6 @@ def terms(
 
 
 @dataclass(frozen=True)
-class ScoreOptions:
-    """What some scores take besides."""
-
-    randomized: Annotated[bool | None, expert("Draw u; for the aps and saps.")] = None
-    penalty: Annotated[float | None, expert("For raps; 0.01 if not given.")] = None
-    k_reg: Annotated[int | None, expert("For raps; 5 if not given.")] = None
-    weight: Annotated[float | None, expert("For saps; 0.2 if not given.")] = None
-
-
-@dataclass(frozen=True)
 class NoiseOptions:
     """The noise of a private report, beside its epsilon."""
 
@@ -99,7 +88,6 @@ class NoiseOptions:
 def report(
     printer: Printer,
     reading: FileReading,
-    special: ScoreOptions,
     noise: NoiseOptions,
     data: Annotated[Path, typer.Argument(help="Outputs with labels: .csv, .npz or .parquet.")],
     client: Annotated[str, basic("This site's registered name.", "--client", "-c")],
@@ -122,6 +110,7 @@ def report(
     groups: Annotated[str | None, expert("All groups there are, as a,b,c.")] = None,
     set_sizes: Annotated[bool, expert("Tell the size of sets too; not private.")] = False,
     risk: Annotated[str | None, expert("A loss, not scores", among=Risk.multilabel)] = None,
+    randomized: Annotated[bool | None, expert("Draw u; for the aps and saps.")] = None,
     seed: console.Seed = 0,
 ) -> None:
     """Turn one site's calibration outputs into a report file to send to the server.
@@ -134,7 +123,8 @@ def report(
     )
     console.prepare(output, ledger)
     with printer.busy("making the report"):
-        rule = chosen_score(told.score or "lac", **vars(special))
+        drawn = {} if randomized is None else {"randomized": randomized}
+        rule = base.named_score(told.score or "lac", **drawn)
         if told.delta is not None:
             noise = replace(noise, delta=told.delta)
         if told.epsilon is None and noise != NoiseOptions():
@@ -149,9 +139,16 @@ def report(
             data, needs_targets=True, columns=[group], expects=expects(rule, risk), reading=reading
         )
         if outputs.score:
-            rule = chosen_score(outputs.score, **vars(special))
+            rule = base.named_score(outputs.score, **drawn)
             printer.line(f"{data}: holds numbers, not classes: --score {rule.name}.")
-        edges = _default_grid(privacy, rule) if told.grid is None else grid_from_text(told.grid)
+        edges = rule.default_grid() if told.grid is None else grid_from_text(told.grid)
+        if privacy is not None and told.grid is None:
+            if tuple(edges.edges[[0, -1]]) != (0.0, 1.0):
+                raise RobfcpError(
+                    f"--grid: noise would drown the {edges.n_bins} bins that {rule.name} has by "
+                    "default; name a coarse one, or make one with robfcp.recommend_grid(prior=...)"
+                )
+            edges = logistic_grid(GRID_BINS)
         check_client(client)
         if groups is not None and group is None:
             raise RobfcpError("--groups: names go with a column; pass --group COLUMN too")
@@ -211,32 +208,6 @@ def report(
     said["thin_cells"] = made.thin
     said |= {"score": rule.name} if risk is None else {"risk": risk}
     printer.json({**said, "output": str(output), "privacy": privacy})
-
-
-def chosen_score(name: str, **options: Any) -> Score:
-    """The score named on the command line, with those of the options that were given."""
-    if name not in base.SCORES:
-        raise RobfcpError(f"--score: {name!r} is unknown; use one of {', '.join(base.SCORES)}")
-    takes = {kind: {field.name for field in fields(base.SCORES[kind])} for kind in base.SCORES}
-    given = {key: value for key, value in options.items() if value is not None}
-    for key in sorted(set(given) - takes[name]):
-        takers = ", ".join(kind for kind in base.SCORES if key in takes[kind])
-        raise RobfcpError(f"--{key.replace('_', '-')}: {name} has none; it goes with {takers}")
-    score: Score = base.SCORES[name](**given)
-    return score
-
-
-def _default_grid(privacy: Privacy | None, score: Score) -> Grid:
-    """The grid where none is named: the score's own, a coarse one of private reports."""
-    usual = score.default_grid()
-    if privacy is None:
-        return usual
-    if tuple(usual.edges[[0, -1]]) != (0.0, 1.0):
-        raise RobfcpError(
-            f"--grid: noise would drown the {usual.n_bins} bins that {score.name} has by default; "
-            "name a coarse one, or make one with robfcp.recommend_grid(prior=...) in Python"
-        )
-    return logistic_grid(GRID_BINS)
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
 from datetime import date, datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -39,11 +38,9 @@ class Registered(
 def read_registry(path: FilePath) -> dict[str, Registered]:
     """Each client's entry, from JSON or TOML; a number alone is its samples."""
     path = Path(path)
-    if path.suffix == ".toml":
-        remedy = 'write ["site-1"] and key = "ed25519:..."'
-        table = _decoded(path, read_limited(path), _toml, "TOML", remedy)
-    else:
-        table = _decoded(path, read_limited(path), _json, "JSON", "write {site: samples}")
+    toml = path.suffix == ".toml"
+    remedy = 'write ["site-1"] and key = "ed25519:..."' if toml else "write {site: samples}"
+    table = _decoded(path, read_limited(path), remedy, toml=toml)
     if not isinstance(table, dict) or not table:
         raise RobfcpError(f"{path}: registers nobody; map site names to samples or keys")
     registry = {}
@@ -172,7 +169,7 @@ def read_terms(path: FilePath, server_key: str | None = None) -> Terms:
                 f"{os.fspath(path)}: is not signed by the pinned key {server_key}; ask the server"
             )
     known = f"use {', '.join(Terms.__struct_fields__)}"
-    table = _decoded(path, data, _toml, "TOML", f"write name = value; {known}")
+    table = _decoded(path, data, f"write name = value; {known}")
     try:
         return msgspec.convert(table, Terms)
     except msgspec.ValidationError as error:
@@ -187,30 +184,22 @@ def sign_terms(path: FilePath, key: Ed25519PrivateKey) -> str:
     return target
 
 
-def _decoded(
-    path: FilePath, data: bytes, decode: Callable[[bytes], Any], kind: str, remedy: str
-) -> Any:
-    """What a file says, or one line that says why it cannot be read."""
-    try:
-        return decode(data)
-    except ImportError:
-        raise RobfcpError(
-            "toml: tomli is not installed; pip install 'robfcp[signatures]'"
-        ) from None
-    except (ValueError, RecursionError, OverflowError) as error:
-        raise RobfcpError(
-            f"{os.fspath(path)}: not {kind} ({what_is_wrong(error)}); {remedy}"
-        ) from None
+def _decoded(path: FilePath, data: bytes, remedy: str, toml: bool = True) -> Any:
+    """What a file says in TOML or JSON, or one line that says why it cannot be read."""
 
-
-def _toml(data: bytes) -> Any:
-    return msgspec.toml.decode(data.decode())  # by tomllib, or tomli on Python 3.10
-
-
-def _json(data: bytes) -> Any:
     def distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         if len(dict(pairs)) < len(pairs):
             raise ValueError("a name comes twice")  # the last would win unseen
         return dict(pairs)
 
-    return json.loads(data, object_pairs_hook=distinct)
+    try:
+        if not toml:
+            return json.loads(data, object_pairs_hook=distinct)
+        return msgspec.toml.decode(data.decode())  # by tomllib, or tomli on Python 3.10
+    except ImportError:
+        raise RobfcpError(
+            "toml: tomli is not installed; pip install 'robfcp[signatures]'"
+        ) from None
+    except (ValueError, RecursionError, OverflowError) as error:
+        said = f"not {'TOML' if toml else 'JSON'} ({what_is_wrong(error)})"
+        raise RobfcpError(f"{os.fspath(path)}: {said}; {remedy}") from None

@@ -83,39 +83,29 @@ def plausible_size(report: Report, privacy: Privacy, unit: int) -> int:
     """
     counts, n_samples, strata = report.counts, report.n_samples, report.strata
     total, draws = int(counts.sum()), 1 if strata is None else strata.n_strata
-    noise = privacy.noise_on(unit)
-
+    noise, refused = privacy.noise_on(unit), report._refused
     most: float = np.inf
     size = max(1, total)
     if privacy.hides_size:
         if unit > 1:
-            raise report._refused(
-                "privacy", "losses need n_samples, which add-remove privacy hides"
-            )
+            raise refused("privacy", "losses need n_samples, which add-remove privacy hides")
         if n_samples is not None:
-            raise report._refused(
-                "n_samples", "n_samples is stated though add-remove privacy hides it"
-            )
+            raise refused("n_samples", "n_samples is stated though add-remove privacy hides it")
     else:
         whole = isinstance(n_samples, (int, np.integer)) and not isinstance(n_samples, bool)
         if not whole or not 1 <= n_samples <= MAX_SAMPLES:
-            raise report._refused(
-                "n_samples", f"n_samples is {n_samples!r}, not a number of samples"
-            )
+            raise refused("n_samples", f"n_samples is {n_samples!r}, not a number of samples")
         most = size = int(n_samples)
         slack = noise_bound(((noise, draws * counts.size),), IMPLAUSIBLE)
         if abs(total - unit * size) > slack:
-            raise report._refused(
-                "counts", f"counts sum to {total}, which noise cannot make of {size} samples"
-            )
+            problem = f"counts sum to {total}, which noise cannot make of {size} samples"
+            raise refused("counts", problem)
         slack = noise_bound(((noise, draws),), IMPLAUSIBLE / counts.size)
         if counts.min() < -slack or counts.max() > unit * size + slack:
-            raise report._refused(
-                "counts", "a count is beyond what the stated noise can make of it"
-            )
+            raise refused("counts", "a count is beyond what the stated noise can make of it")
     if strata is not None and strata.counts.size:
         slack = noise_bound(((noise, 1),), IMPLAUSIBLE / strata.counts.size)
         if strata.counts.min() < -slack or strata.counts.max() > most + slack:
             problem = f"a count by {strata.by} is beyond what the stated noise can make of it"
-            raise report._refused("strata", problem)
+            raise refused("strata", problem)
     return size

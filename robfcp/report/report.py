@@ -30,7 +30,7 @@ from robfcp.grid import Grid
 from robfcp.privacy import Privacy, add_noise
 from robfcp.probabilities import ClassColumns
 from robfcp.report import wire
-from robfcp.report.by_class import Strata, as_one, number_of
+from robfcp.report.by_class import By, Strata, as_one, number_of
 from robfcp.report.private import (
     NOISY_RESOLUTION,
     check_patients,
@@ -181,10 +181,8 @@ class Report(
             fault = f"{counts.size} counts do not fit the grid's {self.grid.n_bins} bins"
             raise self._refused(field, fault)
         total = counts.sum(dtype=np.float64)
-        if counts.max() > MAX_SAMPLES or total > MAX_SAMPLES:
+        if max(counts.max(), total, -int(counts.min()), -total) > MAX_SAMPLES:
             raise self._refused(field, f"counts exceed {MAX_SAMPLES} samples")
-        if counts.min() < -MAX_SAMPLES or total < -MAX_SAMPLES:
-            raise self._refused(field, f"counts lie below {-MAX_SAMPLES}")
         return counts.astype(np.int64, copy=False)
 
     def _check_strata(self, derived: bool) -> None:
@@ -214,9 +212,7 @@ class Report(
             return int(n)
         words = f"counts sum to {total} but n_samples says {n!r}"
         if unit > 1:
-            words = (
-                f"the losses fall by {total} parts in all, not by {unit} for each of {n!r} samples"
-            )
+            words = f"the losses fall by {total} parts, not by {unit} for each of {n!r} samples"
         raise self._refused("n_samples", words, "rebuild the report")
 
     def _checked_set_sizes(self) -> Whole:
@@ -431,10 +427,10 @@ class Report(
                 raise RobfcpError("classes: state their names in order, or their number")
             if groups is not None and privacy is not None and classes is None:
                 raise RobfcpError("groups: which ones occur is data; state them all in classes=")
-            if labels is not None:
-                strata = Strata.of("class", values, labels, classes, grid, privacy is not None)
-            elif groups is not None:
-                strata = Strata.of("group", values, groups, classes, grid, privacy is not None)
+            by: By = "class" if groups is None else "group"
+            split = labels if groups is None else groups
+            if split is not None:
+                strata = Strata.of(by, values, split, classes, grid, privacy is not None)
             elif classes is not None:
                 raise RobfcpError("classes: counts by class need the labels; pass labels=")
             if strata is not None and least > 1:

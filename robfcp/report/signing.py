@@ -139,12 +139,8 @@ def check_named_key(data: bytes, source: str) -> bool:
     """Whether a file is signed; refused where the signature is not by the key it names itself."""
     signed = _signed(data)
     if signed is not None and not signed.genuine:
-        raise ReportError(
-            _claimed(data, source),
-            "signature",
-            "the signature is not by the key the report names",
-            "sign the report as it is",
-        )
+        problem = "the signature is not by the key the report names"
+        raise ReportError(_claimed(data, source), "signature", problem, "sign the report as it is")
     return signed is not None
 
 
@@ -167,16 +163,11 @@ def verify(data: bytes, what: Any, keys: Mapping[str, str], round: str, source: 
         problem = f"the {what.KIND} is not signed"
         raise ReportError(client, "signature", problem, "sign it with --sign")
     if not keys[client]:
-        raise ReportError(
-            client, "signature", "its key has expired or was revoked", "register a new one"
-        )
+        problem = "its key has expired or was revoked"
+        raise ReportError(client, "signature", problem, "register a new one")
     if signed.key != keys[client] or not signed.genuine:
-        raise ReportError(
-            client,
-            "signature",
-            "the signature is not by its registered key",
-            "sign it as it is with the site's own key",
-        )
+        problem = "the signature is not by its registered key"
+        raise ReportError(client, "signature", problem, "sign it with the site's own key")
     report = what.from_json(bytes(signed.body), client)
     if report.round != round:
         problem = f"signed for round {report.round}, not {round}: a replay"

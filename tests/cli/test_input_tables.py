@@ -179,16 +179,10 @@ def test_further_wrong_files_are_refused_in_our_words(name, data, message, tmp_p
     ("name", "how", "message"),
     [
         ("t.csv", {"ids": "nobody"}, "has no column 'nobody'; it has flu, cold, well, label"),
-        ("t.csv", {"label": "nobody"}, "has no column 'nobody'"),
-        (
-            "t.csv",
-            {"classes": ("flu", "ill")},
-            "no column is called 'ill'; the classes are flu, il",
-        ),
+        ("t.csv", {"classes": ("flu", "ill")}, "no column is called 'ill'; the classes are flu"),
         ("t.npz", {"ids": "ward"}, "has no array 'ward'; it has probabilities, labels"),
         ("t.npz", {"classes": ("a", "b", "c")}, "no column is called 'a'; the classes are a, b, c"),
         ("zero.npz", {"normalise": True}, "row 1: sums to 0; it cannot be normalised"),
-        ("t.csv", {"logits": True, "normalise": True}, "sums to 1 already"),
     ],
 )
 def test_options_that_do_not_fit_are_refused(name, how, message, tmp_path):
@@ -260,15 +254,8 @@ def federation(tmp_path_factory):
     for k in range(5):
         p, y = outputs(k)
         (folder / f"{k}.csv").write_bytes(text(frame(p, np.array(NAMES)[y])))
-        said(
-            "report",
-            folder / f"{k}.csv",
-            "-c",
-            f"s{k}",
-            "-o",
-            folder / f"reports/{k}.json",
-            "--fine",
-        )
+        words = "-c", f"s{k}", "-o", folder / f"reports/{k}.json", "--fine"
+        said("report", folder / f"{k}.csv", *words)
     levels = "--coverage", "0.8", "--coverage", "0.95", "--letters", folder / "letters"
     said("calibrate", folder / "reports", *levels, "-o", folder / "new/c.json")
     return folder
@@ -328,16 +315,11 @@ def test_other_commands_read_the_same_files(federation, tmp_path):
         assert sets[name][0] == first
 
 
-def test_no_set_is_empty_when_asked_and_the_cost_is_said(tmp_path):
-    p, y = outputs(0, 2000, 6, 1.5)
-    np.savez(tmp_path / "a.npz", probabilities=p, labels=y)
-    said("report", tmp_path / "a.npz", "-c", "a", "-o", tmp_path / "r.json", "--score", "aps")
-    said("calibrate", tmp_path / "r.json", "--coverage", "0.3", "-o", tmp_path / "c.json")
-    words = "predict", tmp_path / "c.json", tmp_path / "a.npz", "--json"
+def test_no_set_is_empty_when_asked_and_the_cost_is_said(tmp_path, federation):
+    said("calibrate", federation / "reports", "--coverage", "0.3", "-o", tmp_path / "c.json")
+    words = "predict", tmp_path / "c.json", federation / "0.csv", "--json"
     bare, full = (json.loads(said(*words, *more)) for more in ((), ("--non-empty",)))
     assert bare["empty"] == full["filled"] > full["empty"] == 0
-    assert bare["coverage"] <= full["coverage"] <= bare["coverage"] + bare["empty"]
-    assert full["set_size"] == pytest.approx(bare["set_size"] + bare["empty"])
 
 
 def test_sites_and_uses_draw_numbers_of_their_own(tmp_path):
@@ -439,15 +421,3 @@ def test_encrypted_truncated_and_damaged_archives_are_one_line(tmp_path):
         path.write_bytes(bytes(broken[: rng.integers(1, len(data) + 1)]))
         with suppress(RobfcpError):
             read_outputs(path, needs_targets=False)
-
-
-@pytest.mark.parametrize("compressed", [np.savez, np.savez_compressed])
-@pytest.mark.parametrize("dtype", [np.float16, np.float32])
-def test_good_archives_are_read_as_numpy_reads_them(tmp_path, compressed, dtype):
-    rows, names = np.asfortranarray(P.astype(dtype)), [f"P{k}" for k in range(300)]
-    compressed(tmp_path / "x.npz", probabilities=rows, labels=Y, ids=names)
-    found = read_outputs(tmp_path / "x.npz", needs_targets=True)
-    assert np.array_equal(found.predictions, rows)
-    assert found.sample_ids == names
-    np.save(tmp_path / "x.npy", rows)
-    assert np.array_equal(read_outputs(tmp_path / "x.npy", needs_targets=False).predictions, rows)

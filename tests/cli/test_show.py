@@ -81,13 +81,6 @@ def test_a_calibration_gives_its_own_threshold_and_what_if_levels(reports, shown
     assert "estimate" in data["alike"]["5"]["label"]
 
 
-def test_a_record_elsewhere_is_named(reports, shown, tmp_path):
-    shown(calibrate(reports))
-    next(tmp_path.glob("c.*.record.json")).rename(tmp_path / "e.json")
-    assert "no such file" in refused("show", tmp_path / "c.json")
-    said("show", tmp_path / "c.json", "--record", tmp_path / "e.json")
-
-
 @pytest.mark.parametrize(
     ("options", "words"),
     [
