@@ -33,7 +33,7 @@ from msgspec.structs import replace
 import robfcp
 from robfcp.calibration.audit import AuditLog, log_round, verify_calibration
 from robfcp.calibration.calibration import load_calibration
-from robfcp.calibration.file_format import digest_of, sign_sealed
+from robfcp.calibration.file_format import digest_of
 from robfcp.calibration.letters import Letter
 from robfcp.calibration.record import Record
 from robfcp.cli.input_tables import read_outputs
@@ -116,7 +116,7 @@ class Files:
         Ledger(self.folder / "ledger", "d").charge(Privacy(1.0, rounds=3), "r")
         log_round(AuditLog(self.folder / "log"), self.calibration, {})
         keys = f'["s1"]\nsamples = 30\nkey = "{self.public}"\nnot-after = "2099-01-01"\n'
-        signed = sign_sealed(self.calibration.to_json(), self.key)
+        signed = self.calibration.to_json(self.key)
         sizes = json.dumps({f"s{k}": 30 for k in range(6)})
         terms = 'round = "r"\nmodel = "m"\nscore = "lac"\ngrid = "uniform:9"\nepsilon = 1.0\n'
         revoked, log = f"{self.public} # old\n".encode(), (self.folder / "log").read_bytes()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from functools import partial
@@ -10,14 +10,14 @@ from typing import NamedTuple
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from robfcp.arguments import a_few
 from robfcp.calibration.calibration import Level, Part
+from robfcp.calibration.record import Record
 from robfcp.certificate import Certificate, CurvePoint, liars_assumption
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation, Stratified
-from robfcp.guarantees import FcpThreshold, Marginal, Promise, certify, curve, site
+from robfcp.guarantees import FcpThreshold, Marginal, certify, curve, site
 from robfcp.report import OTHER, Report, listed
 
 FEW = 25  # classes, whose curves have all their points; those of more have the first few
@@ -47,10 +47,9 @@ class Held(NamedTuple):
     federation: Callable[[], Federation]  # made when asked for, since there may be thousands
 
 
-def held_strata(
-    federation: Federation, by: str, clusters: Mapping[str, str] | None = None
-) -> tuple[Held, ...]:
+def held_strata(record: Record, by: str) -> tuple[Held, ...]:
     """Every class or group, or every cluster of them; "(other)" left out."""
+    federation, clusters = record.federation, record.clusters
     strata = strata_of(federation, by)
     labels = wanted = strata.labels
     if clusters is not None:
@@ -84,24 +83,16 @@ def held_strata(
 
 
 def level_by_class(
-    federation: Federation,
-    trusted: NDArray[np.bool_],
-    level: Fraction,
-    by: str,
-    clusters: Mapping[str, str] | None,
-    promise: Promise | None,
-    confidence: float,
-    liars: int,
-    stated: bool,
-    anchor: Report | None = None,
+    record: Record, level: Fraction, by: str, confidence: float, liars: int, stated: bool
 ) -> Level:
     """Threshold and certificate of every class or group, "(other)" left out, and the widest.
 
     The certificates hold all at once with the stated confidence; thresholds that cover on average
     hold for all of them anyway.
     """
-    every, m = held_strata(federation, by, clusters), liars
-    merged = clusters is not None and OTHER in strata_of(federation, by).labels
+    federation, promise, anchor = record.federation, record.promise, record.trusted_samples
+    every, m, strata = held_strata(record, by), liars, strata_of(federation, by)
+    merged = record.clusters is not None and OTHER in strata.labels
     sure = 1 - (1 - confidence) / len(every)
     place = {client: k for k, client in enumerate(federation.ids)}
     points = None if len(every) <= FEW else FIRST
@@ -115,7 +106,7 @@ def level_by_class(
         if promise is not None and m < holders:
             edge, certificate = promise.threshold(held, level, sure, own)
         else:
-            mask = trusted[[place[client] for client in held.ids]]
+            mask = record.trusted_mask[[place[client] for client in held.ids]]
             fcp = promise is None and mask.any()
             edge = FcpThreshold(held, mask).index(level) if fcp else None
             if own is not None:
@@ -139,7 +130,6 @@ def level_by_class(
     for held in every:
         found = part(held.name, held.federation())
         own |= {name: msgspec.structs.replace(found, name=name) for name in held.members}
-    strata = strata_of(federation, by)
     parts = tuple(own[name] for name in strata.labels if name != OTHER)
     weakest = min(parts, key=lambda one: one.certificate.lower).certificate
     n_clients, few = len(strata.rows), {}
@@ -153,7 +143,7 @@ def level_by_class(
         trusted=0 if anchor is None else int(anchor.counts.sum()),
         upper=max(one.certificate.upper for one in parts),
         confidence=None if weakest.confidence is None else confidence - (1 - confidence) * cut,
-        by=by if clusters is None else "cluster",
+        by=by if record.clusters is None else "cluster",
         n_clients=n_clients,
         assumptions=tuple(
             liars_assumption(liars, n_clients, estimated=not stated) if one.name == "liars" else one

@@ -149,8 +149,7 @@ def calibrate(
 
     def found(level: Fraction) -> Level:
         if chosen is not None:
-            told = (level, chosen, clusters, promise, confidence, liars, stated, anchor)
-            return level_by_class(federation, trusted, *told)
+            return level_by_class(record, level, chosen, confidence, liars, stated)
         held = None if anchor is None else site.Anchor.of(anchor.counts, level, 1 - confidence)
         if promise is not None:
             edge, certificate = promise.threshold(federation, level, confidence, held)
@@ -188,7 +187,7 @@ def calibrate(
         summary=record.summary,
         public_remarks=(  # a calibration goes to everybody: names stay with the record
             *(one for one in assessment.remarks if not any(name in one for name in federation.ids)),
-            *_public_remarks(federation, clusters, promise, confidence),
+            *_public_remarks(record, confidence),
         ),
     ).with_record(record)
 
@@ -291,15 +290,10 @@ def _noise_remarks(federation: Federation) -> tuple[str, ...]:
     return (f"noise: {told}",) if len(held) > 1 else ()
 
 
-def _public_remarks(
-    federation: Federation,
-    clusters: Mapping[str, str] | None,
-    promise: Promise | None,
-    confidence: float,
-) -> list[str]:
+def _public_remarks(record: Record, confidence: float) -> list[str]:
     """How private or rounded the reports are, what the promise adds, how many report no classes
     where others do, and that a cluster's promise is not a class's."""
-    found, strata = [], federation.strata
+    found, federation, strata = [], record.federation, record.federation.strata
     stated = [privacy for privacy in federation.privacy if privacy is not None]
     if stated:
         weakest = max(stated, key=lambda privacy: (privacy.epsilon, privacy.delta))
@@ -311,15 +305,15 @@ def _public_remarks(
             f"{rounded} of {federation.n_clients} reports show no cell of fewer than five samples: "
             "scores are moved up for it, so that sets are rather too large than too small"
         )
-    if promise is not None:
-        found += promise.remarks(federation, confidence)
+    if record.promise is not None:
+        found += record.promise.remarks(federation, confidence)
     if strata is not None and len(strata.rows) < federation.n_clients:
         pooled = federation.n_clients - len(strata.rows)
         found.append(
             f"{pooled} {'site keeps its' if pooled == 1 else 'sites keep their'} {strata.by} back: "
             f"in what is said of all samples, and in nothing by {strata.by}"
         )
-    if strata is not None and clusters is not None:
+    if strata is not None and record.clusters is not None:
         found.append(
             f"thresholds are by cluster: what is proved holds for each cluster of "
             f"{'classes' if strata.by == 'class' else 'groups'}, not for each of them by itself"

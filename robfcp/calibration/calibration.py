@@ -241,12 +241,10 @@ class Calibration(SealedFile, frozen=True, eq=False, dict=True, forbid_unknown_f
         def points(one: Threshold) -> dict[int, Certificate]:
             return {p.m: one.certificate.for_liars(p, self.confidence) for p in one.curve}
 
-        return self._single(
-            tuple(
-                points(level) if self.by is None else {one.name: points(one) for one in level.parts}
-                for level in self.levels
-            )
-        )
+        found: tuple[Curves, ...] = tuple(map(points, self.levels))
+        if self.by is not None:
+            found = tuple({one.name: points(one) for one in level.parts} for level in self.levels)
+        return self._single(found)
 
     @property
     def coverage(self) -> float | tuple[float, ...]:

@@ -77,10 +77,7 @@ def share_of_site(calibration: Calibration) -> tuple[float, str]:
 
 
 def firm_floor(
-    calibration: Calibration,
-    level: int = 0,
-    floor: float | None = None,
-    own: LocalThreshold | None = None,
+    calibration: Calibration, level: int, floor: float | None, own: LocalThreshold | None
 ) -> Floor:
     """A promise that this very calibration, or the site's own threshold, makes and that a miss can
     speak against."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import msgspec
 import numpy as np
@@ -17,9 +17,6 @@ import numpy as np
 from robfcp.errors import RobfcpError
 from robfcp.files import read_limited, what_is_wrong, write_atomically
 from robfcp.report import signing
-
-if TYPE_CHECKING:
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 F = TypeVar("F", bound="SealedFile")
 FilePath = str | os.PathLike[str]
@@ -78,16 +75,6 @@ def kind_of(data: bytes | str) -> str:
         return ""
 
 
-def envelope_of(data: bytes | str) -> Envelope:
-    """The envelope of a sealed file, its contents unchecked."""
-    try:
-        return msgspec.json.decode(data, type=Envelope)
-    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
-        raise RobfcpError(
-            f"not a sealed file ({what_is_wrong(error)}); pass one that robfcp wrote"
-        ) from None
-
-
 class SealedFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A struct that is a sealed file: its fields are the body, checked whenever it is read."""
 
@@ -104,8 +91,13 @@ class SealedFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """What the file holds: the fields, where some are not written otherwise."""
         return self
 
-    def to_json(self) -> bytes:
+    def to_json(self, key: Any = None) -> bytes:
         """The file: one JSON object, sealed by a digest.
+
+        Parameters
+        ----------
+        key
+            The server's private key, as `robfcp.report.signing.load_key` reads it, to sign with.
 
         Returns
         -------
@@ -113,7 +105,11 @@ class SealedFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             What `from_json` reads.
         """
         data = msgspec.json.encode(self.body(), enc_hook=_written)
-        return msgspec.json.encode(Envelope(self.kind, 1, digest_of(data), msgspec.Raw(data)))
+        file = Envelope(self.kind, 1, digest_of(data), msgspec.Raw(data))
+        if key is not None:
+            file.key = signing.public_text(key)
+            file.signature = signing.sign_bytes(key, _domain(file), data)
+        return msgspec.json.encode(file)
 
     @classmethod
     def from_json(cls: type[F], data: bytes | str, source: str = "") -> F:
@@ -163,7 +159,7 @@ class SealedFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         key
             The server's private key, as `robfcp.report.signing.load_key` reads it, to sign with.
         """
-        data = self.to_json() if key is None else sign_sealed(self.to_json(), key)
+        data = self.to_json(key)
         if len(data) > self.most_bytes:
             raise RobfcpError(f"{path}: would be too large to be read back; begin another file")
         write_atomically(path, data, private=self.private)
@@ -186,18 +182,14 @@ class SealedFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return cls.from_json(data, os.fspath(path))
 
 
-def sign_sealed(data: bytes, key: Ed25519PrivateKey) -> bytes:
-    """The same sealed file with the key's signature over its kind, schema and body."""
-    found = envelope_of(data)
-    signature = signing.sign_bytes(key, _domain(found), bytes(found.body))
-    return msgspec.json.encode(
-        msgspec.structs.replace(found, key=signing.public_text(key), signature=signature)
-    )
-
-
 def check_signer(data: bytes | str, server_key: str, source: str) -> None:
     """Refuse a sealed file that is not signed by this public key."""
-    found = envelope_of(data)
+    try:
+        found = msgspec.json.decode(data, type=Envelope)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+        raise RobfcpError(
+            f"not a sealed file ({what_is_wrong(error)}); pass one that robfcp wrote"
+        ) from None
     if not found.signature:
         raise RobfcpError(
             f"{source}: is not signed; ask the server for one made with calibrate --sign"

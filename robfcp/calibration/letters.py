@@ -17,13 +17,7 @@ from numpy.typing import ArrayLike
 from robfcp.arguments import Rng
 from robfcp.calibration.calibration import Calibration
 from robfcp.calibration.file_format import FilePath, SealedFile, digest_of
-from robfcp.calibration.local_threshold import (
-    Localised,
-    LocalRisk,
-    Others,
-    local_risk,
-    localised,
-)
+from robfcp.calibration.local_threshold import Localised, LocalRisk, Others, local_risk, localised
 from robfcp.diagnosis import diagnose
 from robfcp.errors import RobfcpError, plain
 from robfcp.files import make_folder
@@ -279,13 +273,10 @@ def from_others(calibration: Calibration, chosen: set[str] | None = None) -> dic
         site.site_thresholds(counts, float(1 - level.coverage), liars, alike, wanted)
         for level in calibration.levels
     ]
+    told = liars, alike, calibration.liars_stated
     return {
         counts.ids[k]: Others(
-            tuple(upper[found[k]] for found in edges),
-            tuple(counts.sizes[k].tolist()),
-            liars,
-            alike,
-            calibration.liars_stated,
+            tuple(upper[found[k]] for found in edges), tuple(counts.sizes[k].tolist()), *told
         )
         for k in wanted
     }

@@ -112,10 +112,8 @@ class LocalThreshold:
                 f"where the federation's threshold covers {wanted} here, so does the clipped one, "
                 "with 97.5% confidence",
             ]
-        floor = (
-            f"whatever anybody does, {self.threshold:.4g} covers at least {at_least(self.floor)}"
-        )
-        return (*found, f"{floor} on average", _own_words(self.own, "data"))
+        floor = f"{self.threshold:.4g} covers at least {at_least(self.floor)} on average"
+        return (*found, f"whatever anybody does, {floor}", _own_words(self.own, "data"))
 
 
 @dataclass(frozen=True, eq=False)

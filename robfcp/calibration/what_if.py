@@ -68,7 +68,7 @@ def what_if(
     stored = next((one for one in calibration.levels if one.coverage == level), None)
     every: tuple[Held, ...] = (Held("", (), lambda: federation),)
     if by is not None:
-        every = held_strata(federation, by, calibration.record.clusters)
+        every = held_strata(calibration.record, by)
     place = {client: k for k, client in enumerate(federation.ids)}
     sure = 1 - (1 - confidence) / len(every)
 

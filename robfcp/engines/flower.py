@@ -9,12 +9,12 @@ Flower's own `Grid` is called `network` here, so that `grid` keeps one meaning.
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from importlib import import_module
 from importlib.metadata import version
+from itertools import count
 from types import SimpleNamespace
 from typing import Any
 
@@ -304,8 +304,7 @@ class InProcessNetwork:
             for node_id, config in enumerate(node_configs, start=1)
         }
         self._replies: dict[str, Message] = {}
-        self._sent = 0
-        self._lock = threading.Lock()
+        self._numbers = count(1)  # two rounds at once do not share one
         self.run = import_module("flwr.supercore.run").Run.create_empty(RUN_ID)
         with suppress(ModuleNotFoundError):  # flwr from 1.34 on wants to know whose process it is
             identity = import_module("flwr.supercore.task_identity").TaskIdentity
@@ -317,15 +316,10 @@ class InProcessNetwork:
         self.run = run
 
     def create_message(
-        self,
-        content: RecordDict,
-        message_type: str,
-        dst_node_id: int,
-        group_id: str,
-        ttl: float | None = None,
+        self, content: RecordDict, message_type: str, dst_node_id: int, group_id: str, **ttl: Any
     ) -> Message:
         """A message to a node."""
-        return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
+        return Message(content, dst_node_id, message_type, group_id=group_id, **ttl)
 
     def get_node_ids(self) -> list[int]:
         """All nodes' ids."""
@@ -339,9 +333,7 @@ class InProcessNetwork:
         """Answer each message; the ids to pull the replies by."""
         identifiers = []
         for message in messages:
-            with self._lock:  # two rounds at once must not share an id
-                self._sent += 1
-                identifier = f"message-{self._sent}"
+            identifier = f"message-{next(self._numbers)}"
             message.metadata.__dict__["_message_id"] = identifier
             identifiers.append(identifier)
             self.deliver(message)

@@ -74,7 +74,6 @@ MONITOR_DEFAULTS: Mapping[str, Any] = {
     "poll": 1.0,
     **(server.monitor_round.__kwdefaults__ or {}),  # step, level, floor, delta, history, ...
 }
-OWN = ("calibration", "liars", "deadline", "poll")  # not of `monitor_round` itself
 
 
 def digest_of(params: Params | None) -> str | None:
@@ -298,7 +297,8 @@ class MonitorController(_Workflow):
     def ask(self, engine: NVFlare, config: dict[str, Any], place: Path) -> None:
         """One date."""
         calibration = Calibration.load(str(config["calibration"]))
-        rest = {word: config[word] for word in MONITOR_DEFAULTS if word not in OWN}
+        words = "round", *(server.monitor_round.__kwdefaults__ or {})
+        rest = {word: config[word] for word in words}
         merged = server.monitor_round(engine, calibration, int(config["liars"]), **rest)
         found = {"alarm": merged.alarm, "drift": merged.drift, "line": merged.line}
         write_atomically(place / "monitor.json", msgspec.json.encode({**found, **asdict(merged)}))

@@ -19,6 +19,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
+from functools import partial
 from math import inf
 from pathlib import Path
 from time import monotonic, sleep
@@ -27,7 +28,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from robfcp.arguments import MAX_SAMPLES, check_client
-from robfcp.calibration import Calibration, calibrate, file_format, letters
+from robfcp.calibration import Calibration, calibrate, letters
 from robfcp.defence import Consensus, named_defence
 from robfcp.engines import protocol
 from robfcp.engines.protocol import Claims, Outcome, Participant, Request, Status, T
@@ -171,12 +172,12 @@ class _Turn:
 class Asking(Generic[T]):
     """One round of questions: everybody is asked once, and again after a reply not its own.
 
-    request(client) is what is asked, read(reply, client) the answer, or it raises. Ends at the
+    request(client=...) is what is asked, read(reply, client) the answer, or it raises. Ends at the
     latest GRACE seconds after the deadline, with everybody who had answered by then.
     """
 
     engine: Engine
-    request: Callable[[str], Request]
+    request: Callable[..., Request]
     read: Callable[[bytes, str], T]
     limit: int = MAX_REPLY
     open: dict[_Turn, None] = field(default_factory=dict)  # in the order they were begun
@@ -232,7 +233,7 @@ class Asking(Generic[T]):
     def _ask(self, turn: _Turn) -> None:
         self.open[turn] = None
         ttl = max(1.0, self.end - monotonic()) + TTL_GRACE
-        body = msgspec.json.encode(self.request(turn.participant.client))
+        body = msgspec.json.encode(self.request(client=turn.participant.client))
         record = {"nonce": turn.nonce, "body": body}
         self.workers.submit(turn, lambda: self.engine.send(turn.participant, record, ttl))
 
@@ -339,8 +340,7 @@ def register_sizes(engine: Engine) -> dict[str, int]:
             raise ReportError(client, "n_samples", f"{n_samples} samples cannot be", "fix the data")
         return n_samples
 
-    asking = Asking(engine, lambda client: protocol.SizeRequest(client=client), read)
-    return asking.run(engine.present()).answers
+    return Asking(engine, protocol.SizeRequest, read).run(engine.present()).answers
 
 
 def calibration_round(
@@ -375,13 +375,8 @@ def calibration_round(
     kept = None if replies is None else Replies(replies)
     name = round or (kept and kept.round) or secrets.token_hex(8)
     started, asked = datetime.now(timezone.utc), engine.present()
-    said = wire.wire_score(score)
-    assert said is not None
-
-    def request(client: str) -> Request:
-        return protocol.ReportRequest(
-            client=client, round=name, model=engine.model, grid=wire.wire_grid(grid), score=said
-        )
+    context: Any = {"grid": wire.wire_grid(grid), "score": wire.wire_score(score)}
+    request = partial(protocol.ReportRequest, round=name, model=engine.model, **context)
 
     def read(body: bytes, client: str) -> Report | str:
         if keys is None:
@@ -437,17 +432,12 @@ def _claims(engine: Engine, asked: list[Participant], calibration: Calibration) 
             raise ReportError(client, "covered", "counts cannot be", "update robfcp")
         return claims
 
-    asking = Asking(
-        engine, lambda client: protocol.CheckRequest(client=client, calibration=text), read
-    )
+    asking = Asking(engine, partial(protocol.CheckRequest, calibration=text), read)
     return asking.run(one for one in asked if one.client in reported).answers
 
 
 def _records(
-    engine: Engine,
-    outcomes: list[Outcome[Report]],
-    calibration: Calibration,
-    claims: Mapping[str, Claims],
+    engine: Engine, outcomes: list[Outcome[Report]], calibration: Calibration, claims: Any
 ) -> dict[str, dict[str, Any]]:
     """Every client's node, public key, status and claims; also of those that came later."""
 
@@ -496,9 +486,10 @@ def send_letters(engine: Engine, calibration: Calibration, key: Any = None) -> l
     asked = engine.present()
     sent = {}
     for letter in letters.letters(calibration, {participant.client for participant in asked}):
-        data = letter.to_json() if key is None else file_format.sign_sealed(letter.to_json(), key)
-        sent[letter.client] = protocol.LetterRequest(client=letter.client, letter=msgspec.Raw(data))
-    asking = Asking(engine, sent.__getitem__, read)
+        sent[letter.client] = msgspec.Raw(letter.to_json(key))
+    asking = Asking(
+        engine, lambda client: protocol.LetterRequest(client=client, letter=sent[client]), read
+    )
     return asking.run(one for one in asked if one.client in sent).outcomes
 
 
@@ -521,13 +512,9 @@ def monitor_round(
     asked, counts as no alarm. `history` is a file that keeps every date, for the page and for
     `calibrate --alarms`; the sites asked at the first one are how many are watched.
     """
-    text = msgspec.Raw(calibration.to_json())
     expected = {"round": round, "step": step, "calibration": calibration.identity}
-    asked: dict[str, Any] = {"round": round, "step": step, "calibration": text, "level": level}
-    asked |= {"floor": floor, "delta": delta}
-
-    def request(client: str) -> Request:
-        return protocol.MonitorRequest(client=client, **asked)
+    text = msgspec.Raw(calibration.to_json())
+    asked: Any = {**expected, "calibration": text, "level": level, "floor": floor, "delta": delta}
 
     def read(body: bytes, client: str) -> EReport:
         report = EReport.from_json(body, client)
@@ -537,6 +524,7 @@ def monitor_round(
                 raise ReportError(client, part, wrong, "answer as asked")
         return report
 
+    request = partial(protocol.MonitorRequest, **asked)
     found = Asking(engine, request, read).run(engine.present())
     reports, total = list(found.answers.values()), len(found.outcomes)
     how: dict[str, Any] = {"delta": delta, "independent": independent}

@@ -126,16 +126,9 @@ class Site:
     attack: Attack | None = None
 
     def answer(self, body: bytes) -> bytes:
-        """The answer to a request; raises where the site gives none."""
-        answers: dict[type, Callable[[Any], Any]] = {
-            protocol.SizeRequest: self._size,
-            protocol.ReportRequest: self._report,
-            protocol.CheckRequest: self._claims,
-            protocol.LetterRequest: self._keep,
-            protocol.MonitorRequest: self._watch,
-        }
+        """The answer by the method of the request's kind; raises where the site gives none."""
         request = protocol.read_request(body)
-        found = answers[type(request)](request)
+        found = getattr(self, f"_{request.__struct_config__.tag}")(request)
         return found if isinstance(found, bytes) else msgspec.json.encode(found)
 
     def _data(self, part: Part) -> tuple[ArrayLike, ArrayLike]:
@@ -166,15 +159,6 @@ class Site:
                 Ledger(str(rules.ledger), rules.dataset).charge(rules.privacy, request.round)
             except RobfcpError as error:
                 raise Refused(6, str(error)) from error
-        report = self._made(request, rules.grid or wire.read_grid(request.grid), score)
-        key = rules.signing_key
-        found = report.to_json() if key is None else signing.sign(report, signing.load_key(key))
-        if rules.privacy is not None:
-            self.memory["request"], self.memory["report"] = body, found
-        return found
-
-    def _made(self, request: protocol.ReportRequest, grid: Grid, score: Score) -> Report:
-        rules = self.rules
         predictions, targets = self._data("calibration")
         scored = score if rules.privacy is None else partial(base.scores_or_nan, score)
         scores = scored(predictions, targets, np.random.default_rng(self.seed))
@@ -187,10 +171,10 @@ class Site:
             pooled = pooled or len(scores) < Strata.CROWD * classes
         if classes and not pooled:
             by_class = {"labels": targets, "classes": classes, "least": rules.least}
-        return Report.from_scores(
+        report = Report.from_scores(
             request.client,
             scores,
-            grid,
+            rules.grid or wire.read_grid(request.grid),
             score=score,
             round=request.round,
             model=request.model if self.model is None else self.model,
@@ -198,8 +182,13 @@ class Site:
             fine=rules.fine,
             **by_class,
         )
+        key = rules.signing_key
+        found = report.to_json() if key is None else signing.sign(report, signing.load_key(key))
+        if rules.privacy is not None:
+            self.memory["request"], self.memory["report"] = body, found
+        return found
 
-    def _claims(self, request: protocol.CheckRequest) -> protocol.Claims:
+    def _check(self, request: protocol.CheckRequest) -> protocol.Claims:
         """Covered samples and total set size (labels, or width of intervals) at every level."""
         self.rules.protect("test data are protected")
         calibration = Calibration.from_json(bytes(request.calibration))
@@ -212,7 +201,7 @@ class Site:
             n, [one.overall.covered for one in seen], [one.set_size * n for one in seen]
         )
 
-    def _keep(self, request: protocol.LetterRequest) -> str:
+    def _letter(self, request: protocol.LetterRequest) -> str:
         data = bytes(request.letter)
         letter = letters.Letter.from_json(data)
         if letter.client != request.client:
@@ -222,7 +211,7 @@ class Site:
         write_atomically(place / f"letter-{identity[:16]}.json", data, private=True)
         return identity
 
-    def _watch(self, request: protocol.MonitorRequest) -> bytes:
+    def _monitor(self, request: protocol.MonitorRequest) -> bytes:
         if self.fresh is None:
             raise Refused(1, "this site does not watch calibrations")
         self.rules.protect("alarms tell of protected samples")

@@ -77,7 +77,7 @@ def _undefended(calibration: Calibration) -> Level:
 
     if calibration.by is None:
         return replace(level, threshold=limit(federation))
-    every = by_class.held_strata(federation, calibration.by, calibration.record.clusters)
+    every = by_class.held_strata(calibration.record, calibration.by)
     own = {name: limit(held.federation()) for held in every for name in held.members}
     parts = tuple(replace(one, threshold=own[one.name]) for one in level.parts)
     return replace(level, threshold=max(own.values()), parts=parts)

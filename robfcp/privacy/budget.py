@@ -322,18 +322,6 @@ def logistic_grid(bins: int) -> Grid:
     return Grid(np.array([0.0, *(float(f"{edge:.8g}") for edge in inner), 1.0]))
 
 
-def recommend_bins(privacy: Privacy | float, n_samples: int, n_clients: int) -> int:
-    """The number of bins that balances noise against rounding: 0.4 (n sqrt(K) / sd)^(2/3).
-
-    sd is the noise on one count; between 8 and 256.
-    """
-    if n_samples < 1 or n_clients < 1:
-        raise RobfcpError("grid: n_samples and n_clients are numbers from 1")
-    stated = privacy if isinstance(privacy, Privacy) else Privacy(privacy)
-    ratio = n_samples * np.sqrt(n_clients / max(stated.noise.variance, 1e-12))
-    return int(np.clip(round(_FACTOR * float(ratio) ** (2 / 3)), FEWEST, MOST))
-
-
 def recommend_grid(
     privacy: Privacy | float,
     n_samples: int,
@@ -372,7 +360,12 @@ def recommend_grid(
     >>> robfcp.recommend_grid(1.0, n_samples=10_000, n_clients=20).n_bins
     254
     """
-    bins = recommend_bins(privacy, n_samples, n_clients)
+    if n_samples < 1 or n_clients < 1:
+        raise RobfcpError("grid: n_samples and n_clients are numbers from 1")
+    stated = privacy if isinstance(privacy, Privacy) else Privacy(privacy)
+    # 0.4 (n sqrt(K) / sd)^(2/3), sd the noise on one count, balances noise against rounding
+    ratio = n_samples * np.sqrt(n_clients / max(stated.noise.variance, 1e-12))
+    bins = int(np.clip(round(_FACTOR * float(ratio) ** (2 / 3)), FEWEST, MOST))
     if prior is None:
         return logistic_grid(bins)
     scores = np.asarray(prior, dtype=np.float64)

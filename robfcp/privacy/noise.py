@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import dataclass
 from functools import lru_cache
 from math import ceil, log
@@ -47,35 +48,27 @@ class Noise:
         mass = self.mass(60)
         return float(mass @ np.arange(-60, 61) ** 2)
 
-    def single_bound(self, chance: float) -> int:
-        """The least b >= 0 with P(X > b) = a^(b + 1)/(1 + a) <= chance for one Laplace draw."""
-        return max(0, ceil(-self.scale * log(chance * (1 + self._ratio))) - 1)
-
     def mass(self, reach: int) -> Array:
         """(2 reach + 1,) probabilities of -reach..reach."""
         x = np.abs(np.arange(-reach, reach + 1))
         if self.mechanism == "laplace":
-            result: Array = np.tanh(0.5 / self.scale) * np.exp(-x / self.scale)
-            return result
-        weights = np.exp(-0.5 * (x / self.scale) ** 2)
-        wide = _wide(self.scale)
-        result = weights / np.exp(-0.5 * (np.arange(-wide, wide + 1) / self.scale) ** 2).sum()
-        return result
+            return np.asarray(np.tanh(0.5 / self.scale) * np.exp(-x / self.scale))
+        wide = np.arange(-_wide(self.scale), _wide(self.scale) + 1)
+        weights, every = (np.exp(-0.5 * (one / self.scale) ** 2) for one in (x, wide))
+        return np.asarray(weights / every.sum())
 
     def characteristic(self, angles: Array) -> Array:
         """E exp(i angle X) on [0, pi], real because the noise is symmetric."""
         if self.mechanism == "laplace":
             spread = 4 * self._ratio / (1 - self._ratio) ** 2
-            result: Array = 1 / (1 + spread * np.sin(angles / 2) ** 2)
-            return result
+            return np.asarray(1 / (1 + spread * np.sin(angles / 2) ** 2))
         if self.scale < 1:
             reach = _wide(self.scale)
-            result = np.cos(np.outer(angles, np.arange(-reach, reach + 1))) @ self.mass(reach)
-            return result
+            waves = np.cos(np.outer(angles, np.arange(-reach, reach + 1)))
+            return np.asarray(waves @ self.mass(reach))
         shifts = 2 * np.pi * np.arange(-2, 3)[:, None]
         waves = np.exp(-0.5 * (self.scale * (angles - shifts)) ** 2).sum(axis=0)
-        result = waves / np.exp(-0.5 * (self.scale * shifts) ** 2).sum()
-        return result
+        return np.asarray(waves / np.exp(-0.5 * (self.scale * shifts) ** 2).sum())
 
 
 def _wide(scale: float) -> int:
@@ -114,18 +107,12 @@ def noise_bound(terms: Terms, chance: float) -> int:
         return 0
     noise, number = terms[0]
     if len(terms) == number == 1 and noise.mechanism == "laplace":
-        return noise.single_bound(chance)
-    low, high = 0, _reach(terms)
-    if high > _EXACT:
+        # of one Laplace draw P(X > b) = a^(b + 1)/(1 + a)
+        return max(0, ceil(-noise.scale * log(chance * (1 + noise._ratio))) - 1)
+    most, allowed = _reach(terms), chance - _ROUNDING
+    if most > _EXACT:
         return _chernoff(terms, chance)
-    allowed = chance - _ROUNDING
-    while low < high:
-        middle = (low + high) // 2
-        if upper_tail(terms, middle + 1) <= allowed:
-            high = middle
-        else:
-            low = middle + 1
-    return low
+    return bisect_left(range(most), True, key=lambda b: upper_tail(terms, b + 1) <= allowed)
 
 
 def _chernoff(terms: Terms, chance: float) -> int:
@@ -161,12 +148,7 @@ def _transform(terms: Terms) -> tuple[float, Array, Array]:
 
     period = 2 * _reach(terms) + 1
     step = 2 * np.pi / period
-    low, high = 0, (period - 1) // 2
-    while low < high:
-        middle = (low + high) // 2
-        if product(np.array([middle * step]))[0] < _NEGLIGIBLE:
-            high = middle
-        else:
-            low = middle + 1
-    angles: Array = step * np.arange(1, low + 1, dtype=np.float64)
+    every = range((period - 1) // 2)
+    last = bisect_left(every, True, key=lambda k: product(step * np.array([k]))[0] < _NEGLIGIBLE)
+    angles: Array = step * np.arange(1, last + 1, dtype=np.float64)
     return step, angles, product(angles)

@@ -13,7 +13,7 @@ from robfcp import Privacy, Report, ReportError, RobfcpError
 from robfcp.federation.federation import Federation
 from robfcp.grid import Grid
 from robfcp.privacy import budget
-from robfcp.privacy.budget import Accountant, logistic_grid, recommend_bins, recommend_grid
+from robfcp.privacy.budget import Accountant, logistic_grid, recommend_grid
 from robfcp.privacy.noise import noise_bound
 
 dp = pytest.importorskip("opendp.prelude")
@@ -104,7 +104,7 @@ def test_hidden_sizes_are_registered_or_estimated_and_then_need_the_same_noise()
 
 def test_recommended_grids_grow_with_what_the_noise_leaves():
     asked = ((0.01, 500), (1, 50), (1, 500), (1, 5000))
-    assert [recommend_bins(epsilon, n, 20) for epsilon, n in asked] == [8, 8, 34, 160]
+    assert [recommend_grid(epsilon, n, 20).n_bins for epsilon, n in asked] == [8, 8, 34, 160]
     assert recommend_grid(1, 500, 20) == logistic_grid(34)
     scores = np.random.default_rng(0).exponential(3, 1000)
     grid = recommend_grid(Privacy(1), 500, 20, prior=scores)
@@ -172,7 +172,7 @@ SENT = {"client": "a", "scores": SCORES, "privacy": Privacy(1), "patients": PAIR
         (Privacy, {"epsilon": 1, "scale": -1}, "scale is -1"),
         (Privacy, {"epsilon": 1e-12}, "give a number from 1e-09"),
         (logistic_grid, {"bins": 4}, "8 to 10000 bins"),
-        (recommend_bins, {"privacy": 1, "n_samples": 0, "n_clients": 3}, "numbers from 1"),
+        (recommend_grid, WISHED | {"n_samples": 0}, "numbers from 1"),
         (recommend_grid, WISHED | {"prior": [1.0, 2.0]}, "finite scores"),
         (recommend_grid, WISHED | {"prior": np.ones(99), "confidence_level": 1}, "between"),
         (Report.from_scores, SENT, "somebody has 2 samples but samples_per_patient is 1"),
