@@ -32,7 +32,6 @@ INPUTS = [  # calls, with the file under test in braces, by its ending
     "calibrate reports -o o.json --previous {.json}",
     "calibrate reports -o o.json --previous calibration.json --alarms {.json}",
     "calibrate reports -o o.json --anchor {.csv}",
-    "calibrate reports -o o.json --sign {.key}",
     "predict --letter letter.json --local {.npz}",
     "predict {.json} site.npz",
     "predict calibration.json {.csv} -o o.csv",
@@ -65,10 +64,8 @@ OUTPUTS = [  # the same where a result would go
     "alarms e-0.json -m 0 --step 1 --history {.json}",
     "collect reports -o {.parquet}",
     "verify calibration.json --audit {.jsonl}",
-    "lab train heart --data-dir . -o {.npz}",
     "lab train mnist --data-dir . -o o.npz --checkpoint {.st}",
     "lab reproduce main --seeds 1 --workers 1 -o out --page {.md}",
-    "lab simulate site.npz --seeds 1 --clients 5 -o {.json}",
     "lab simulate site.npz --seeds 1 --clients 5 --plot {.png}",
     "lab rivals heart -o {.json}",
 ]
@@ -163,7 +160,6 @@ DOWN = OSError(errno.EIO, "Input/output error", "share/x.json")
     [
         (REPORT("site.npz"), "os.fsync", FULL, "o.json: cannot be written (the disk is"),
         (REPORT("site.npz"), "robfcp.cli.site.read_outputs", DOWN, "(the disk does not answer); "),
-        (REPORT("own.csv"), "pathlib.Path.open", DENIED, "you have no permission"),
         (REPORT("own.parquet"), "pyarrow.parquet.ParquetFile", DENIED, "you have no permission"),
         ("show calibration.json", "os.open", DENIED, "you have no permission"),
     ],

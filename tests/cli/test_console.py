@@ -17,13 +17,12 @@ import numpy as np
 import pytest
 from effort import thorough
 from in_process import run
+from makers import said
 from typer.main import get_command
-from typer.testing import CliRunner
 
 import robfcp
 from robfcp.cli import COMMANDS, LAB, app, console
 
-RUNNER = CliRunner(env={"COLUMNS": "80", "TERM": "dumb"})
 CALLS = {  # one of each command, and of what it does besides
     "demo": "demo -o out",
     "keygen": "keygen site-1 -o site-1.key",
@@ -53,9 +52,8 @@ AT_ONCE = set(CALLS) - {"demo", "train", "redteam", "show --html"}  # others tak
 
 def output(words: str, *more: str) -> str:
     split = [m for word in shlex.split(words) for m in (sorted(glob.glob(word)) or [word])]
-    result = RUNNER.invoke(app, [*split, *more])
-    assert result.exit_code == 0, f"{words}: {result.output}{result.exception!r}"
-    return result.stdout
+    printed: str = said(*split, *more)
+    return printed
 
 
 def of(name: str) -> str:
@@ -135,21 +133,14 @@ def test_users_errors_are_one_line_with_their_exit_code_and_debug_shows_where() 
     assert robfcp.__version__ in run("--version").stdout
 
 
-@pytest.mark.parametrize(
-    ("line", "said"),
-    [
-        ("robfcp calibrate --help | true", ""),
-        ("PYTHONIOENCODING=ascii robfcp report site.npz -c Žilina -o r.json", r"\u017dilina: 1200"),
-    ],
-)
-def test_the_installed_command_gives_a_shell_what_it_can_take(
-    line: str, said: str, folder: Path
-) -> None:
+def test_the_installed_command_gives_a_shell_what_it_can_take(folder: Path) -> None:
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    env = {**os.environ, "PATH": path}
-    done = subprocess.run(["sh", "-c", line], capture_output=True, text=True, env=env)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith(said)
+    line = "PYTHONIOENCODING=ascii robfcp report site.npz -c Žilina -o r.json"
+    for words, first in (("robfcp calibrate --help | true", ""), (line, r"\u017dilina: 1200")):
+        told: Any = {"capture_output": True, "text": True, "env": {**os.environ, "PATH": path}}
+        done = subprocess.run(["sh", "-c", words], **told)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert done.stdout.startswith(first)
 
 
 def test_what_is_wrong_inside_is_not_somebody_elses_text(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,8 +148,8 @@ def test_what_is_wrong_inside_is_not_somebody_elses_text(monkeypatch: pytest.Mon
         raise KeyError("some library's own words")
 
     monkeypatch.setattr("robfcp.cli.console.Printer.json", broken)
-    said = run("lab", "reproduce").stderr
-    assert said == "robfcp: internal error (KeyError); run with --debug to see where\n"
+    line = run("lab", "reproduce").stderr
+    assert line == "robfcp: internal error (KeyError); run with --debug to see where\n"
 
 
 def test_json_holds_arrays_fractions_and_infinities_as_every_parser_reads_them() -> None:

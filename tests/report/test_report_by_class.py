@@ -1,6 +1,8 @@
 """Reports by class or group: counts that add up, a small wire, and refusals in words."""
 
 import json
+from collections import Counter
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -53,18 +55,13 @@ def of(**options):
 def test_every_way_of_counting_gives_the_table_of_a_loop(n, n_classes, bins):
     scores, labels = sample(n, n_classes)
     grid = Grid.uniform(bins)
-    table: dict[int, int] = {}
-    for value, label in zip(scores, labels, strict=True):
-        cell = int(label) * bins + int(np.sum(grid.upper < value))
-        table[cell] = table.get(cell, 0) + 1
-    cells = sorted(table)
+    told = zip(scores, labels, strict=True)
+    table = Counter(int(label) * bins + int(np.sum(grid.upper < value)) for value, label in told)
     found = report(n, n_classes, grid)
     held = dict(zip(found.strata.cells.tolist(), found.strata.counts.tolist(), strict=True))
     assert held == table
     np.testing.assert_array_equal(found.strata.sizes, np.bincount(labels, minlength=n_classes))
     np.testing.assert_array_equal(found.counts, Report.from_scores("a", scores, grid).counts)
-    if n_classes * bins < 10**6:
-        np.testing.assert_array_equal(found.strata.dense().ravel().nonzero()[0], cells)
 
 
 def test_labels_given_as_names_are_those_given_as_numbers():
@@ -123,7 +120,6 @@ AT_THE_SITE = [
     (LABELLED | {"groups": list("abc")}, "one grouping"),
     ({"labels": [0, 1, 0], "classes": ["a", OTHER]}, "is kept for"),
     ({"scores": 0.0 * TOO_MANY, "groups": TOO_MANY}, f"group: {MAX_STRATA + 1} of them"),
-    (LABELLED | {"scores": [np.nan, 0, 0]}, "scores: row"),
     ({"groups": ["a", "b", "c"], "classes": ["a", "b"]}, "none of those"),
     ({"groups": ["a", "b", "c"], "privacy": PRIVATE}, "state them all in cla"),
     (LABELLED | {"least": 5, "privacy": PRIVATE}, "least: which classes are merged"),
@@ -258,9 +254,8 @@ def test_in_fives_liars_are_found_as_before():
 
 
 def test_37_patients_show_neither_label_nor_score_unless_told(tmp_path):
-    np.savez(
-        tmp_path / "o.npz", **dict(zip(("probabilities", "labels"), outputs(0, 37, 4), strict=True))
-    )
+    p, y = outputs(0, 37, 4)
+    np.savez(tmp_path / "o.npz", probabilities=p, labels=y)
     words = "report", tmp_path / "o.npz", "-c", "a", "-o", tmp_path / "a.json"
     assert "No cell holds fewer than five samples" in said(*words)
     made = Report.load(tmp_path / "a.json")
@@ -294,35 +289,20 @@ def test_a_private_report_has_the_stated_noise_on_every_cell_and_crosses_the_wir
     assert stated.strata.names == ("0", "1", "2")  # so that privacy can hide who occurs
 
 
-@pytest.mark.parametrize(
-    ("privacy", "change", "words"),
-    [
-        (PRIVATE, {"n_samples": 90_000}, "which noise cannot make of 90000 samples"),
-        (HIDING, {"n_samples": 400}, "n_samples is stated though add-remove"),
-        (
-            HIDING,
-            {"steps": [5, 10], "counts": [2**62, -(2**62)]},
-            r"strata.counts\[0\] is not allowed",
-        ),
-    ],
-)
-def test_what_noise_cannot_make_of_the_samples_is_refused(privacy, change, words):
+def test_a_size_that_privacy_hides_is_not_stated():
     pytest.importorskip("opendp")
-    data = json.loads(report(400, privacy=privacy).to_json())
-    (data if "n_samples" in change else data["strata"]).update(change)
-    with pytest.raises(ReportError, match=f"site-7: .*{words}"):
+    data = json.loads(report(400, privacy=HIDING).to_json()) | {"n_samples": 400}
+    with pytest.raises(ReportError, match="site-7: n_samples is stated though add-remove"):
         Report.from_json(json.dumps(data))
 
 
-@pytest.mark.parametrize("moved", [0, 75, 10_000])
-def test_a_private_cell_that_its_noise_cannot_have_made_is_refused(moved):
+def test_a_private_cell_that_its_noise_cannot_have_made_is_refused():
     pytest.importorskip("opendp")
     genuine = report(classes=2, privacy=PRIVATE)
-    counts = genuine.strata.counts.copy()
-    counts[0], counts[GRID.n_bins] = -moved, genuine.counts[0] + moved
-    forged = Strata("class", 2, genuine.strata.cells, counts, GRID.n_bins)
-    if not moved:
-        assert structs.replace(genuine, counts=forged.pooled, strata=forged) is not None
-        return
-    with pytest.raises(ReportError, match="a count by class is beyond what the stated noise"):
-        structs.replace(genuine, counts=forged.pooled, strata=forged)
+    for moved in (0, 75, 10_000):
+        counts = genuine.strata.counts.copy()
+        counts[0], counts[GRID.n_bins] = -moved, genuine.counts[0] + moved
+        forged = Strata("class", 2, genuine.strata.cells, counts, GRID.n_bins)
+        beyond = pytest.raises(ReportError, match="a count by class is beyond what the stated")
+        with beyond if moved else nullcontext():
+            structs.replace(genuine, counts=forged.pooled, strata=forged)

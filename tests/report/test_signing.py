@@ -78,15 +78,8 @@ NOT_GENUINE = {
     "genuine, but no histogram": (changed(NEGATIVE, signature=BY_SITE), "site-1: counts sum to 40"),
     "a stranger's": (signed("thief-9", by="thief"), "thief-9: is not registered"),
 }
-RUBBISH = (
-    b"",
-    b"[]",
-    b"\xff\xff",
-    b"[" * 100_000,
-    b'{"client":"a\\n"}',
-    b'{"kind":"signed-report"}',
-)
-for number, data in enumerate(RUBBISH):
+ODD = (b'{"client":"a\\n"}', b'{"kind":"signed-report"}')
+for number, data in enumerate((b"", b"[]", b"\xff\xff", b"[" * 100_000, *ODD)):
     NOT_GENUINE[f"rubbish {number}"] = (data, r"file\.json: is not registered")
 
 
@@ -156,13 +149,11 @@ def test_private_keys_are_private_and_never_overwritten(tmp_path):
     assert public_text(load_key(path)) == public
 
 
-@pytest.mark.parametrize(
-    "text", [b"", b"rubbish", b"\xff" * 100, b"-----BEGIN PRIVATE KEY-----\nAAAA\n"]
-)
-def test_what_is_not_a_key_is_refused(text, tmp_path):
-    (tmp_path / "k").write_bytes(text)
-    with pytest.raises(RobfcpError, match="not an Ed25519 private key"):
-        load_key(tmp_path / "k")
+def test_what_is_not_a_key_is_refused(tmp_path):
+    for text in (b"", b"rubbish", b"\xff" * 100, b"-----BEGIN PRIVATE KEY-----\nAAAA\n"):
+        (tmp_path / "k").write_bytes(text)
+        with pytest.raises(RobfcpError, match="not an Ed25519 private key"):
+            load_key(tmp_path / "k")
 
 
 SMALL = [
@@ -219,14 +210,9 @@ def test_keys_expire_and_are_revoked(tmp_path):
     assert "expired or was revoked" in federation.faulty[0].reason
 
 
-@pytest.mark.parametrize(
-    ("name", "text"),
-    [
-        ("r.json", '{"site-1": 40, "site 2": {"samples": 50, "key": "k"}}'),
-        ("r.toml", 'site-1 = 40\n["site 2"]\nsamples = 50\nkey = "k"\n'),
-    ],
-)
-def test_registries_hold_samples_in_json_or_toml(name, text, tmp_path):
-    (tmp_path / name).write_text(text)
-    assert read_sizes(tmp_path / name) == {"site-1": 40, "site 2": 50}
-    assert read_registry(tmp_path / name)["site 2"] == Registered(samples=50, key="k")
+def test_registries_hold_samples_in_json_or_toml(tmp_path):
+    (tmp_path / "r.json").write_text('{"site-1": 40, "site 2": {"samples": 50, "key": "k"}}')
+    (tmp_path / "r.toml").write_text('site-1 = 40\n["site 2"]\nsamples = 50\nkey = "k"\n')
+    for path in tmp_path.iterdir():
+        assert read_sizes(path) == {"site-1": 40, "site 2": 50}
+        assert read_registry(path)["site 2"] == Registered(samples=50, key="k")
