@@ -128,13 +128,11 @@ def calibrate(
         name, parameters = rule.name, asdict(cast(Any, rule))
     else:  # nobody can make it again
         name, parameters = f"custom:{plain(str(rule.name), MAX_NAME)}", {}
+    out = [federation.ids[k] for k in np.flatnonzero(~trusted)]
     record = Record(
         federation=federation,
         oddness=assessment.oddness,
-        flagged={
-            federation.ids[k]: assessment.reasons.get(federation.ids[k], "")
-            for k in np.flatnonzero(~trusted)
-        },
+        flagged={name: assessment.reasons.get(name, "") for name in out},
         remarks=(*assessment.remarks, *_noise_remarks(federation)),
         defence=name,
         parameters=parameters,
@@ -166,11 +164,10 @@ def calibrate(
             empty_from=curve.empty_from(seen, edge, confidence),
         )
 
-    strata, classes = federation.strata, None
-    if strata is not None and strata.by == "class":
-        classes = strata.names
-        if not isinstance(classes, int):
-            classes = tuple(one for one in classes if one != OTHER)
+    strata = federation.strata
+    classes = None if strata is None or strata.by != "class" else strata.names
+    if isinstance(classes, tuple):
+        classes = tuple(one for one in classes if one != OTHER)
     return Calibration(
         levels=tuple(map(found, levels)),
         several=several,

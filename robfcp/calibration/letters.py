@@ -155,7 +155,8 @@ class Letter(SealedFile, frozen=True, omit_defaults=True, dict=True):
         >>> local.check(p[8::9], y[8::9]).verdict
         'within'
         """
-        return localised(self.client, self.calibration, self.others, probabilities, labels, rng)
+        given = probabilities, labels, rng
+        return localised(self.client, self.calibration, lambda _: self.others, *given)
 
     def risk_at_site(self, report: Report, *, level: int = 0) -> LocalRisk:
         """The site's own lambda where reports hold losses: the federation's, held by its own.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -176,18 +177,18 @@ class Localised:
 def localised(
     client: str,
     calibration: Calibration,
-    others: Others | None,
+    told: Callable[[NDArray[np.intp]], Others | None],
     probabilities: ArrayLike,
     labels: ArrayLike,
     rng: Rng = None,
 ) -> Localised:
-    """The site's thresholds from what the others say and its own labelled outputs."""
+    """The site's thresholds from what the others say of its labels and its own labelled outputs."""
     score, labels = calibration.classifier(), numbered_labels(labels, calibration.classes)
     probabilities = in_order(probabilities, calibration.classes)
     scores = score(probabilities, labels, rng)
     every = score.all_labels(probabilities, rng)
     counts = np.bincount(labels, minlength=every.shape[1])
-    remarks: list[str] = []
+    others, remarks = told(counts), []
     if others is None:
         remarks.append("the letter has no threshold from other sites: they kept no labels, or few")
     elif tuple(counts) != others.label_counts:
@@ -311,20 +312,19 @@ def at_stranger(
 
     Takes and gives what `Letter.at_site` does; the calibration's reports must be by class.
     """
-    labels = numbered_labels(labels, calibration.classes)
-    probabilities = in_order(probabilities, calibration.classes)
-    calibration.classifier()(probabilities, labels, rng)  # refuses what are no labels
     federation = calibration.federation
     counts = label_shift.class_counts(federation)
-    sizes = np.bincount(labels, minlength=len(counts.names))
     liars, alike = calibration.liars, calibration.record.alike_within_classes
-    edges = (
-        site.stranger_threshold(counts, sizes, float(1 - level.coverage), liars, alike)
-        for level in calibration.levels
-    )
-    limits = tuple(map(federation.threshold_at, edges))
-    others = Others(limits, tuple(sizes.tolist()), liars, alike, calibration.liars_stated)
-    return localised(STRANGER, calibration, others, probabilities, labels, rng)
+
+    def told(sizes: NDArray[np.intp]) -> Others:
+        edges = (
+            site.stranger_threshold(counts, sizes, float(1 - level.coverage), liars, alike)
+            for level in calibration.levels
+        )
+        limits = tuple(map(federation.threshold_at, edges))
+        return Others(limits, tuple(sizes.tolist()), liars, alike, calibration.liars_stated)
+
+    return localised(STRANGER, calibration, told, probabilities, labels, rng)
 
 
 def own_floor(report: Report, threshold: float, confidence: float = 0.95) -> float:

@@ -45,8 +45,7 @@ class Noise:
             return float(2 * self._ratio / (1 - self._ratio) ** 2)
         if self.scale > 4:
             return self.scale**2
-        mass = self.mass(60)
-        return float(mass @ np.arange(-60, 61) ** 2)
+        return float(self.mass(60) @ np.arange(-60, 61) ** 2)
 
     def mass(self, reach: int) -> Array:
         """(2 reach + 1,) probabilities of -reach..reach."""
@@ -74,11 +73,6 @@ class Noise:
 def _wide(scale: float) -> int:
     """Where a Gaussian of this scale has nothing left."""
     return int(40 * scale) + 10
-
-
-def pooled_sd(terms: Terms) -> float:
-    """The standard deviation of a sum of independent noises."""
-    return float(np.sqrt(sum(number * noise.variance for noise, number in terms)))
 
 
 def upper_tail(terms: Terms, value: int) -> float:
@@ -133,9 +127,9 @@ def _chernoff(terms: Terms, chance: float) -> int:
 
 
 def _reach(terms: Terms) -> int:
-    """A value that the sum exceeds with chance below 1e-16."""
-    widest = max(noise.scale for noise, _ in terms)
-    return int(9 * pooled_sd(terms) + 38 * widest) + 10
+    """A value that the sum exceeds with chance below 1e-16: far more than nine deviations."""
+    deviation = float(np.sqrt(sum(number * noise.variance for noise, number in terms)))
+    return int(9 * deviation + 38 * max(noise.scale for noise, _ in terms)) + 10
 
 
 @lru_cache(maxsize=8)

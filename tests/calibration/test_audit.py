@@ -47,17 +47,6 @@ def forged(data, change):
     return msgspec.json.encode(envelope)
 
 
-def test_a_forged_threshold_loads_unpinned_and_is_refused_pinned(tmp_path, calibration, server):
-    key, public = server
-    path = tmp_path / "c.json"
-    calibration.save(path, key)
-    assert robfcp.Calibration.load(path, public) == calibration
-    path.write_bytes(forged(path.read_bytes(), FORGERIES["threshold"]))
-    assert robfcp.Calibration.load(path).threshold == EDGE  # a digest is no signature
-    with pytest.raises(RobfcpError, match="not signed by the pinned key"):
-        robfcp.Calibration.load(path, public)
-
-
 @pytest.mark.parametrize("attack", ["unsigned", "another key", "another key named", "kind"])
 def test_no_other_signature_will_do(tmp_path, calibration, server, attack):
     own, public = server
@@ -88,8 +77,6 @@ def test_a_public_key_is_read_from_its_text_its_file_or_a_registry(tmp_path, ser
     assert read_public_key(str(tmp_path / "server.key.pub")) == public
     (tmp_path / "r.toml").write_text(f'["server"]\nkey = "{public}"\n')
     assert read_public_key(str(tmp_path / "r.toml")) == public
-    with pytest.raises(RobfcpError, match="not an Ed25519 public key"):
-        read_public_key("ed25519:AAAA")
 
 
 NAMES = ("flu", "cold", "none")

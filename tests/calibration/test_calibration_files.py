@@ -10,7 +10,6 @@ from unittest.mock import DEFAULT, Mock
 import numpy as np
 import pytest
 from makers import LAC, beta_scores, by_class, outputs, reports_of, said
-from msgspec import structs
 
 import robfcp
 from robfcp.calibration import Calibration
@@ -62,19 +61,6 @@ def test_record_can_lie_elsewhere_but_not_be_anothers(tmp_path):
     other.save(tmp_path / "other.json")
     with pytest.raises(RobfcpError, match="is not the record of this calibration"):
         _ = light.with_record(other.record_path(tmp_path / "other.json")).trusted
-
-
-def test_what_was_checked_is_recorded(tmp_path):
-    sizes = {f"site-{k:02d}": 50 for k in range(12)}
-    federation = robfcp.Federation.from_reports(reports(), sizes=sizes, round="r", score=LAC)
-    most, stated, ours = "as most reports", "as stated", {"signatures": "not checked"}
-    for sent, wanted in (
-        (reports(), {"sizes": "claimed", "round": most, "score": most}),
-        (federation, {"sizes": "registered", "round": stated, "score": stated}),
-    ):
-        robfcp.calibrate(sent).save(tmp_path / "c.json")
-        checked = structs.asdict(Calibration.load(tmp_path / "c.json").checked)
-        assert (ours | {"model": most, "grid": most} | wanted).items() <= checked.items()
 
 
 def test_letters_tell_a_site_its_own_verdict_and_nobody_elses(tmp_path):

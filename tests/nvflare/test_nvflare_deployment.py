@@ -5,7 +5,6 @@ import os
 import socket
 import subprocess
 import sys
-from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -75,21 +74,3 @@ def test_the_deployed_job_carries_no_code(tmp_path):
     CalibrationRecipe(min_clients=2, liars=1).export(str(tmp_path))
     files = [path.relative_to(tmp_path) for path in tmp_path.rglob("*") if path.is_file()]
     assert {path.suffix for path in files} == {".json"}
-
-
-OURS = [f"robfcp.engines.nvflare.Calibration{name}" for name in ("Controller", "Executor")]
-
-
-@pytest.mark.parametrize("listed", [[], OURS])
-def test_the_allow_list_needs_what_the_guide_says(listed, tmp_path):
-    from nvflare.apis.fl_exception import UnsafeComponentError
-    from nvflare.app_common.widgets.component_path_authorizer import ComponentPathAuthorizer
-    from nvflare_faults import workspace
-
-    site = workspace(tmp_path, "site-1")
-    default = ["nvflare.app_common.workflows.fedavg.FedAvg"]
-    resources = {"format_version": 2, "class_allow_list": [*default, *listed]}
-    (tmp_path / "site-1" / "local" / "resources.json").write_text(json.dumps(resources))
-    for path in OURS:
-        with nullcontext() if listed else pytest.raises(UnsafeComponentError):
-            ComponentPathAuthorizer().authorize_component_config({"path": path}, workspace=site)
