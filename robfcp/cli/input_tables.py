@@ -476,9 +476,9 @@ def _by_class(
             raise RobfcpError(
                 f"{where}: {shown!r:.40} is none of the classes {known}; fix it or rename a column"
             )
-    order = columns.order
-    called = [names[k] for k in order]
-    p = _probabilities(p, found.rows, how, lambda row, k: cell(row, order[k or 0]), called)
+    taken = columns.order
+    called = [names[k] for k in taken]
+    p = _probabilities(p, found.rows, how, lambda row, k: cell(row, taken[k or 0]), called)
     return replace(found, predictions=p, targets=targets, names=columns.names)
 
 
