@@ -193,13 +193,11 @@ def _federation(reports: Reports) -> Federation:
     """The reports as a federation, whatever form they have."""
     if isinstance(reports, Federation):
         return reports
-    if _is_path(reports):
-        return Federation.read(cast(Any, reports))
-    if isinstance(reports, (str, bytes, Mapping)) or not isinstance(reports, Iterable):
-        return Federation.from_reports(cast(Any, reports))  # which says what is wrong
-    rest = iter(reports)
-    first = next(rest, None)
-    every: Any = () if first is None else chain((first,), rest)
+    first, every = cast(Any, (reports, reports))
+    if isinstance(reports, Iterable) and not isinstance(reports, (str, bytes, Mapping)):
+        rest = iter(reports)
+        first = next(rest, None)
+        every = () if first is None else chain((first,), rest)
     return Federation.read(every) if _is_path(first) else Federation.from_reports(every)
 
 
