@@ -62,9 +62,7 @@ class FileReading:
 
     def __post_init__(self) -> None:
         if self.logits and self.normalise:
-            raise RobfcpError(
-                "--normalise: the softmax of logits sums to 1 already; drop one of them"
-            )
+            raise RobfcpError("--normalise: a softmax sums to 1 already; drop one of them")
 
     @property
     def named(self) -> tuple[str, ...]:
@@ -299,9 +297,7 @@ def read_csv(path: Path) -> Table:
         reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator)
         records = [[cell.strip() for cell in record] for record in reader]
     except csv.Error:
-        raise RobfcpError(
-            "a cell is too long or its quotes do not end; write the table again"
-        ) from None
+        raise RobfcpError("a cell is too long or its quotes do not end; write it again") from None
     if not records or not any(records[0]):
         raise RobfcpError("row 1 is empty; write the columns' names there")
     names = _checked_names(records[0])
@@ -476,9 +472,8 @@ def _by_class(
             raise RobfcpError(
                 f"{where}: {shown!r:.40} is none of the classes {known}; fix it or rename a column"
             )
-    taken = columns.order
-    called = [names[k] for k in taken]
-    p = _probabilities(p, found.rows, how, lambda row, k: cell(row, taken[k or 0]), called)
+    called = [names[k] for k in columns.order]
+    p = _probabilities(p, found.rows, how, lambda row, k: cell(row, columns.order[k or 0]), called)
     return replace(found, predictions=p, targets=targets, names=columns.names)
 
 

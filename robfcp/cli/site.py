@@ -78,9 +78,7 @@ class NoiseOptions:
     """The noise of a private report, beside its epsilon."""
 
     delta: Annotated[float, private("Of (epsilon, delta); 0 takes Laplace noise.")] = 0.0
-    neighbours: Annotated[str, private("substitution, or add-remove: n is hidden.")] = (
-        "substitution"
-    )
+    neighbours: Annotated[str, private("Or add-remove: n is hidden.")] = "substitution"
     samples_per_patient: Annotated[int, private("Most samples of one person, protected too.")] = 1
     rounds: Annotated[int, private("How many reports share the budget.")] = 1
 

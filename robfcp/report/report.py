@@ -505,9 +505,7 @@ class Report(
             grid, gains, n = risk.falls(losses, lambdas)
             check_patients(privacy, n, patients)
         counts = add_noise(gains, privacy, risk.resolution)
-        return Report(
-            client, counts, grid, None, round, model, n_samples=n, privacy=privacy, risk=risk
-        )
+        return Report(client, counts, grid, None, round, model, n, privacy, risk)
 
     @staticmethod
     def from_multilabel(
@@ -571,9 +569,7 @@ class Report(
         if not fine and privacy is None:
             gains = as_one(gains).in_fives(kind.resolution).pooled
         counts = add_noise(gains, privacy, kind.resolution)
-        return Report(
-            client, counts, grid, None, round, model, n_samples=n, privacy=privacy, risk=kind
-        )
+        return Report(client, counts, grid, None, round, model, n, privacy, kind)
 
     def to_json(self) -> bytes:
         """The report as one JSON object.

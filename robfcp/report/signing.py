@@ -50,11 +50,8 @@ def generate_key(path: str | os.PathLike[str]) -> str:
     """Write a new private key that only its owner can read, and PATH.pub; the public key."""
     ed25519, serialization = _cryptography()
     key = ed25519.Ed25519PrivateKey.generate()
-    pem = key.private_bytes(
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.PKCS8,
-        serialization.NoEncryption(),
-    )
+    form = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
+    pem = key.private_bytes(*form, serialization.NoEncryption())
     try:
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:

@@ -24,7 +24,6 @@ INPUTS = [  # calls, with the file under test in braces, by its ending
     "terms round.toml --sign {.key}",
     "report {.csv} -c a -o o.json",
     "collect {.json} -o o.parquet",
-    "calibrate {.json} -o o.json",
     "calibrate reports -o o.json --sizes {.json}",
     "calibrate reports -o o.json --round r --keys {.toml}",
     "calibrate reports -o o.json --round r --keys registry.toml --revoked {.txt}",

@@ -137,7 +137,6 @@ FURTHER = {
         "label\ncat\n": "holds no predictions",
         "cat,dog,label\n0.5,0.5\n": "row 2 has 2 cells, the names in row 1 are 3; write one cell",
         "cat,dog,label\n0.5,nan,cat\n": "row 2, column B (dog): is missing or NaN; fill it in",
-        "cat,dog,label\n40,60,cat\n": "--normalise for percentages or rounded",
         '"' + "x" * 200_000 + '",label\n1,0\n': "a cell is too long or its quotes do not end",
         "\0": "is no text",
         b"a,b\n\x81\xfe,1\n": "is no text; save it as CSV UTF-8",

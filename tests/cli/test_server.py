@@ -53,8 +53,6 @@ def test_collected_reports_are_the_valid_ones_and_calibrate_alike(sites):
     reports, clean = sites / "reports", sites / "clean.parquet"
     (reports / "x.json").write_text("{broken")
     (reports / "z.json").write_bytes((reports / "0.json").read_bytes())
-    data = json.loads(said("collect", reports, "-o", clean, "--json"))
-    assert data["clients"] == [f"site-{k}" for k in range(7)]
     assert "7 valid reports of 9 files" in said("collect", reports, "-o", clean)
     kept = json.loads(said("calibrate", clean, "--json"))
     found = json.loads(said("calibrate", reports, reports / "absent.json", "--json"))

@@ -20,8 +20,8 @@ def report(folder, k, *options, n=300):
 def test_regression_runs_from_files_too(tmp_path):
     drawn = np.random.default_rng(0).normal(size=(200, 2))
     table(tmp_path / "a.csv", drawn, names=["prediction", "target"])
-    words = "report", tmp_path / "a.csv", "-c", "a", "-o", tmp_path / "r.json"
-    words = *words, "--score", "absolute-residual"
+    made = "-c", "a", "-o", tmp_path / "r.json", "--score", "absolute-residual"
+    words = "report", tmp_path / "a.csv", *made
     assert "noise would drown" in refused(*words, "--epsilon", 1)
     assert "has no classes" in refused(*words, "--by-class")
     said(*words)
@@ -60,15 +60,11 @@ def test_words_that_do_not_fit_are_one_line(tmp_path):
 # Private reports
 
 
-def private(folder, k, *options):
-    ledger = folder / f"{k}-{len(list(folder.iterdir()))}.ledger"
-    return report(folder, k, *options, *(() if "--ledger" in options else ("--ledger", ledger)))
-
-
 def test_words_of_privacy_are_those_of_python(tmp_path):
     pytest.importorskip("opendp")
-    words = "--epsilon", 1, "--delta", 1e-6, "--neighbours", "add-remove", "--json"
-    told = json.loads(said(*private(tmp_path, 0, *words, "--samples-per-patient", 2)))
+    ledger = "--ledger", tmp_path / "ledger.json", "--json"
+    words = "--epsilon", 1, "--delta", 1e-6, "--neighbours", "add-remove", *ledger
+    told = json.loads(said(*report(tmp_path, 0, *words, "--samples-per-patient", 2)))
     assert told["privacy"]["samples_per_patient"] == 2
     made = robfcp.Report.load(tmp_path / "0.json")
     held = robfcp.Privacy(1, 1e-6, "add-remove", samples_per_patient=2)
@@ -77,7 +73,7 @@ def test_words_of_privacy_are_those_of_python(tmp_path):
 
 def test_a_ledger_stops_a_site_that_has_spent_its_budget_and_is_bound_to_its_data(tmp_path):
     pytest.importorskip("opendp")
-    words = private(tmp_path, 0, "--epsilon", 1, "--ledger", tmp_path / "ledger.json")
+    words = report(tmp_path, 0, "--epsilon", 1, "--ledger", tmp_path / "ledger.json")
     assert "(1, 0)-differentially private" in " ".join(said(*words).split())
     before = (tmp_path / "0.json").read_bytes()
     assert "have spent epsilon 1 of 1" in refused(*words)

@@ -99,10 +99,8 @@ def test_thin_classes_are_merged_into_one_more_and_nothing_is_lost(classes, name
 
 
 def test_the_size_grows_with_samples_and_not_with_classes_or_bins():
-    small, large = (
-        len(report(100, number, Grid.uniform(number)).to_json()) for number in (100, 10_000)
-    )
-    assert large < 1.8 * small  # numbers of more digits, but no more of them
+    sizes = [len(report(100, n, Grid.uniform(n)).to_json()) for n in (100, 10_000)]
+    assert sizes[1] < 1.8 * sizes[0]  # numbers of more digits, but no more of them
 
 
 GIVEN = {"scores": [0.1, 0.2, 0.3], "grid": GRID, "client": "site-7"}
