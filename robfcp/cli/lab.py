@@ -336,6 +336,8 @@ def train(
     clients: Annotated[int | None, basic("Number of sites (100).")] = None,
     checkpoint: Annotated[Path | None, basic("Safetensors file to save and resume.")] = None,
     device: Annotated[str, basic("auto, cpu or cuda.")] = "auto",
+    bits: Annotated[int, expert("16 or 8 bits a stored logit.")] = 16,
+    stop_after: Annotated[int | None, expert("End after this many rounds.")] = None,
     seed: console.Seed = 0,
 ) -> None:
     """Train a model over simulated sites, or leaving real sites out, and save its outputs.
@@ -348,7 +350,7 @@ def train(
     """
     console.prepare(output, checkpoint)
     told = {"beta": beta, "rounds": rounds, "clients": clients}
-    where = {"checkpoint": checkpoint}
+    where: dict[str, Any] = {"checkpoint": checkpoint, "stop_after": stop_after}
     record: dict[str, Any]
     natural_only = dataset in datasets.site_names() and dataset not in datasets.names()
     if model == "leave-sites-out" or (natural_only and model is None):
@@ -364,7 +366,7 @@ def train(
         with printer.busy(f"training {dataset}", plan.folds) as step:
             table, logits, library = leave_sites_out(data, plan, lambda: step(advance=1))
         seconds, y = time.perf_counter() - started, table.y
-        outputs.write(output, logits, y, columns=table.columns)
+        outputs.write(output, logits, y, None, bits, table.columns)
         record = {
             "sites": len(set(table.sites.tolist())),
             "samples": len(y),
@@ -382,10 +384,10 @@ def train(
 
         images = datasets.load(dataset, data_dir, verify=verify)
         settings = recipe(dataset=dataset, model=model, seed=seed, **told)
-        with printer.busy(f"training {dataset}", settings.rounds) as step:
+        with printer.busy(f"training {dataset}", stop_after or settings.rounds) as step:
             shown: Any = {"on_round": lambda done: step(completed=done), "device": device}
-            trained = run(images, settings, checkpoint=checkpoint, **shown)
-        outputs.write(output, trained.logits, images.test.y, images.test.groups)
+            trained = run(images, settings, **where, **shown)
+        outputs.write(output, trained.logits, images.test.y, images.test.groups, bits)
         record = {
             "accuracy": trained.accuracy,
             "history": trained.history,
