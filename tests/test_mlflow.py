@@ -41,11 +41,13 @@ def test_the_model_predicts_what_the_calibration_does(calibration, tmp_path, mon
     np.testing.assert_array_equal(found[["a", "b", "c"]], wanted)
 
 
+@pytest.mark.filterwarnings("ignore")  # of MLflow itself
 def test_a_calibration_logged_to_a_file_store_predicts_from_there(
     calibration, tmp_path, monkeypatch
 ) -> None:
     mlflow, pandas = pytest.importorskip("mlflow"), pytest.importorskip("pandas")
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
     mlflow.set_tracking_uri((tmp_path / "store").as_uri())
     run = run_path(str(APP / "log_calibration.py"))["log"]("calibration.json")
     p = outputs(9, 20)[0]
