@@ -65,8 +65,9 @@ test-nvflare-range:  ## rounds in this process on the other nvflare of the range
 		.venv-nvflare-$$version/bin/python -m pytest tests/nvflare -m "not slow" || exit 1; \
 	done
 
-test-spark: .venv-spark/installed  ## a cluster of two executors in processes of their own, one of which is killed
+test-spark: .venv-spark/installed  ## a cluster of two executors in processes of their own, one of which is killed; MLflow
 	PYSPARK_PYTHON=$(CURDIR)/.venv-spark/bin/python .venv-spark/bin/python -m pytest tests/spark -m spark
+	.venv-spark/bin/python -m pytest tests/test_mlflow.py
 
 MINUTES ?= 60
 SEED ?= $(shell date +%j)
@@ -137,7 +138,8 @@ clean:
 # Debian's headless Java where there is none.
 .venv-spark/installed: pyproject.toml
 	$(PYTHON) -m venv .venv-spark
-	.venv-spark/bin/pip install --quiet --disable-pip-version-check pytest "pyspark==4.3.0" -e ".[spark]"
+	.venv-spark/bin/pip install --quiet --disable-pip-version-check pytest mlflow-skinny \
+		"pyspark==4.3.0" -e ".[spark]"
 	command -v java >/dev/null || { apt-get update -qq; \
 		DEBIAN_FRONTEND=noninteractive apt-get install -y -qq openjdk-17-jre-headless; }
 	@touch $@
