@@ -466,7 +466,7 @@ class Stratified:
     rows: NDArray[np.intp]
     n_bins: int
 
-    @property
+    @cached_property
     def n_strata(self) -> int:
         """C, the number of classes or groups."""
         return number_of(self.names)

@@ -405,10 +405,12 @@ class Federation:
         Reports that hold noise are not.
         """
 
+        shape = self.grid.n_bins, self.unit
+
         def known(block: Federation) -> NDArray[np.bool_]:
             found = np.zeros(block.n_clients, dtype=bool)
             for rows, counts, _, n_strata in block._tables():
-                found[rows] = in_fives(counts, n_strata, self.grid.n_bins, self.unit)
+                found[rows] = in_fives(counts, n_strata, *shape)
             return found & ~np.array([one is not None for one in block.privacy] or [False])
 
         return self.map(known)
@@ -425,9 +427,13 @@ class Federation:
 
     def spans(self) -> tuple[Spans, NDArray[np.bool_]]:
         """Where all counts may lie, and who is in fives; C is the class of reports without any."""
-        known, found = np.zeros(self.n_clients, dtype=bool), []
+        known, found, shape = (
+            np.zeros(self.n_clients, dtype=bool),
+            [],
+            (self.grid.n_bins, self.unit),
+        )
         for rows, counts, number, _ in self._tables():
-            part, known[rows] = spans(counts, self.grid.n_bins, self.unit)
+            part, known[rows] = spans(counts, *shape)
             found.append(part._replace(rows=rows[part.rows], strata=part.strata + number))
         return Spans(*map(np.concatenate, zip(*found, strict=True))), known
 
