@@ -16,7 +16,6 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
 from fractions import Fraction
 from functools import partial
 from pathlib import Path
@@ -91,22 +90,15 @@ def ours(
     return rule.threshold(federation, trusted).index(LEVEL), ~trusted
 
 
-@contextmanager
-def changed(name: str, factor: float) -> Iterator[None]:
-    """One number of the rule multiplied."""
-    usual = getattr(consensus, name)
-    caches = consensus.stand_out.cache_clear, consensus._law.cache_clear
+def _varied(federation: Federation, m: int, name: str, factor: float) -> Any:
+    """Ours with one number of the rule multiplied."""
+    usual, found = getattr(consensus, name), None
     for number in (factor * usual, usual):
         setattr(consensus, name, number)
-        for clear in caches:
-            clear()
-        if number != usual:
-            yield
-
-
-def _varied(federation: Federation, m: int, name: str, factor: float) -> Any:
-    with changed(name, factor):
-        return ours(federation, m)
+        consensus.stand_out.cache_clear()
+        consensus._law.cache_clear()
+        found = found or ours(federation, m)
+    return found
 
 
 def _trusted(rule: Any) -> Callable[..., tuple[int | None, NDArray[np.bool_]]]:
