@@ -57,12 +57,14 @@ def demo(
         f"{LIARS} lies.\n"
     )
     printer.line(
-        f"Undefended, {wrong[1]} of 1,000 {name} miss it in their set, in place of {wrong[0]}; at "
-        f"{plain['worst_site_name']}, {round(n - n * plain['worst_site'])} of {n} sets are wrong.\n"
+        f"Undefended, {wrong[1]} of 1,000 {name} miss it in their set, in place of {wrong[0]} were "
+        f"all honest; worst at {plain['worst_site_name']}, where "
+        f"{round(n - n * plain['worst_site'])} of {n} sets are wrong.\n"
         f"{WIDE} hospitals that report only the largest score make a set hold {sizes[1]:g} of 4 "
         "outcomes: never wrong, and of no use.\n"
-        f"Defended, it is {wrong[2]} of 1,000, and {sizes[2]:g} outcomes a set; {ours['found']} of "
-        f"{len(story.faults)} wrong reports were left out, and {ours['false_alarms']} right ones.\n"
+        f"Defended, it is {wrong[2]} of 1,000 against the lies of the first kind and {sizes[2]:g} "
+        f"outcomes a set against the second; of the first {ours['found']} of {len(story.faults)} "
+        f"wrong reports were left out, and {ours['false_alarms']} right ones.\n"
     )
     rows = []
     for line in lines:

@@ -47,7 +47,7 @@ def show(
     confidence: Annotated[float, expert("Of the certificates.")] = 0.95,
     server_key: console.ServerKey = None,
 ) -> None:
-    """Say what is proved if 0, 5, 9, ... sites lie and what each promise would cost; or a page.
+    """Say what is proved for each number of liars and what each promise would cost; or a page.
 
     The chain of rounds beside a calibration is on its page. A record of alarms, a monitor's state
     or a chain says where it stands, and makes a page of the history.

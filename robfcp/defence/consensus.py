@@ -574,8 +574,8 @@ def stand_out(federation: Federation, level: float = LEVEL, seed: int = 0) -> Fi
         if members.any():
             remarks.append(
                 f"{how}: {names}. Nobody was left out for it and the safer threshold was kept; ask "
-                "these sites what differs, state the number of liars (Consensus(exactly=m)) or "
-                "give a trusted sample (anchor)"
+                "these sites what differs, state the number of liars (--exactly, Consensus(exactly"
+                "=m)) or give a trusted sample (--anchor, anchor=)"
             )
     others = _distinct([one.out[owner] for one in plausible if (one.out != out).any()])
     odd = np.flatnonzero(out)
@@ -713,8 +713,9 @@ class Consensus(Defence):
             What `look` found in them.
         """
         oddness, remarks = finding.oddness, finding.remarks
-        if self.exactly is not None:
-            found = without_farthest(federation, self.exactly, oddness, "the majority", remarks)
+        if self.exactly is not None:  # who stands out is answered by the number
+            told = copy_note(find_copies(federation))
+            found = without_farthest(federation, self.exactly, oddness, "the majority", told)
             named = {name: finding.reasons.get(name, why) for name, why in found.reasons.items()}
             return replace(found, reasons=named)
         most = int(finding.stands_out.sum())

@@ -188,8 +188,9 @@ def common_strata(votes: Votes) -> tuple[By, Names] | None:
 
 
 def _common_classes(own: Mapping[Names, int]) -> Names:
-    """The classes most reports have, in any order; a number backs all names of that number.
+    """The classes most reports have, in any order; a number backs names that as many reports have.
 
+    One site renames nobody's classes.
     Whether a site merged its thin classes makes no difference to its vote.
     """
     numbers: Counter[int] = Counter()
@@ -205,7 +206,10 @@ def _common_classes(own: Mapping[Names, int]) -> Names:
         orders[order] += number
         if OTHER in names:
             merged.add(frozenset(order))
-    backed = {one: votes + numbers[len(one)] for one, votes in sets.items()}
+    backed = {}
+    for one, votes in sets.items():
+        numbered = one == frozenset(map(str, range(len(one)))) or votes >= numbers[len(one)]
+        backed[one] = votes + numbered * numbers[len(one)]
     if numbers:
         most = max(numbers, key=lambda one: (numbers[one], one))
         if numbers[most] > max(backed.values(), default=0):
