@@ -184,9 +184,16 @@ class ExactCounts:
         if not known.any():
             return counts
         different, where = np.unique(edges, return_inverse=True)
-        part = self.federation.subset(known)
-        counts[:, known] = part.map(lambda one: one.lowered().cumulative(different)).T[where]
+        ends = np.unique(np.append(different, self.n_edges - 1))
+        left = self.federation.subset(known).map(lambda one: one.lowered().cumulative(ends)).T
+        counts[:, known] = self._estimates(left[: len(different)], left[-1], known, different)[
+            where
+        ]
         return counts
+
+    def _estimates(self, left: Whole, sent: Whole, whose: Mask, edges: Edges) -> Whole:
+        """What the counts up to each edge tell of some clients' samples."""
+        return left
 
     def _read(self, edges: Edges) -> Whole:
         """(E, K) counts up to rising edges."""
@@ -304,14 +311,17 @@ class NoisyCounts(ExactCounts):
         """(E, K) the estimates in half counts, 2 n_k where a client is silent."""
         return np.where(self._silent(edges), self.weights, super().greatest(edges))
 
-    def _read(self, edges: Edges, side: Callable[[Federation], Federation] | None = None) -> Whole:
+    def _read(self, edges: Edges) -> Whole:
         ends = np.unique(np.append(edges, self.n_edges - 1))
-        seen = side or (lambda block: block)
-        left = self.federation.map(lambda block: seen(block).cumulative(ends)).T
-        return self._estimates(left[: len(edges)], left[-1], self._masses, edges)
+        left = self.federation.map(lambda block: block.cumulative(ends)).T
+        everybody = np.ones(len(self.sizes), dtype=bool)
+        return self._estimates(left[: len(edges)], left[-1], everybody, edges)
 
-    def _estimates(self, left: Whole, sent: Whole, masses: Whole, edges: Edges) -> Whole:
+    def _estimates(self, left: Whole, sent: Whole, whose: Mask, edges: Edges) -> Whole:
         """Twice the counts up to each edge, from the side or the sides with the least noise."""
+        return self._twice(left, sent, self._masses[whose], edges)
+
+    def _twice(self, left: Whole, sent: Whole, masses: Whole, edges: Edges) -> Whole:
         if not self.sizes_known:
             return 2 * left
         right, below = masses - (sent - left), (2 * (edges + 1) <= self.n_edges)[:, None]
@@ -364,7 +374,7 @@ class NoisyCounts(ExactCounts):
 
         def told(block: Federation, masses: Whole, most: Whole, each: Shares, used: Mask) -> Whole:
             left = block.cumulative()
-            twice = self._estimates(left.T, left[:, -1], masses, edges)
+            twice = self._twice(left.T, left[:, -1], masses, edges)
             under, over = (
                 np.ceil(2 * DEVIATIONS * np.sqrt(each * bins[:, None])).astype(np.int64)
                 for bins in (below, above)
