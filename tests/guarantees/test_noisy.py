@@ -211,3 +211,12 @@ def test_every_private_reporter_holds_every_class_so_that_no_noise_is_chosen_by_
         counts, top = counts_of(held), np.array([1])
         exceeded += counts.least(top).sum() > counts.noise(top, 0.002)[0][0]
     assert binom.sf(exceeded - 1, runs, 0.001) > 1e-3  # 4.4% when they dropped out
+
+
+def test_reports_in_fives_among_private_ones_hold_no_less_than_their_counts():
+    counts = np.array([[9, 12, 8, 11], [10, 10, 15, 5], [11, 7, 12, 10]])
+    mixed = Federation.from_counts(counts, privacy=[Privacy(1), None, Privacy(1)], sizes=[40] * 3)
+    assert mixed.in_fives.tolist() == [False, True, False]
+    held, edges = counts_of(mixed), np.arange(4)
+    assert (held.greatest(edges) >= held.least(edges)).all()
+    assert (held.greatest(edges) > held.least(edges))[:, 1].any()
