@@ -295,8 +295,7 @@ def _public_remarks(record: Record, confidence: float) -> list[str]:
         often = "each" if len(set(stated)) == 1 else "at least"
         number = f"{len(stated)} of {federation.n_clients} reports"
         found.append(f"{number} are private, {often} {weakest.statement}.")
-    rounded = int(federation.in_fives.sum())
-    if 2 * rounded > federation.n_clients:  # equal scores look so too
+    if 2 * (rounded := int(federation.in_fives.sum())) > federation.n_clients:  # not by chance
         found.append(
             f"{rounded} of {federation.n_clients} reports show no cell of fewer than five samples: "
             "scores are moved up for it, so that sets are rather too large than too small"

@@ -186,12 +186,12 @@ class ExactCounts:
         different, where = np.unique(edges, return_inverse=True)
         ends = np.unique(np.append(different, self.n_edges - 1))
         left = self.federation.subset(known).map(lambda one: one.lowered().cumulative(ends)).T
-        counts[:, known] = self._estimates(left[: len(different)], left[-1], known, different)[
-            where
-        ]
+        masses = self.federation.masses[known]
+        told = self._estimates(left[: len(different)], left[-1], masses, different)
+        counts[:, known] = told[where]
         return counts
 
-    def _estimates(self, left: Whole, sent: Whole, whose: Mask, edges: Edges) -> Whole:
+    def _estimates(self, left: Whole, sent: Whole, masses: Whole, edges: Edges) -> Whole:
         """What the counts up to each edge tell of some clients' samples."""
         return left
 
@@ -203,8 +203,7 @@ class ExactCounts:
 
     def each(self, edges: Edges, chance: float) -> tuple[Whole, Whole]:
         """(E, K) whole counts of every client by itself, either end wrong with the chance."""
-        counts = self.least(edges)
-        return counts, self.greatest(edges) if self.federation.in_fives.any() else counts
+        return self.least(edges), self.greatest(edges)
 
     def accepted(self, edges: Edges, tail: Tail, m: int, chance: float) -> Mask:
         """(E,) where the tail is reached whoever the at most m liars are."""
@@ -314,14 +313,10 @@ class NoisyCounts(ExactCounts):
     def _read(self, edges: Edges) -> Whole:
         ends = np.unique(np.append(edges, self.n_edges - 1))
         left = self.federation.map(lambda block: block.cumulative(ends)).T
-        everybody = np.ones(len(self.sizes), dtype=bool)
-        return self._estimates(left[: len(edges)], left[-1], everybody, edges)
+        return self._estimates(left[: len(edges)], left[-1], self._masses, edges)
 
-    def _estimates(self, left: Whole, sent: Whole, whose: Mask, edges: Edges) -> Whole:
+    def _estimates(self, left: Whole, sent: Whole, masses: Whole, edges: Edges) -> Whole:
         """Twice the counts up to each edge, from the side or the sides with the least noise."""
-        return self._twice(left, sent, self._masses[whose], edges)
-
-    def _twice(self, left: Whole, sent: Whole, masses: Whole, edges: Edges) -> Whole:
         if not self.sizes_known:
             return 2 * left
         right, below = masses - (sent - left), (2 * (edges + 1) <= self.n_edges)[:, None]
@@ -374,7 +369,7 @@ class NoisyCounts(ExactCounts):
 
         def told(block: Federation, masses: Whole, most: Whole, each: Shares, used: Mask) -> Whole:
             left = block.cumulative()
-            twice = self._twice(left.T, left[:, -1], masses, edges)
+            twice = self._estimates(left.T, left[:, -1], masses, edges)
             under, over = (
                 np.ceil(2 * DEVIATIONS * np.sqrt(each * bins[:, None])).astype(np.int64)
                 for bins in (below, above)
