@@ -32,7 +32,7 @@ class Watched:
 
     name: str
     monitor: robfcp.Monitor
-    check: robfcp.calibration.checking.Check
+    check: robfcp.calibration.coverage_check.Check
 
     @property
     def cells(self) -> list[str]:

@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from robfcp import __version__
 from robfcp.arguments import Rng, array, exact_level
-from robfcp.calibration.checking import check
+from robfcp.calibration.coverage_check import check
 from robfcp.calibration.file_format import FilePath, SealedFile, digest_of, kind_of
 from robfcp.certificate import Certificate, CurvePoint, loss_at_most
 from robfcp.errors import RobfcpError

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from robfcp.arguments import Rng, share
 from robfcp.calibration.calibration import Calibration, Limit
-from robfcp.calibration.checking import Check, check, level_of
+from robfcp.calibration.coverage_check import Check, check, level_of
 from robfcp.certificate import at_least, loss_at_most
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation

@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from robfcp.arguments import MAX_SAMPLES, are_clients, array, check_client, check_text, share, whole
 from robfcp.calibration.calibration import Calibration
-from robfcp.calibration.checking import firm_floor, level_of, limits_of, share_of_site
+from robfcp.calibration.coverage_check import firm_floor, level_of, limits_of, share_of_site
 from robfcp.calibration.file_format import FilePath, SealedFile, digest_of
 from robfcp.calibration.local_threshold import STRANGER, Localised, LocalThreshold, own_floor
 from robfcp.errors import ReportError, RobfcpError

@@ -10,7 +10,7 @@ from makers import LAC, by_class, reports_of
 from scipy.stats import binom, binomtest
 
 import robfcp
-from robfcp.calibration.checking import clopper_pearson, floor_of, samples_to_tell
+from robfcp.calibration.coverage_check import clopper_pearson, floor_of, samples_to_tell
 from robfcp.calibration.local_threshold import own_floor
 from robfcp.errors import RobfcpError
 

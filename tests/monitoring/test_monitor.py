@@ -11,7 +11,7 @@ from makers import LAC, by_class, outputs, refused, said, table
 from scipy.special import betaincinv
 
 import robfcp
-from robfcp.calibration.checking import floor_of
+from robfcp.calibration.coverage_check import floor_of
 from robfcp.calibration.local_threshold import LocalThreshold, at_stranger, own_floor
 from robfcp.errors import RobfcpError
 from robfcp.guarantees.site import own_interval
