@@ -46,11 +46,14 @@ def find_copies(federation: Federation, false_alarm: float = FALSE_ALARM) -> tup
     units = np.where(federation.in_fives, federation.unit * Strata.FEW, 1)
     told = federation.map(_codes_and_chances, units)
     codes, equal = told["code"], told["chance"]
-    first, owner = np.unique(codes, return_index=True, return_inverse=True)[1:]
+    first, owner, times = np.unique(
+        codes, return_index=True, return_inverse=True, return_counts=True
+    )[1:]
     n_pairs = max(1.0, federation.n_clients * (federation.n_clients - 1) / 2)
     noisy = np.array([law is not None and not law.never_moves for law in federation.noises])[first]
     own = np.where(noisy, 0.0, n_pairs * equal[first])
-    plain, near = np.flatnonzero(~noisy & (units[first] == 1)), {}
+    plain = np.flatnonzero(~noisy & (units[first] == 1))
+    near: dict[int, dict[int, float]] = {}  # of each report those close to it, and the chance
     if 1 < len(plain) <= MANY:
         left, right = (plain[ends] for ends in _similar(table.rows(first[plain]).dense()))
         for start in range(0, len(left), _PAIRS):
@@ -58,22 +61,23 @@ def find_copies(federation: Federation, false_alarm: float = FALSE_ALARM) -> tup
             chances = n_pairs * lower_tail(*(table.rows(first[ends]).dense() for ends in pairs))
             for one, other, chance in zip(*(ends.tolist() for ends in pairs), chances, strict=True):
                 if chance <= false_alarm:
-                    near[one, other] = near[other, one] = float(chance)
-    groups: dict[int, list[int]] = {}
-    ends = [one for one, _ in near]
-    for row in sorted(set(ends), key=lambda row: (-ends.count(row), row)):
-        joins = (group for group in groups.values() if all((row, one) in near for one in group))
-        group = next(joins, [])
+                    near.setdefault(one, {})[other] = float(chance)
+                    near.setdefault(other, {})[one] = float(chance)
+    groups: list[list[int]] = []
+    for row in sorted(near, key=lambda row: (-len(near[row]), row)):
+        joins = (group for group in groups if all(one in near[row] for one in group))
+        if (group := next(joins, None)) is None:
+            groups.append(group := [])
         group.append(row)
-        groups[group[0]] = group
-    alone = np.flatnonzero((np.bincount(owner) > 1) & (own <= false_alarm))
-    joined = {row for group in groups.values() if len(group) > 1 for row in group}
-    rows = [sorted(group) for group in groups.values() if len(group) > 1]
-    rows += [[row] for row in alone.tolist() if row not in joined]
+    groups = [sorted(group) for group in groups if len(group) > 1]
+    joined = {row for group in groups for row in group}
+    alone = np.flatnonzero((times > 1) & (own <= false_alarm)).tolist()
+    order, ends = np.argsort(owner, kind="stable"), np.cumsum(times)
     found = []
-    for group in rows:
-        clients = tuple(federation.ids[k] for k in np.flatnonzero(np.isin(owner, group)))
-        p_value = max((near[group[0], row] for row in group[1:]), default=float(own[group[0]]))
+    for group in [*groups, *([row] for row in alone if row not in joined)]:
+        members = [order[ends[row] - times[row] : ends[row]] for row in group]
+        clients = tuple(federation.ids[k] for k in np.sort(np.concatenate(members)))
+        p_value = max((near[group[0]][row] for row in group[1:]), default=float(own[group[0]]))
         found.append(Copies(clients, len(group) == 1, p_value))
     return tuple(sorted(found, key=lambda group: group.clients))
 

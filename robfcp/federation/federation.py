@@ -404,7 +404,6 @@ class Federation:
 
         Reports that hold noise are not.
         """
-
         shape = self.grid.n_bins, self.unit
 
         def known(block: Federation) -> NDArray[np.bool_]:
@@ -427,11 +426,8 @@ class Federation:
 
     def spans(self) -> tuple[Spans, NDArray[np.bool_]]:
         """Where all counts may lie, and who is in fives; C is the class of reports without any."""
-        known, found, shape = (
-            np.zeros(self.n_clients, dtype=bool),
-            [],
-            (self.grid.n_bins, self.unit),
-        )
+        known, found = np.zeros(self.n_clients, dtype=bool), []
+        shape = self.grid.n_bins, self.unit
         for rows, counts, number, _ in self._tables():
             part, known[rows] = spans(counts, *shape)
             found.append(part._replace(rows=rows[part.rows], strata=part.strata + number))

@@ -264,18 +264,23 @@ class Shard:
     """A table of reports; where it `stays` its counts are left where they are.
 
     `pieces(grid)` are its rows, checked; `each(work)` is what work makes of its portions;
-    `kept(places, common)` tells it the final places and the round's classes; `joined_names` are all
-    names and which come more than once. `places` are those of its rows among all reports, -1 of
-    rows that are not right.
+    `joined_names` are all names and which come more than once. `places` are those of its rows among
+    all reports, -1 of rows that are not right; `common` are the round's classes.
     """
 
     name: Any
     stays: bool
     places: list[Indices]
+    common: tuple[By, Names] | None
     pieces: Any
-    kept: Any
     each: Any
     joined_names: Any
+
+    def kept(self, places: Indices, common: tuple[By, Names] | None) -> Shard:
+        """The same with the final places, and the classes of the round."""
+        own: list[Any] = [np.where(part < 0, -1, places[part]) for part in self.places]
+        self.places, self.common = [part.astype(np.int32) for part in own], common
+        return self
 
 
 @dataclass(frozen=True, eq=False)

@@ -388,13 +388,6 @@ class File(Shard):
         """All names, and which of them come more than once."""
         return joined_names(parts, None)
 
-    def kept(self, places: Indices, common: tuple[By, Names] | None) -> File:
-        """The same with other places, and the classes of the round."""
-        own: list[Any] = [np.where(part < 0, -1, places[part]) for part in self.places]
-        self.places = [part.astype(np.int32) for part in own]
-        self.common = common
-        return self
-
     def each(self, work: Callable[[Portion], T]) -> Iterator[T]:
         """What `work` makes of every batch."""
         assert self.shared is not None

@@ -21,7 +21,6 @@ from robfcp.federation.counts import Indices, Portion, joined
 from robfcp.federation.intake import Block, Fault, Piece, Shard
 from robfcp.federation.parquet import SHARED, Clients, Shared, arrow, joined_names, misfit, schema
 from robfcp.grid import Grid
-from robfcp.report import By, Names
 
 T = TypeVar("T")
 CHECKED = "client string, n long, sent binary, part int, kind int, tells boolean, digest long"
@@ -178,16 +177,9 @@ class Frame(Shard):
             counted = self._whole.groupBy("client").count().where("count > 1").toArrow()
         return joined_names(parts, set(counted.column("client").to_pylist()) - {None})
 
-    def kept(self, places: Indices, common: tuple[By, Names] | None) -> Frame:
-        """The same with other places, and the classes of the round."""
-        own = (np.where(part < 0, -1, places[part]) for part in self.places)
-        self.places = [part.astype(np.int32) for part in own]
-        self._common = common
-        return self
-
     def each(self, work: Callable[[Portion], T]) -> Iterator[T]:
         """What `work` makes of every batch where it is, in the order of partitions."""
-        shared, places, common, names = self._shared, self.places, self._common, self._names
+        shared, places, common, names = self._shared, self.places, self.common, self._names
 
         def run(batches: Iterable[Any]) -> Iterator[Any]:
             pa, part, first, seen = arrow(), _part(), 0, 0
