@@ -116,9 +116,9 @@ def monitor(
     [dim]Example: robfcp monitor calibration.json monday.csv --state watch/[/dim]
     [dim]Example: robfcp monitor test.csv --state watch/[/dim]
     """
+    given: dict[Path, Path] = {}
     if not state.suffix or state.is_dir():
-        console.prepare(state / "any")
-        calibration, data, own = _kept(state, calibration, data or [], own)
+        calibration, data, own, given = _kept(state, calibration, data or [], own)
         state = state / "monitor.json"
     console.prepare(state, report, html)
     key = None if sign is None else signing.load_key(sign)
@@ -140,8 +140,10 @@ def monitor(
             first = watch.e_report(round, step or 0)
             _ = None if key is None else signing.sign(first, key)
         files = expanded(data or [], TABLES)
-        new = 0
-        for path, outputs in [(path, read_for(loaded, path, reading)) for path in files]:
+        batches, new = [(path, read_for(loaded, path, reading)) for path in files], 0
+        for place_of, source in given.items():  # nothing is kept of what could not be read
+            write_atomically(place_of, read_limited(source), private=True)
+        for path, outputs in batches:
             names = None if reading.ids is None else outputs.ids
             before, truth = watch.state.n, cast(NDArray[Any], outputs.targets)
             counted = watch.update(outputs.predictions, truth, ids=names).n - before
@@ -169,17 +171,19 @@ def monitor(
 
 def _kept(
     folder: Path, calibration: Path, data: list[Path], own: Path | None
-) -> tuple[Path, list[Path], Path | None]:
-    """What is watched, its batches and the own report, kept in a folder or found there."""
-    kept = {"watched.json": calibration, "own.json": own}
+) -> tuple[Path, list[Path], Path | None, dict[Path, Path]]:
+    """What is watched, its batches and the own report, and what a folder is to keep of them."""
+    watched, held, given = folder / "watched.json", folder / "own.json", {}
     if calibration.suffix.lower() in TABLES:
-        data, kept["watched.json"] = [calibration, *data], None
-    for name, path in kept.items():
-        if path is not None and path != folder / name:
-            write_atomically(folder / name, read_limited(path), private=True)
-    if not (folder / "watched.json").exists():
+        data = [calibration, *data]
+    elif calibration != watched:
+        given[watched] = calibration
+    if own is not None and own != held:
+        given[held] = own
+    if watched not in given and not watched.exists():
         raise RobfcpError(f"{folder}: watches nothing yet; name the calibration before the batch")
-    return folder / "watched.json", data, next(folder.glob("own.json"), None)
+    own = given.get(held, held if held.exists() else None)
+    return given.get(watched, watched), data, own, given
 
 
 def alarms(

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -189,6 +190,9 @@ def test_no_command_replaces_its_inputs(sites):
 def test_a_folder_keeps_what_is_watched_so_that_a_week_is_one_file(folder):
     own = robfcp.Report.of("site-03", *outputs(0, 200, 4, 0.3), fine=True)
     own.save("own.json")
+    Path("bad.csv").write_text("a,b\n1,x\n")
+    assert "'x' is no number" in refused("monitor", "calibration.json", "bad.csv", "-s", "watch/")
+    assert not Path("watch").exists()
     first = said("monitor", "calibration.json", "own.csv", "--own", "own.json", "-s", "watch/")
     assert "100 new samples" in first
     assert "own 200 samples prove" in " ".join(first.split())
