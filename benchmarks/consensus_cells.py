@@ -8,19 +8,19 @@ from typing import Any
 
 import numpy as np
 
-from robfcp.lab.attacks import Attack
-from robfcp.lab.attacks.coordinated import Ghost, Push
-from robfcp.lab.attacks.simple import Gaussian, Truncation
+from robfcp.lab.attacks import Attack, PairAttack, ScoreAttack
+from robfcp.lab.attacks.coordinated import ghost
+from robfcp.lab.attacks.simple import truncation
 
 NATURAL = (("sleep", "site"), ("stroke", "country"), ("stroke", "site"), ("heart", "site"))
 COMPARED = ("none", "rob-fcp", "rob-fcp-released", "consensus")
 STEALTH: tuple[tuple[str, Attack | str], ...] = (
-    ("truncation at .75", Truncation(0.75)),
-    ("truncation at .9", Truncation(0.9)),
+    ("truncation at .75", "truncation"),
+    ("truncation at .9", ScoreAttack(truncation, 0.9)),
     ("stairs", "stairs"),
-    ("push", Push()),
-    ("ghost at .85", Ghost(0.85)),
-    ("ghost at .5", Ghost(0.5)),
+    ("push", "push"),
+    ("ghost at .85", "ghost"),
+    ("ghost at .5", PairAttack(ghost, 0.5)),
     ("mimic", "mimic-low"),
     ("pair mimic", "pair-mimic"),
 )
@@ -65,7 +65,7 @@ def gaussian(seeds: range, names: Sequence[Any]) -> Cells:
         clients, size, beta, sizes = place
         key = f"K = {clients}, n = {size}, Dirichlet {beta or 'none'}, {sizes}"
         keys = ["gaussian, all", key, f"gaussian, share {share:g}"]
-        yield keys, ("world", name, *place, seed, {}), (Gaussian(0.5), share), COMPARED, True
+        yield keys, ("world", name, *place, seed, {}), ("gaussian", share), COMPARED, True
 
 
 def stealth(seeds: range, names: Sequence[Any]) -> Cells:
@@ -132,7 +132,7 @@ def by_nature(seeds: range, _: Sequence[Any]) -> Cells:
         ("one all wrong", "natural", ("all-wrong", 0.01)),
         ("20% minimal", "natural", ("coverage", 0.2)),
         ("20% maximal", "natural", ("efficiency", 0.2)),
-        ("20% gaussian", "natural", (Gaussian(0.5), 0.2)),
+        ("20% gaussian", "natural", ("gaussian", 0.2)),
         ("nobody, sizes registered", "registered", None),
     )
     for seed, (dataset, column), (what, kind, attack) in product(seeds, NATURAL, cases):
@@ -151,9 +151,9 @@ def sensitivity(seeds: range, names: Sequence[Any], varied: Sequence[str]) -> Ce
     attacks = (
         ("gross", ("coverage", 0.4)),
         ("gross", ("efficiency", 0.2)),
-        ("gaussian", (Gaussian(0.5), 0.4)),
-        ("stealth", (Truncation(0.75), 0.4)),
-        ("stealth", (Push(), 0.4)),
+        ("gaussian", ("gaussian", 0.4)),
+        ("stealth", ("truncation", 0.4)),
+        ("stealth", ("push", 0.4)),
         ("stealth", ("mimic-low", 0.4)),
         ("one all wrong", ("all-wrong", 0.01)),
         ("nobody", None),

@@ -11,7 +11,7 @@ import numpy as np
 from measure import markdown
 
 from robfcp.lab import outputs, partitions
-from robfcp.lab.attacks.simple import SwappedLabels
+from robfcp.lab.attacks import named_attack
 from robfcp.lab.faults import NAMES, NOBODY, named_table, report, told
 from robfcp.lab.natural import FEDERATIONS, MIN_SIZE
 
@@ -52,7 +52,7 @@ def swapped_pairs(most: int = 30) -> None:
         rng = np.random.default_rng(0)
         for k in rng.permutation(np.arange(len(names))[1::2])[:most].tolist():
             common = np.argsort(-np.bincount(samples[k][1], minlength=n_classes), kind="stable")
-            odd = report(names[k], *SwappedLabels()(samples, [k], rng)[k], n_classes)
+            odd = report(names[k], *named_attack("swapped-labels")(samples, [k], rng)[k], n_classes)
             found = told([*honest[:k], odd, *honest[k + 1 :]], names[k])
             if found.cause == "labels swapped":
                 called += 1

@@ -5,7 +5,7 @@ import numpy as np
 import robfcp
 from robfcp import figures
 from robfcp.lab import outputs, partitions
-from robfcp.lab.attacks.simple import Coverage, Gaussian
+from robfcp.lab.attacks import named_attack
 from robfcp.lab.worlds import federation_of
 
 pathology = outputs.load("pathmnist")
@@ -13,8 +13,8 @@ score = robfcp.LAC()
 everything = score(pathology.probabilities, pathology.labels)
 parts = partitions.iid(len(everything), 40, rng=0)
 scores = [everything[rows] for rows in parts]
-scores = Coverage()(scores, [3, 9, 21])
-scores = Gaussian()(scores, [14, 30], rng=0)
+scores = named_attack("coverage")(scores, [3, 9, 21])
+scores = named_attack("gaussian")(scores, [14, 30], rng=0)
 
 calibration = robfcp.calibrate(federation_of(scores, robfcp.Grid.default(), score))
 axes = figures.new_axes(2)

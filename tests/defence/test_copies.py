@@ -8,7 +8,8 @@ from scipy.stats import binom
 from robfcp import Federation, Grid, Privacy
 from robfcp.defence.consensus import stand_out
 from robfcp.defence.copies import find_copies, lower_tail
-from robfcp.lab.attacks.coordinated import Mimic
+from robfcp.lab.attacks import ScoreAttack
+from robfcp.lab.attacks.coordinated import mimic
 
 
 def independent(n_clients, n, seed, skew=None):
@@ -31,7 +32,7 @@ def test_independent_samples_are_never_called_copies(n):
 @pytest.mark.parametrize("copy", ["exact", "jittered"])
 @pytest.mark.parametrize("n", [50, 500])
 def test_copies_are_grouped_with_their_original(copy, n):
-    attacked = Mimic(copy)(independent(20, n, 1), [2, 5, 7], 3)
+    attacked = ScoreAttack(mimic, copy)(independent(20, n, 1), [2, 5, 7], 3)
     (group,) = find_copies(attacked)
     assert len(group.clients) == 4
     assert {"client-02", "client-05", "client-07"} < set(group.clients)
@@ -40,7 +41,7 @@ def test_copies_are_grouped_with_their_original(copy, n):
 
 
 def test_resampled_mimics_are_not_copies():
-    assert find_copies(Mimic("resampled")(independent(20, 200, 1), [2, 5, 7], 3)) == ()
+    assert find_copies(ScoreAttack(mimic, "resampled")(independent(20, 200, 1), [2, 5, 7], 3)) == ()
 
 
 @pytest.mark.parametrize(("bins", "copies"), [(11, False), (12, True)])

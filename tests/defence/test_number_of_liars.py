@@ -7,9 +7,11 @@ import robfcp
 from robfcp import Federation, Grid, RobfcpError
 from robfcp.defence import RobFCP, RobFCPReleased, estimate_malicious
 from robfcp.defence.number_of_liars import RIDGE, contrasts
-from robfcp.lab.attacks.coordinated import Decoy, Mimic
-from robfcp.lab.attacks.simple import Coverage, Efficiency, GaussianRelative
+from robfcp.lab.attacks import ATTACKS, ScoreAttack
+from robfcp.lab.attacks.coordinated import mimic
 from robfcp.lab.worlds import federation_of
+
+JITTERED = ScoreAttack(mimic, "jittered")
 
 
 def federation(n_clients=40, n=200, seed=0, spread=0.0):
@@ -21,18 +23,18 @@ def federation(n_clients=40, n=200, seed=0, spread=0.0):
 
 @pytest.mark.parametrize(
     ("attack", "number"),
-    [(None, 0), (Coverage(), 8), (Efficiency(), 10), (Mimic("exact"), 6), (Mimic("jittered"), 6)],
+    [(None, 0), ("coverage", 8), ("efficiency", 10), ("mimic", 6), (JITTERED, 6)],
 )
 def test_who_is_left_out_and_surplus_copies_are_counted(attack, number):
     sent = federation(spread=0.2)
     if attack is not None:
-        sent = attack(sent, np.arange(number), 0)
+        sent = ATTACKS.get(attack, JITTERED)(sent, np.arange(number), 0)
     assert estimate_malicious(sent) == number
     undefended = robfcp.calibrate(sent, defence="none")
     assert undefended.liars == 0
     assert undefended.flagged == ()
     left_out = robfcp.calibrate(sent).flagged
-    assert left_out == (() if isinstance(attack, Mimic) else sent.ids[:number])
+    assert left_out == (() if attack in ("mimic", JITTERED) else sent.ids[:number])
 
 
 def test_copies_who_are_left_out_are_counted_once_and_never_a_majority():
@@ -61,7 +63,7 @@ def test_prefix_sums_give_the_contrast_of_the_definition(scaled):
 def test_the_papers_number_finds_gross_liars_but_never_says_nobody(rule):
     honest = federation(30, 500)
     assert rule.estimate(honest) > 0
-    attacked = Efficiency()(honest, np.arange(9), 0)
+    attacked = ATTACKS["efficiency"](honest, np.arange(9), 0)
     assert 1 <= rule.estimate(attacked) <= 14
     assert robfcp.calibrate(attacked, defence=rule).liars == rule.estimate(attacked)
     with pytest.raises(RobfcpError, match="at least 3"):
@@ -69,17 +71,18 @@ def test_the_papers_number_finds_gross_liars_but_never_says_nobody(rule):
 
 
 def test_one_decoy_decides_the_papers_answer_but_not_ours():
-    attacked = Decoy()(federation(40, 500), np.arange(12), 0)
+    attacked = ATTACKS["decoy"](federation(40, 500), np.arange(12), 0)
     assert RobFCP().estimate(attacked) < 12
     assert estimate_malicious(attacked) == 12
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("spread", [0.0, 0.3])
-@pytest.mark.parametrize("attack", [Coverage(), Efficiency(), Mimic()])
+@pytest.mark.parametrize("attack", ["coverage", "efficiency", "mimic"])
 def test_gross_attacks_are_counted_exactly_in_95_of_100_runs(attack, spread):
+    rule = ATTACKS[attack]
     hits = [
-        estimate_malicious(attack(federation(60, 300, seed, spread), np.arange(m), seed)) == m
+        estimate_malicious(rule(federation(60, 300, seed, spread), np.arange(m), seed)) == m
         for m in (6, 12, 24)
         for seed in range(15)
     ]
@@ -87,16 +90,15 @@ def test_gross_attacks_are_counted_exactly_in_95_of_100_runs(attack, spread):
 
 
 def test_a_decoy_does_not_hide_few_liars():
-    assert estimate_malicious(Decoy()(federation(60, 300), np.arange(6), 0)) == 6
+    assert estimate_malicious(ATTACKS["decoy"](federation(60, 300), np.arange(6), 0)) == 6
 
 
 @pytest.mark.slow
 def test_the_gaussian_attack_is_counted_within_two_at_500_samples_and_often_at_50():
-    liars = np.arange(24)
+    liars, noise = np.arange(24), ATTACKS["gaussian-relative"]
     for n, least in ((500, 0.8), (50, 0.1)):
         hits = [
-            abs(estimate_malicious(GaussianRelative()(federation(60, n, seed), liars, seed)) - 24)
-            <= 2
+            abs(estimate_malicious(noise(federation(60, n, seed), liars, seed)) - 24) <= 2
             for seed in range(20)
         ]
         assert np.mean(hits) >= least

@@ -12,7 +12,16 @@ from robfcp import Federation, Grid, Report, RobfcpError
 from robfcp.defence import Assessment
 from robfcp.lab.attacks import ATTACKS, Adaptive, coordinated, named_attack, simple
 from robfcp.lab.attacks.adaptive import Shape, _Forge, families
-from robfcp.lab.attacks.base import pairs_of, scores_of, with_counts, with_pairs, with_scores
+from robfcp.lab.attacks.base import (
+    PairAttack,
+    SampleAttack,
+    ScoreAttack,
+    pairs_of,
+    scores_of,
+    with_counts,
+    with_pairs,
+    with_scores,
+)
 from robfcp.lab.worlds import Setting, apply_attack, make_world
 
 BAD = np.array([1, 3, 4])
@@ -102,10 +111,10 @@ def test_samples_of_a_federation_sketch_back_to_it_on_open_grids_too(world):
     assert same(with_pairs(federation, np.arange(9), pairs_of(federation)), federation)
     small = Federation.from_counts([[1, 2, 0, 3], [2, 0, 1, 1]], Grid.open_ended([0.0, 1.0, 2.0]))
     assert np.array_equal(with_scores(small, np.arange(2), scores_of(small)).counts, small.counts)
-    assert simple.Coverage()(small, [0], 0).counts[0].tolist() == [6, 0, 0, 0]
-    assert simple.Efficiency()(small, [0], 0).counts[0].tolist() == [0, 0, 0, 6]
+    assert ATTACKS["coverage"](small, [0], 0).counts[0].tolist() == [6, 0, 0, 0]
+    assert ATTACKS["efficiency"](small, [0], 0).counts[0].tolist() == [0, 0, 0, 6]
     with pytest.raises(RobfcpError, match="labels"):
-        coordinated.PairMimic()(small, [0], 2)
+        ATTACKS["pair-mimic"](small, [0], 2)
 
 
 def test_clients_that_withheld_their_labels_still_do_after_an_attack(world):
@@ -125,13 +134,15 @@ def normed(weights):
 
 Z, Z2 = np.random.default_rng(3).normal(size=60), np.random.default_rng(3).normal(size=(60, 4))
 FORMULAS = {  # what each lie by itself makes of scores, or of probabilities and labels
-    simple.Coverage(): lambda s: 0 * s,
-    simple.Efficiency(): lambda s: 0 * s + 1,
-    simple.NearCoverage(): lambda s: 0 * s + 0.001,
-    simple.Gaussian(): lambda s: np.clip(s + 0.5 * Z, 0, 1),
-    simple.GaussianRelative(50.0): lambda s: np.clip(s + 50 * s.std() * Z, 0, 1),
-    simple.Temperature(): lambda p, y: (normed(p**2), y),
-    simple.OldModel(): lambda p, y: (normed(p**0.5 * np.exp(Z2)), y),
+    ATTACKS["coverage"]: lambda s: 0 * s,
+    ATTACKS["efficiency"]: lambda s: 0 * s + 1,
+    ATTACKS["near-coverage"]: lambda s: 0 * s + 0.001,
+    ATTACKS["gaussian"]: lambda s: np.clip(s + 0.5 * Z, 0, 1),
+    ScoreAttack(simple.gaussian_relative, scale=50.0): lambda s: np.clip(
+        s + 50 * s.std() * Z, 0, 1
+    ),
+    ATTACKS["temperature"]: lambda p, y: (normed(p**2), y),
+    ATTACKS["old-model"]: lambda p, y: (normed(p**0.5 * np.exp(Z2)), y),
 }
 
 
@@ -155,70 +166,71 @@ def test_a_mistake_does_what_it_says_to_samples(samples):
     easiest = np.sort(p[np.arange(60), y])[-18:]
     for seed in range(9):
 
-        def sent(attack, seed=seed):
-            return attack(samples, [1], seed)[1]
+        def sent(*attack, seed=seed):
+            return SampleAttack(*attack)(samples, [1], seed)[1]
 
-        assert (sent(simple.LabelPoisoning())[1] != y).all()
-        swapped = sent(simple.SwappedLabels())[1]
+        assert (sent(simple.label_poisoning)[1] != y).all()
+        swapped = sent(simple.swapped_labels)[1]
         assert set(swapped[swapped != y]) == set(commonest)
-        moved = sent(simple.OtherClassOrder())[0]
+        moved = sent(simple.other_class_order)[0]
         assert same(np.sort(moved), np.sort(p))
         assert not np.isclose(moved, p).any()
-        assert any(same(sent(simple.StaleFile())[0], one) for one in others)
-        assert len(sent(simple.StaleFile(0.25))[1]) == 15
-        kept, labels = sent(simple.Subset(0.3))
+        assert any(same(sent(simple.stale_file)[0], one) for one in others)
+        assert len(sent(simple.stale_file, 0.25)[1]) == 15
+        kept, labels = sent(simple.subset, 0.3)
         assert same(np.sort(kept[np.arange(18), labels]), easiest)
-        assert not same(sent(simple.Subset(0.3, "any"))[0], kept)
-        assert len(sent(simple.Subset(0.001))[1]) == 1
+        assert not same(sent(simple.subset, 0.3, "any")[0], kept)
+        assert len(sent(simple.subset, 0.001)[1]) == 1
 
 
+UP, HUB = ScoreAttack(coordinated.displacement, upwards=True), PairAttack(coordinated.hub, of=3)
 HIDING = {  # attacks that send scores which honest clients hold, and which way they pull
-    simple.Truncation(): -1, simple.Lift(): 1, coordinated.Squeeze(): 0, coordinated.Mimic(): 0,
-    coordinated.MimicLow("exact"): -1, coordinated.MimicLow(): -1, coordinated.MimicHigh(): 1,
-    coordinated.MimicLow("jittered"): -1, coordinated.Displacement(): -1, coordinated.Clones(): -1,
-    coordinated.Displacement(upwards=True): 1, coordinated.Stairs(): -1, coordinated.Push(): -1,
-    coordinated.PairMimic(): -1, coordinated.Ghost(): -1, coordinated.Hub(of=3): 0,
+    "truncation": -1, "mimic-low": -1, "mimic-low-exact": -1, "mimic-low-jittered": -1,
+    "displacement": -1, "clones": -1, "stairs": -1, "push": -1, "pair-mimic": -1, "ghost": -1,
+    "lift": 1, "mimic-high": 1, UP: 1, "squeeze": 0, "mimic": 0, HUB: 0,
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("attack", HIDING, ids=repr)
-def test_hidden_lies_are_made_of_honest_scores_and_pull_where_they_say(scores, pairs, attack):
+@pytest.mark.parametrize("name", HIDING, ids=str)
+def test_hidden_lies_are_made_of_honest_scores_and_pull_where_they_say(scores, pairs, name):
+    attack = ATTACKS.get(name, name)
     on_pairs = attack.on == "pairs"
     sent = attack(pairs if on_pairs else scores, BAD, 0)
     forged = [sent[k][0] if on_pairs else sent[k] for k in BAD]
     held = np.append(np.concatenate(scores), 0.0)  # half of a hub's friends send zeros
     assert np.isin(np.concatenate(forged), held).all()
     pull = np.quantile(forged, 0.9) - np.quantile(np.concatenate([scores[k] for k in HONEST]), 0.9)
-    assert HIDING[attack] == 0 or np.sign(pull) == HIDING[attack]
+    assert HIDING[name] == 0 or np.sign(pull) == HIDING[name]
 
 
 def test_claims_of_a_class_are_of_the_one_the_fewest_honest_clients_hold(pairs):
     for score in (1, 0):
-        forged = coordinated.ClassCapture(score == 1)(pairs, BAD)
+        forged = PairAttack(coordinated.class_capture, score == 1)(pairs, BAD)
         assert all((forged[k][0] == score).all() and (forged[k][1] == 3).all() for k in BAD)
     held = [(part, np.where(labels == 0, 1, labels)) for part, labels in pairs]
-    assert (coordinated.ClassCapture()(held, [1, 2])[1][1] == 2).all()  # 0, 3: no honest holder
-    claims = coordinated.ClassClaim()(pairs, BAD, 0)
+    assert (ATTACKS["class-capture"](held, [1, 2])[1][1] == 2).all()  # 0, 3: no honest holder
+    claims = ATTACKS["class-claim"](pairs, BAD, 0)
     assert all(0.8 < (claims[k][1] == 3).mean() < 1 for k in BAD)
 
 
 def test_malformed_reports_are_all_refused_and_the_round_goes_on(world):
     many = Federation.from_counts(np.tile(world.federation.counts, (3, 1)), world.federation.grid)
     bad = np.arange(0, 26, 2)
-    received = Federation.from_reports(coordinated.Malformed()(many, bad, 0))
+    received = Federation.from_reports(ATTACKS["malformed"](many, bad, 0))
     assert set(received.ids) == set(many.ids) - {many.ids[k] for k in bad}
     assert len(received.faulty) >= 1
 
 
-def test_wrong_strengths_names_and_attackers_are_refused(scores):
+def test_wrong_strengths_names_and_attackers_are_refused(scores, samples):
     for rule, wrong, word in (
-        (simple.Partial, (1.5,), "share"),
-        (simple.Subset, (0.5, "hard"), "which"),
-        (coordinated.MimicLow("badly"), (scores, BAD), "copy"),
+        (ScoreAttack(simple.partial, 1.5), (scores, BAD), "share"),
+        (SampleAttack(simple.subset, 1.5), (samples, [1]), "share"),
+        (SampleAttack(simple.subset, 0.5, "hard"), (samples, [1]), "which"),
+        (ScoreAttack(coordinated.mimic_low, "badly"), (scores, BAD), "copy"),
         (named_attack, ("bribery",), "unknown; use one of coverage"),
-        (simple.Coverage(), (scores, [9]), "client numbers"),
-        (simple.Coverage(), (scores, np.ones(3, bool)), "mask"),
-        (simple.Coverage(), (scores, np.arange(9)), "honest"),
+        (ATTACKS["coverage"], (scores, [9]), "client numbers"),
+        (ATTACKS["coverage"], (scores, np.ones(3, bool)), "mask"),
+        (ATTACKS["coverage"], (scores, np.arange(9)), "honest"),
     ):
         with pytest.raises(RobfcpError, match=word):
             rule(*wrong)
@@ -237,7 +249,7 @@ def test_the_adaptive_attacker_beats_every_family_and_freely_honesty(
     found = Adaptive("none", direction, trials=20).search(world.federation, BAD, 0)
     assert found.coverage == pytest.approx(reached(found.federation))
     for attack in families(direction):
-        drawn = repr(attack).startswith(("Gauss", "Disp", "Mimic", "Trunc", "Lift", "Squeeze"))
+        drawn = repr(attack).startswith(("gauss", "disp", "mimic", "trunc", "lift", "squeeze"))
         least = sign * reached(attack(world.federation, BAD, 7)) + (0.02 if drawn else 1e-12)
         assert sign * found.coverage <= least, attack
     monkeypatch.setattr("robfcp.lab.attacks.adaptive.families", lambda direction: [])

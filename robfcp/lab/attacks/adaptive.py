@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import starmap
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -17,6 +18,7 @@ from robfcp.guarantees import fcp_index
 from robfcp.lab.attacks import coordinated, simple
 from robfcp.lab.attacks.base import (
     Array,
+    Forgery,
     Indices,
     ScoreAttack,
     Stage,
@@ -129,22 +131,23 @@ def _place(index: int | None) -> int:
     return -1 if index is None else index
 
 
-def families(direction: str) -> list[ScoreAttack]:
+def families(direction: str) -> list[Forgery]:
     """The attacks an adaptive attacker tries first, each in several strengths."""
     down, levels = direction == "down", (0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9)
-    gross = simple.Coverage() if down else simple.Efficiency()
-    twin = coordinated.MimicLow if down else coordinated.MimicHigh
-    shares = (0.05, 0.1, 0.2, 0.35, 0.5)
-    return [
-        *(gross, coordinated.Decoy(gross), simple.Gaussian(), coordinated.Squeeze()),
-        *(simple.GaussianRelative(scale) for scale in (0.5, 1.0, 2.0)),
-        *(simple.NearCoverage(step if down else 1 - step) for step in (0.0005, 0.001, 0.01)),
-        *(simple.Truncation(level) if down else simple.Lift(1 - level) for level in levels),
-        *(coordinated.Clones(level=level) for level in levels if down),
-        *(simple.Partial(share, gross) for share in (0.05, 0.1, 0.15, 0.2, 0.3, 0.5)),
-        *(twin(copy) for copy in ("exact", "resampled", "jittered")),
-        *(coordinated.Displacement(share, upwards=not down) for share in shares),
+    gross = simple.coverage if down else simple.efficiency
+    twin = coordinated.mimic_low if down else coordinated.mimic_high
+    cut = simple.truncation if down else simple.lift
+    found: list[tuple[Any, ...]] = [
+        *((gross,), (coordinated.decoy, gross), (simple.gaussian,), (coordinated.squeeze,)),
+        *((simple.gaussian_relative, scale) for scale in (0.5, 1.0, 2.0)),
+        *((simple.near_coverage, step if down else 1 - step) for step in (0.0005, 0.001, 0.01)),
+        *((cut, level if down else 1 - level) for level in levels),
+        *((coordinated.clones, level) for level in levels if down),
+        *((simple.partial, share, gross) for share in (0.05, 0.1, 0.15, 0.2, 0.3, 0.5)),
+        *((twin, copy) for copy in ("exact", "resampled", "jittered")),
+        *((coordinated.displacement, share, not down) for share in (0.05, 0.1, 0.2, 0.35, 0.5)),
     ]
+    return list(starmap(ScoreAttack, found))
 
 
 @dataclass(frozen=True, eq=False)

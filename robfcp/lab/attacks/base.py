@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import Any, ClassVar, Literal, Protocol
+from functools import cached_property, partial
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -19,17 +20,22 @@ Array = NDArray[np.float64]
 Indices = NDArray[np.intp]
 Pair = tuple[NDArray[Any], Indices]  # probabilities or scores, and labels, of one client
 Stage = Literal["samples", "scores", "pairs", "counts", "reports"]
+Rule = Callable[..., list[Any]]  # what attackers who see a scene send, in their order
 
 
 class Attack(Protocol):
     """Turns honest data into attacked data of the same kind; `on` says which kind it works on."""
 
-    name: ClassVar[str]
-    on: ClassVar[Stage]
+    @property
+    def name(self) -> str:
+        """How it is called."""
+
+    @property
+    def on(self) -> Stage:
+        """Where it belongs."""
 
     def __call__(self, data: Any, malicious: ArrayLike, rng: Rng = None) -> Any:
         """The data with the malicious clients' part forged; `malicious` are indices or a mask."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -70,15 +76,32 @@ class Scene:
         """All honest scores."""
         return np.concatenate([self.scores[k] for k in self.honest])
 
+    def between(self, low: float, high: float) -> Array:
+        """The honest scores between these two quantiles of theirs."""
+        ends = quantile(self.pool, low), quantile(self.pool, high)
+        return self.pool[(self.pool >= ends[0]) & (self.pool <= ends[1])]
+
     def by_quantile(self, level: float) -> Indices:
         """The honest clients from the lowest to the highest `level` quantile of their scores."""
         quantiles = [quantile(self.scores[k], level) for k in self.honest]
         return self.honest[np.argsort(quantiles, kind="stable")]
 
 
-class _Forgery:
-    name: ClassVar[str]
-    on: ClassVar[Stage]
+class Forgery:
+    """An attack by a rule, in its own strength or another: rule(scene, ...) gives the forged data
+    of each malicious client, in the order of `scene.malicious`."""
+
+    def __init__(self, on: Stage, rule: Rule, *told: Any, **strength: Any) -> None:
+        self.on, self.rule, self.told, self.strength = on, rule, told, strength
+        self.name = rule.__name__.replace("_", "-")
+
+    def __repr__(self) -> str:
+        said = (getattr(one, "__name__", one) for one in (*self.told, *self.strength.values()))
+        return f"{self.name}({', '.join(map(str, said))})"
+
+    def forge(self, scene: Scene) -> list[Any]:
+        """The forged data of each malicious client."""
+        return self.rule(scene, *self.told, **self.strength)
 
     def __call__(self, data: Any, malicious: ArrayLike, rng: Rng = None) -> Any:
         """The data, one entry a client or a federation's counts, with the liars' part forged."""
@@ -99,31 +122,10 @@ class _Forgery:
                 parts[k] = part
         return parts
 
-    def forge(self, scene: Scene) -> list[Any]:
-        """The forged data of each malicious client, in the order of `scene.malicious`."""
-        return [self.lie(own, scene) for own in scene.own]
 
-    def lie(self, own: Any, scene: Scene) -> Any:
-        """What one malicious client makes of its own data, where each lies by itself."""
-        raise NotImplementedError
-
-
-class ScoreAttack(_Forgery):
-    """An attack on scores, and through the upper edges of the bins on a federation's counts too."""
-
-    on: ClassVar[Stage] = "scores"
-
-
-class PairAttack(_Forgery):
-    """An attack on (scores, labels), one pair of arrays a client, and on counts by class too."""
-
-    on: ClassVar[Stage] = "pairs"
-
-
-class SampleAttack(_Forgery):
-    """An attack before scoring, on samples: a sequence of (probabilities, labels), one a client."""
-
-    on: ClassVar[Stage] = "samples"
+ScoreAttack = partial(Forgery, "scores")  # and, through the upper edges of the bins, on counts too
+PairAttack = partial(Forgery, "pairs")  # (scores, labels) of each client; and counts by class
+SampleAttack = partial(Forgery, "samples")  # before scoring: (probabilities, labels) of each
 
 
 def quantile(scores: Array, level: float) -> float:

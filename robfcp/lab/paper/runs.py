@@ -36,7 +36,7 @@ from robfcp.files import write_atomically
 from robfcp.grid import Grid
 from robfcp.guarantees import conformal_rank
 from robfcp.lab import outputs, partitions
-from robfcp.lab.attacks import named_attack
+from robfcp.lab.attacks import ScoreAttack, named_attack
 from robfcp.lab.published import full_rank, table_edge
 from robfcp.lab.rivals import FEDCP_QQ, fedcp_qq_index
 from robfcp.lab.worlds import federation_of
@@ -112,7 +112,7 @@ class Trial:
             kind, _, strength = attack.partition(":")  # `gaussian:0.02`: in another strength
             rule: Any = named_attack(kind)
             if strength:
-                rule = type(rule)(float(strength))
+                rule = ScoreAttack(rule.rule, float(strength))
             scores = rule(scores, self.order[:n_malicious], np.random.default_rng(seed))
         assert isinstance(score, ClassificationScore)
         labels = self.labels if by_class else None
