@@ -29,10 +29,14 @@ def named() -> None:
     print(markdown(["fault", *names], cells))
     faults = [row for row in rows if row.fault != NOBODY]
     share = sum(row.right for row in first) / sum(row.sites for row in first)
-    right, total = sum(row.right for row in faults), sum(row.sites for row in faults)
-    print(
-        f"\nIn all {right} of {total} faults named ({right / total:.0%}); first half {share:.0%}."
-    )
+    for kind, every in (("fine", rows), ("as by default", named_table(fine=False))):
+        right, total, well, honest = (
+            sum(getattr(row, what) for row in every if (row.fault == NOBODY) == nobody)
+            for nobody in (False, True)
+            for what in ("right", "sites")
+        )
+        print(f"\n{kind}: {right} of {total} faults named, {well} of {honest} sites told nothing.")
+    print(f"First half {share:.0%}.")
     said: dict[str, Counter[str]] = defaultdict(Counter)
     for row in faults:
         said[row.fault].update({c: n for c, n in row.said.items() if c not in NAMES[row.fault]})

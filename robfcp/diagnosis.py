@@ -9,15 +9,16 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from robfcp.certificate import loss_at_most
-from robfcp.defence import copies
+from robfcp.defence import Consensus, copies, defence_again
 from robfcp.errors import RobfcpError
 from robfcp.grid import Grid
+from robfcp.report import Strata
 from robfcp.scores import Risk
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ WORDS: Mapping[str, tuple[str, str]] = {  # of each cause: what it looks like, w
     ),
     "not told": (
         "nothing in its report says why",
-        "look at the technical reason, and ask how the file was made",
+        "ask how the file was made, and which cases it holds",
     ),
 }
 
@@ -203,20 +204,28 @@ def _named(classes: Sequence[str]) -> str:
     return " and ".join(name if name.isdigit() else f'"{name}"' for name in classes)
 
 
-def places(own: NDArray[Any], others: Whole) -> Array:
+def places(own: NDArray[Any], others: Whole, *, fives: bool = False) -> Array:
     """(C, B) how many of a site's scores of each class fall into each twelfth of the others'.
 
     Both are (C, H) counts. A score in a bin that holds the others' ranks from u to v is spread
-    evenly over [u, v], so that scores drawn as the others' are uniform whatever ties there are. A
-    class of which the others have fewer than 20 is left empty.
+    evenly over [u, v], so that scores drawn as the others' are uniform whatever ties there are;
+    one of a few that stand for what lies around them, in fives, half-way to the next ones. A class
+    of which the others have fewer than 20 is left empty.
     """
     found = np.zeros((len(own), PLACES))
     edges = np.arange(PLACES + 1) / PLACES
-    for c in np.flatnonzero(own.any(axis=1) & (others.sum(axis=1) >= FEWEST)):
+    enough = own.sum(axis=1) >= 2 * Strata.FEW if fives else own.any(axis=1)
+    for c in np.flatnonzero(enough & (others.sum(axis=1) >= FEWEST)):
         bins = np.flatnonzero(own[c])
         upper = np.cumsum(others[c]) / others[c].sum()
         high = upper[bins]
         low = high - others[c, bins] / others[c].sum()
+        if fives and len(bins) > 1:
+            middle = (low + high) / 2
+            cut = (middle[1:] + middle[:-1]) / 2
+            few = own[c, bins] < 2 * Strata.FEW
+            low = np.where(few, np.append(max(0, 2 * middle[0] - cut[0]), cut), low)
+            high = np.where(few, np.append(cut, min(1, 2 * middle[-1] - cut[-1])), high)
         width = np.maximum(high - low, 1e-9)
         low = np.minimum(low, 1 - width)
         reached = np.clip((edges - low[:, None]) / width[:, None], 0, 1)
@@ -272,13 +281,15 @@ class Explanation(NamedTuple):
     classes: tuple[int, ...] = ()
 
 
-def explanations(own: Whole, others: Whole, grid: Grid, *, by_class: bool) -> list[Explanation]:
+def explanations(
+    own: Whole, others: Whole, grid: Grid, *, by_class: bool, fives: bool = False
+) -> list[Explanation]:
     """All explanations of a site's scores beside the others', the likeliest first.
 
     Both are (C, H) counts; by_class: rows are classes, so that they can be confused with each
     other. The more doubt the model has, the less wrong labels stand out.
     """
-    placed = places(own, others)
+    placed = places(own, others, fives=fives)
     wrong_shares = wrong_places(others, grid) if by_class else None
     below = np.cumsum(others.sum(axis=0))
     middle = grid.upper[int(np.searchsorted(below, below[-1] / 2))]
@@ -404,8 +415,9 @@ def diagnose(
     -------
     Mapping
         A diagnosis for every flagged site, in the order of the federation; then one for every
-        trusted site whose own coverage is far too low or whose report clearly shows a fault. Beyond
-        10,000 sites times classes only the coverage of trusted sites is looked at.
+        trusted site whose own coverage is far too low, whose report clearly shows a fault, or whom
+        a remark of the default defence names. Beyond 10,000 sites times classes only the coverage
+        of trusted sites is looked at.
 
     Examples
     --------
@@ -431,12 +443,18 @@ def diagnose(
         groups = tuple(group for group in groups if group.exact)
     same = {client: group for group in groups for client in group.clients}
     row = {} if strata is None else {int(k): r for r, k in enumerate(strata.rows)}
+    fives = federation.in_fives & (2 * federation.in_fives.sum() > len(ids))  # not by chance
     pooled = federation.pooled(trusted)[None, :]
     if strata is not None:
         by_class = strata.table.pooled(trusted[strata.rows]).reshape(-1, strata.n_bins)
     # fewer cases are covered than chance allows even the worst of K sites
     rare = bdtr(np.rint(covered * sent.sizes), sent.sizes, wanted) < CHANCE / max(1, len(ids))
     low: NDArray[np.bool_] = rare & (covered < wanted - FAR)
+    many = len(ids) * (1 if strata is None else strata.n_strata) > MANY
+    if calibration.record.defence == Consensus.name and not many:
+        rule = cast(Consensus, defence_again(Consensus.name, calibration.record.parameters))
+        if rule.exactly is None:
+            low = low | rule.look(federation).named  # as the remarks do
 
     def examined(k: int) -> tuple[Diagnosis, bool]:
         """What site k's report looks like, and whether a trusted site should hear of it."""
@@ -451,7 +469,8 @@ def diagnose(
             own, others = strata.table.row(row[k]).reshape(-1, strata.n_bins), by_class
             names = strata.labels
         others = others - own if trusted[k] else others
-        if where := _constant(own, others):
+        shown = own[own.sum(axis=1) >= 2 * Strata.FEW] if fives[k] else own
+        if where := _constant(shown, others):
             return _told(plain, "scores all equal", where=where), True
         if ids[k] in same:
             source = next(client for client in same[ids[k]].clients if client != ids[k])
@@ -460,7 +479,7 @@ def diagnose(
         if others.sum() < FEWEST or own.sum() < FEW_SCORES:
             return plain, bool(low[k])
         classes = bool(names) and strata is not None and strata.by == "class"
-        ranked = explanations(own, others, federation.grid, by_class=classes)
+        ranked = explanations(own, others, federation.grid, by_class=classes, fives=bool(fives[k]))
         best, second = ranked[:2]
         usual = next(one.likelihood for one in ranked if one.cause == "not told")
         certain = best.cause != "other cases" and best.likelihood - usual > CERTAIN
@@ -481,7 +500,6 @@ def diagnose(
 
     if clients is not None:
         return {name: examined(place[name])[0] for name in clients}
-    many = len(ids) * (1 if strata is None else strata.n_strata) > MANY
     looked_at = [*np.flatnonzero(~trusted), *np.flatnonzero(trusted & (low | (not many)))]
     every = map(examined, map(int, looked_at))
     return {one.client: one for one, telling in every if telling or not one.trusted}

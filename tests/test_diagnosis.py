@@ -16,7 +16,9 @@ from robfcp.lab.faults import NAMES, NOBODY, named
 CLASSES = ("none", "mild", "grave")
 
 
-def site(name: str, seed: int, *, n: int = 300, mix=(0.5, 0.3, 0.2), change=None) -> Report:
+def site(
+    name: str, seed: int, *, n: int = 300, mix=(0.5, 0.3, 0.2), change=None, fine: bool = True
+) -> Report:
     """A site of a fairly sure model; `change` gets and gives (probabilities, labels)."""
     rng = np.random.default_rng(seed)
     labels = rng.choice(3, n, p=mix)
@@ -25,7 +27,7 @@ def site(name: str, seed: int, *, n: int = 300, mix=(0.5, 0.3, 0.2), change=None
     probabilities = softmax(logits, axis=1)
     if change is not None:
         probabilities, labels = change(probabilities, labels)
-    return Report.of(name, probabilities, labels, classes=CLASSES, fine=True)
+    return Report.of(name, probabilities, labels, classes=CLASSES, fine=fine)
 
 
 HONEST = [site(f"s{k:02d}", k) for k in range(11)]
@@ -99,12 +101,25 @@ def test_another_mix_of_the_same_cases_is_no_fault() -> None:
     assert '"grave" where the others have 2' in found.finding
 
 
-def test_honest_sites_are_not_told_of_faults_and_not_looked_at() -> None:
-    reports = [site(f"s{k:02d}", 900 + k) for k in range(40)]
+@pytest.mark.parametrize("fine", [True, False])
+def test_honest_sites_are_not_told_of_faults_and_not_looked_at(fine) -> None:
+    reports = [site(f"s{k:02d}", 900 + k, fine=fine) for k in range(40)]
     calibration = robfcp.calibrate(reports, defence="none")
     assert robfcp.diagnose(calibration) == {}
     said = robfcp.diagnose(calibration, calibration.federation.ids).values()
     assert sum(one.cause == "not told" for one in said) >= 38
+    odd = {"zero": lambda p, y: (np.eye(3)[y], y), "easy": easy, "swapped": swapped}
+    reports += [site(name, 7, n=600, change=one, fine=fine) for name, one in odd.items()]
+    found = robfcp.diagnose(robfcp.calibrate(reports, defence="none"))
+    causes = ["hard cases missing", "labels swapped", "scores all equal"]  # by name
+    assert [one.cause for one in found.values()] == causes
+
+
+def test_whom_a_remark_names_is_to_be_looked_at() -> None:
+    calibration = robfcp.calibrate([*HONEST, site("dresden", 5, n=100, change=powered(0.7))])
+    assert calibration.flagged == ()
+    assert any("as another population would: dresden." in one for one in calibration.remarks)
+    assert set(robfcp.diagnose(calibration)) == {"dresden"}
 
 
 def test_a_copy_names_the_other_site_and_small_ones_are_none() -> None:

@@ -128,13 +128,11 @@ def calibrate(
         name, parameters = rule.name, asdict(cast(Any, rule))
     else:  # nobody can make it again
         name, parameters = f"custom:{plain(str(rule.name), MAX_NAME)}", {}
-    why, out = cast(Any, assessment.reasons), np.flatnonzero(~trusted)
-    if not hasattr(why, "rows") or not np.array_equal(why.rows, out):  # else said when asked for
-        why = {client: why.get(client, "") for client in federation.names(out)}
+    out = [federation.ids[k] for k in np.flatnonzero(~trusted)]
     record = Record(
         federation=federation,
         oddness=assessment.oddness,
-        flagged=why,
+        flagged={name: assessment.reasons.get(name, "") for name in out},
         remarks=(*assessment.remarks, *_noise_remarks(federation)),
         defence=name,
         parameters=parameters,

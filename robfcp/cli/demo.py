@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,6 +18,7 @@ from robfcp.files import make_folder
 from robfcp.lab.faults import compared, stroke_story
 from robfcp.page import write_page
 
+NAMES = {"none": "every report believed", "consensus": "consensus (ours)"}
 LIARS, WIDE = 19, 6  # hospitals that report zeros; in the other story, ones
 
 
@@ -46,34 +48,42 @@ def demo(
         sizes = [round(x["set_size"], 2) for x in compared(wide, ("none", ours["defence"]))]
         calibration = calibrated(Federation.from_reports(story.reports))
         found = diagnose(calibration)
-    worst, n = plain["by_class"].index(plain["worst_class"]), plain["worst_site_patients"]
+    worst = plain["by_class"].index(plain["worst_class"])
     wrong = [round(1000 * (1 - one["by_class"][worst])) for one in (lines[0], plain, ours)]
     name = f'patients with the outcome "{plain["worst_class_name"]}"'
     patients = sum(report.n_samples for report in story.reports)
+    hurt = max(plain["wrong"], key=lambda one: plain["wrong"][one] - lines[0]["wrong"][one])
+    kinds = "all honest", "every report believed", "defended"
     printer.line(
         f"{len(story.reports)} hospitals of the International Stroke Trial, {patients:,} patients, "
         "a model that never saw them. A prediction set is to hold a patient's outcome nine times "
         f"out of ten. {len(story.faults)} reports are wrong: {len(story.faults) - LIARS} mistakes, "
-        f"{LIARS} lies.\n"
+        f"and {LIARS} hospitals that claim the model is never in doubt.\n"
     )
     printer.line(
-        f"Undefended, {wrong[1]} of 1,000 {name} miss it in their set, in place of {wrong[0]} were "
-        f"all honest; worst at {plain['worst_site_name']}, where "
-        f"{round(n - n * plain['worst_site'])} of {n} sets are wrong.\n"
-        f"{WIDE} hospitals that report only the largest score make a set hold {sizes[1]:g} of 4 "
-        "outcomes: never wrong, and of no use.\n"
-        f"Defended, it is {wrong[2]} of 1,000 against the lies of the first kind and {sizes[2]:g} "
-        f"outcomes a set against the second; of the first {ours['found']} of {len(story.faults)} "
-        f"wrong reports were left out, and {ours['false_alarms']} right ones.\n"
+        f"1. Believe every report, and {wrong[1]} of 1,000 {name} get a set without it, in place "
+        f"of {wrong[0]} were all honest; at {hurt} {plain['wrong'][hurt]} of "
+        f"{len(story.tests[hurt][1])} sets are wrong in place of {lines[0]['wrong'][hurt]}."
+    )
+    _bars(printer, "wrong sets of 1,000", kinds, wrong)
+    printer.line(
+        f"2. Let {WIDE} hospitals claim the opposite, and a set holds {sizes[1]:g} of 4 outcomes: "
+        "never wrong, and of no use."
+    )
+    _bars(printer, "outcomes in a set", kinds, sizes)
+    printer.line(
+        f"3. Defended, it is {wrong[2]} of 1,000 and {sizes[2]:g} outcomes: {ours['found']} of the "
+        f"{len(story.faults)} wrong reports were left out, and {ours['false_alarms']} right ones; "
+        "the last table says what became of the mistakes.\n"
     )
     rows = []
     for line in lines:
         shares = [f"{line[name]:.1%}" for name in ("coverage", "worst_class", "worst_site")]
-        caught = line["found"], line["false_alarms"]
-        shares.insert(1, f"{line['set_size']:.2f}")
-        rows.append((line["defence"], *shares, *(caught if any(caught) else ("", ""))))
+        caught = [line["found"], line["false_alarms"]]
+        row = NAMES.get(line["defence"], line["defence"]), shares[0], f"{line['set_size']:.2f}"
+        rows.append((*row, *shares[1:], *(caught if any(caught) else ("", ""))))
     heads = ["", "covered", "set size", "worst class", "worst site", "found", "false"]
-    printer.table("at the hospitals where nothing is wrong", heads, rows)
+    printer.table("test patients of the hospitals where nothing is wrong", heads, rows)
     printer.line(
         "rob-fcp is the rule as the paper prints it, rob-fcp-released what its code does; found "
         "and false count the hospitals left out, rightly and wrongly."
@@ -97,10 +107,19 @@ def demo(
     told = {"lines": lines, "faults": story.faults}
     console.save_json(output / "demo.json", told)
     printer.line(
-        f"Open {output / 'page.html'}: who was left out, why, and what to ask them. To calibrate "
-        f"again: robfcp calibrate {output / 'reports'}"
+        f"Open {output / 'page.html'}: who was left out, why, and what to ask them. It knows only "
+        "the reports, so its estimates are a little off the figures above. To calibrate again: "
+        f"robfcp calibrate {output / 'reports'}. These reports count every score by itself; those "
+        "of robfcp report keep five or more together."
     )
     printer.json({**told, "said": {name: one.short for name, one in found.items()}})
+
+
+def _bars(printer: Printer, head: str, names: Sequence[str], numbers: Sequence[float]) -> None:
+    """A picture: a bar a line."""
+    rows = zip(names, numbers, strict=True)
+    bars = [f"   {name:<22}{'█' * round(40 * n / max(numbers))} {n:g}" for name, n in rows]
+    printer.line("\n".join([f"   {head}:", *bars, ""]))
 
 
 def _verdict(one: Diagnosis | None) -> str:

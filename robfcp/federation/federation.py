@@ -139,7 +139,7 @@ class Federation:
         """Whether the counts stay in tables or on a cluster, too many to hold."""
         return isinstance(self.table, StoredCounts)
 
-    @cached_property
+    @property
     def unit(self) -> int:
         """How many counts one sample has: 1, or the parts of a loss."""
         return 1 if self.risk is None else self.risk.resolution
@@ -149,7 +149,7 @@ class Federation:
         """(K,) what each client's counts add up to without noise: n_k, or its parts."""
         return self.unit * self.sizes
 
-    @cached_property
+    @property
     def private(self) -> bool:
         """Whether any client's counts hold noise."""
         return bool(self.privacy)
@@ -193,7 +193,7 @@ class Federation:
         """The grid's digest where counts on it are exact: what rounds are compared by."""
         return None if self.noisy else self.grid.digest
 
-    @cached_property
+    @property
     def n_clients(self) -> int:
         """K, the number of valid reports."""
         return len(self.sizes)
@@ -326,17 +326,6 @@ class Federation:
         """
         kept = np.asarray(mask, dtype=bool)
         return self if kept.all() else self._chosen(np.flatnonzero(kept))
-
-    def names(self, chosen: NDArray[Any]) -> Sequence[str]:
-        """The names of some clients.
-
-        Parameters
-        ----------
-        chosen
-            Their places from 0, or (K,) a mask.
-        """
-        rows = np.asarray(chosen)
-        return _at(self.ids, np.flatnonzero(rows) if rows.dtype == bool else rows)
 
     def _chosen(self, rows: NDArray[np.intp] | slice) -> Federation:
         return replace(
@@ -771,6 +760,19 @@ class Federation:
         counts[:, -1] += np.maximum(self.sizes - counts.sum(axis=1), 0)
         sizes = counts.sum(axis=1)
         return replace(self, table=DenseCounts(counts), sizes=sizes, risk=None, privacy=())
+
+    def smoothed_below(self) -> NDArray[np.int64]:
+        """(K, H) counts at or below every edge, for drawing.
+
+        Private counts need not add up to n_k: what is left over by edge t of H is t/H of it, the
+        best unbiased mean of the noisy sum up to t and of n_k less the noisy sum above.
+        """
+        below = self.cumulative()
+        if not self.noisy:
+            return below
+        passed = np.arange(1, below.shape[1] + 1) / below.shape[1]
+        leftover = self.masses - below[:, -1]
+        return below + np.rint(leftover[:, None] * passed).astype(np.int64)
 
     def _capped(self, max_share: float) -> Federation:
         """Without the clients that claim more than the allowed share of all samples."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -19,7 +20,7 @@ from robfcp.lab import outputs, partitions
 from robfcp.lab.attacks import named_attack
 from robfcp.lab.natural import FEDERATIONS, MIN_SIZE, NaturalFederation
 from robfcp.lab.worlds import Measured
-from robfcp.report import Report
+from robfcp.report import Report, Strata
 from robfcp.scores import LAC
 
 OUTCOMES = ("dead", "dependent", "not recovered", "recovered")
@@ -104,24 +105,28 @@ def report(
     *,
     lie: float | None = None,
     label_scores: NDArray[np.float64] | None = None,
+    fine: bool = True,
 ) -> Report:
-    """A site's report by class, of one score only if told so."""
+    """A site's report by class, of one score only if told so; not fine: as `Report.of` makes it."""
     score = LAC()
     scores = score(probabilities, labels) if lie is None else np.full(len(labels), lie)
-    return Report.from_scores(
-        name, scores, score=score, labels=labels, classes=classes, label_scores=label_scores
-    )
+    by: dict[str, Any] = {"labels": labels, "classes": classes, "label_scores": label_scores}
+    if not fine and len(labels) < Strata.CROWD * probabilities.shape[1]:
+        by = {}
+    return Report.from_scores(name, scores, score=score, fine=fine, **by)
 
 
 def _line(defence: str, calibration: Calibration, story: Story) -> dict[str, Any]:
     """Coverage and set size on the test patients of the hospitals where nothing is wrong."""
     names = [one.client for one in story.honest]
     tests = [story.tests[name] for name in names]
-    owner = np.repeat(np.arange(len(tests)), [len(labels) for _, labels in tests])
+    sizes = np.array([len(labels) for _, labels in tests])
+    owner = np.repeat(np.arange(len(tests)), sizes)
     every = LAC().all_labels(np.concatenate([part for part, _ in tests]))
     label = np.concatenate([labels for _, labels in tests])
     found = Measured.of(every, label, owner, calibration.levels[0].threshold)
-    numbers, site = found.numbers(), int(np.nanargmin(found.by_site(found.hits)))
+    numbers = found.numbers()
+    wrong = np.rint(sizes * (1 - found.by_site(found.hits))).astype(int).tolist()
     caught = [name for name in calibration.flagged if name in story.faults]
     return {
         "defence": defence,
@@ -131,8 +136,7 @@ def _line(defence: str, calibration: Calibration, story: Story) -> dict[str, Any
         "worst_class": numbers["worst_class_coverage"],
         "worst_class_name": OUTCOMES[int(np.nanargmin(found.by_class))],
         "worst_site": numbers["worst_site_coverage"],
-        "worst_site_name": names[site],
-        "worst_site_patients": len(tests[site][1]),
+        "wrong": dict(zip(names, wrong, strict=True)),
         "found": len(caught),
         "false_alarms": len(calibration.flagged) - len(caught),
     }
@@ -187,6 +191,7 @@ def named(
     half: Literal["first", "second"] = "second",
     most: int = 30,
     seed: int = 0,
+    fine: bool = True,
 ) -> Iterator[Named]:
     """One row a fault: each site of one half of them is given the fault, alone, and diagnosed.
 
@@ -196,7 +201,8 @@ def named(
     parts = partitions.by_site(sites, MIN_SIZE)
     samples = [(given.probabilities[part], given.labels[part]) for part in parts.values()]
     names, n_classes = list(parts), given.probabilities.shape[1]
-    honest = [report(name, *pair, n_classes) for name, pair in zip(names, samples, strict=True)]
+    made = partial(report, classes=n_classes, fine=fine)
+    honest = [made(name, *pair) for name, pair in zip(names, samples, strict=True)]
     rng = np.random.default_rng(seed)
     chosen = np.arange(len(names))[half == "second" :: 2]
     chosen = rng.permutation(chosen)[:most]
@@ -205,10 +211,9 @@ def named(
         for k in chosen.tolist():
             faulty = honest[k]
             if fault == "all-zero":
-                faulty = report(names[k], samples[k][0], samples[k][1], n_classes, lie=0.0)
+                faulty = made(names[k], *samples[k], lie=0.0)
             elif fault != NOBODY:
-                p, y = named_attack(fault)(samples, [k], rng)[k]
-                faulty = report(names[k], p, y, n_classes)
+                faulty = made(names[k], *named_attack(fault)(samples, [k], rng)[k])
             said[told([*honest[:k], faulty, *honest[k + 1 :]], names[k]).cause] += 1
         right = sum(said[cause] for cause in NAMES.get(fault, ("not told", "other mix of classes")))
         yield Named(federation.title, fault, len(chosen), right, dict(said.most_common()))
@@ -220,6 +225,8 @@ def told(reports: Sequence[Report], client: str) -> Diagnosis:
     return diagnose(calibration, [client])[client]
 
 
-def named_table(half: Literal["first", "second"] = "second", most: int = 30) -> list[Named]:
+def named_table(
+    half: Literal["first", "second"] = "second", most: int = 30, *, fine: bool = True
+) -> list[Named]:
     """All faults in all natural federations."""
-    return [row for one in FEDERATIONS for row in named(one, half=half, most=most)]
+    return [row for one in FEDERATIONS for row in named(one, half=half, most=most, fine=fine)]

@@ -16,7 +16,7 @@ from robfcp.calibration import Calibration, file_format, letters, what_if
 from robfcp.diagnosis import diagnose
 from robfcp.federation import Federation
 from robfcp.grid import Grid
-from robfcp.page.sentences import harm, headline, how_to_read, message, set_sizes
+from robfcp.page import sentences
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ def strata_data(calibration: Calibration) -> dict[str, Any] | None:
     used = calibration.trusted_mask[strata.rows]
     limits, covered, sizes = calibration.covered_by_class(calibration.levels[0])
     every, totals, hits = sizes.sum(axis=0), sizes[used].sum(axis=0), covered[used].sum(axis=0)
-    order = np.argsort(-every, kind="stable")[:MOST_STRATA]
+    order = np.sort(np.argsort(-every, kind="stable")[:MOST_STRATA])
     shares = covered.sum(axis=1) / np.maximum(sizes.sum(axis=1), 1)
     sites = np.flatnonzero(used)[np.argsort(shares[used], kind="stable")][:MOST_SITES]
     levels = {one.name: one for one in calibration.levels[0].parts}
@@ -126,16 +126,18 @@ def page_data(calibration: Calibration, about: About) -> dict[str, Any]:
     looked_up = [table.index[table.index >= 0] for table in others.tables.values()]
     used = np.unique(np.concatenate([view, *looked_up]))
     first = calibration.levels[0]
-    below, drawn = map(_smoothed, (federation, federation.comparable()))
+    below = federation.smoothed_below()
+    drawn = federation.comparable().smoothed_below()
     shares = np.clip(below[:, view] / federation.masses[:, None], 0, 1)[calibration.trusted_mask]
     rising = np.maximum.accumulate(shares, axis=1)  # as counts with noise may not
     low, middle, high = np.quantile(rising, [0.05, 0.5, 0.95], axis=0)
     found = diagnose(calibration)
+    verdict = sentences.message(calibration, found)
     return {
         "about": {"title": about.title, "lines": about.lines},
-        "harm": harm(calibration),
-        "message": message(calibration, found),
-        "headline": headline(calibration, first),
+        "harm": sentences.harm(calibration),
+        "message": verdict,
+        "headline": sentences.headline(calibration, first),
         "diagnoses": {
             client: {name: getattr(one, name) for name in _TOLD} for client, one in found.items()
         },
@@ -180,23 +182,10 @@ def page_data(calibration: Calibration, about: About) -> dict[str, Any]:
             "confidence": calibration.confidence,
         },
         "strata": strata_data(calibration),
+        "brief": list(sentences.for_the_auditor(calibration, verdict["first"]).items()),
         "audit": audit(calibration),
-        "notes": [*calibration.remarks, *how_to_read(calibration)],
+        "notes": [*calibration.remarks, *sentences.how_to_read(calibration)],
     }
-
-
-def _smoothed(federation: Federation) -> NDArray[np.int64]:
-    """(K, H) counts at or below every edge.
-
-    Private counts need not add up to n_k: what is left over by edge t of H is t/H of it, the best
-    unbiased mean of the noisy sum up to t and of n_k less the noisy sum above.
-    """
-    below = federation.cumulative()
-    if not federation.noisy:
-        return below
-    passed = np.arange(1, below.shape[1] + 1) / below.shape[1]
-    leftover = federation.masses - below[:, -1]
-    return below + np.rint(leftover[:, None] * passed).astype(np.int64)
 
 
 def view_edges(pooled: NDArray[np.int64], grid: Grid) -> NDArray[np.intp]:
@@ -234,8 +223,6 @@ def audit(calibration: Calibration) -> list[tuple[str, str]]:
         "made with": f"robfcp {calibration.version}",
         "page made with": f"robfcp {__version__}, Python {platform.python_version()}",
         "wanted": ", ".join(map(calibration.wanted, calibration.levels)),
-        "number of liars": calibration.liars,
-        "that number was": "stated" if calibration.liars_stated else "read off the reports",
         "defence": record.defence,
         "promise": record.promise,
         "by": calibration.by,
@@ -263,7 +250,7 @@ def _what_if(others: what_if.OtherSettings, federation: Federation) -> dict[str,
     liars = others.tables["defence"].liars
     if told is not None:
         for m, out in zip(liars, others.excluded, strict=True):
-            sizes[m] = set_sizes(federation, told, ~np.isin(every, out))
+            sizes[m] = sentences.set_sizes(federation, told, ~np.isin(every, out))
     tables = {
         name: {
             "liars": list(table.liars),

@@ -17,6 +17,7 @@ from robfcp.federation import Federation, Stratified
 from robfcp.guarantees import FcpThreshold
 from robfcp.scores import Risk
 
+FEW = 20  # a class with fewer samples counts as if it had so many
 NAMED = 4  # sites that the first sentence names with their cause
 
 
@@ -84,7 +85,7 @@ def _undefended(calibration: Calibration) -> Level:
 
 
 def _mostly(calibration: Calibration, both: Sequence[Level], counts: str) -> tuple[str, str]:
-    """Of which class or group most of those are that are missed more; how many before and after."""
+    """The class or group that would be missed most, of those missed more; how many in each case."""
     strata = calibration.federation.strata
     if strata is None:
         return "", counts
@@ -92,8 +93,9 @@ def _mostly(calibration: Calibration, both: Sequence[Level], counts: str) -> tup
     found = [calibration.covered_by_class(one) for one in both]
     held = found[0][2][used].sum(axis=0)
     now, then = (held - covered[used].sum(axis=0) for _, covered, _ in found)
-    more, c = then - now, int(np.argmax(then - now))
-    often = "mostly" if 2 * more[c] > more.sum() else "most often"
+    more = then - now
+    c = int(np.argmax(np.where(more > 0, then / np.maximum(held, FEW), -1)))
+    often = "mostly" if 2 * more[c] > more.sum() else "worst"
     name = f"{strata.by} {strata.labels[c]}"
     rates = [round(1000 * one[c] / max(held[c], 1)) for one in (then, now)]
     return f", {often} in {name}", f"{counts}, in {name} {rates[0]} in place of {rates[1]}"
@@ -183,6 +185,34 @@ def _loss(risk: Risk, share: float) -> str:
 def percent(share: float) -> str:
     """A share as a percentage of at most four digits; not for what is proved."""
     return f"{100 * share:.4g}%"
+
+
+def for_the_auditor(calibration: Calibration, verdict: str) -> dict[str, str]:
+    """Who is left out, what is proved and estimated, how it was made and what would change it."""
+    record, federation, level = calibration.record, calibration.federation, calibration.levels[0]
+    origin = "stated before the reports" if calibration.liars_stated else "read off the reports"
+    by = "" if calibration.by is None else f", for each {calibration.by}"
+    rule = f"FCP's, on the reports of the sites that were used{by}"
+    if calibration.promised:
+        rule = "the promise's: the least that keeps it, whatever the liars report"
+    elif record.defence.startswith("custom:"):
+        rule = "that of the defence that was passed, FCP's where it has none"
+    elif record.defence == "consensus" and not (by or federation.noisy) and federation.unit == 1:
+        rule = "the vote of the sites that were used, never below FCP's threshold on them"
+    rule += "" if record.anchor is None else "; held within what the server's own sample allows"
+    weak = next((one.m for one in level.curve if one.lower < level.coverage), None)
+    falls = "" if weak is None else f"; what is proved is below the level from {weak} liars on"
+    return {
+        "who is left out": f"{verdict} Decided by {record.defence}; reasons are in the cards above",
+        "proved": level.certificate.statement,
+        "estimated": "the harm averted, the shares covered, oddness and diagnosis: from reports",
+        "number of liars": f"{calibration.liars}, {origin}",
+        "threshold": rule,
+        "what would change it": "another number of liars (What if shows it), a trusted sample at "
+        f"the server (--anchor), corrected reports{falls}",
+        "to verify": "robfcp verify calibration.json, with the record beside it, computes it all "
+        "again; compare the digests below",
+    }
 
 
 def how_to_read(calibration: Calibration) -> Iterator[str]:

@@ -56,7 +56,8 @@ def test_page_says_what_harm_was_done_by_whom_and_what_is_proved_and_loads_nothi
         ("used", "used sites reported, 9"),
         ("promise", stroke.certificate.statement[1:]),  # "With", not "with"
         ("assumptions", "lie"),
-        ("card", "**What is proved.** The threshold aims at 90% coverage"),
+        ("card", "**Aim.** The threshold aims at 90% coverage"),
+        ("brief", "the vote of the sites that were used"),
         ("audit", stroke.federation.grid.digest),
     ):
         assert words in opened.text(part)

@@ -20,7 +20,7 @@ from robfcp import Calibration, Consensus, Federation, Grid, Report, RobFCP
 from robfcp.defence import Assessment, NoDefence
 from robfcp.federation import Fault
 from robfcp.page import render, write_page
-from robfcp.page.sentences import harm
+from robfcp.page.sentences import for_the_auditor, harm
 from robfcp.privacy.budget import Privacy
 
 HOSTILE = "</script><script>alert(1)</script>\u2028&"
@@ -90,14 +90,15 @@ def test_every_what_if_setting_is_what_calibrate_would_have_said(settings: dict[
             assert tuple(reports.ids[k] for k in excluded) == wanted.flagged
 
 
+class Own:
+    name = "own"
+
+    def __call__(self, federation: Federation) -> Assessment:
+        trusted = np.arange(federation.n_clients) != 5
+        return Assessment(np.ones(federation.n_clients), trusted, {federation.ids[5]: "fifth"})
+
+
 def test_unknown_defence_keeps_the_recorded_exclusions() -> None:
-    class Own:
-        name = "own"
-
-        def __call__(self, federation: Federation) -> Assessment:
-            trusted = np.arange(federation.n_clients) != 5
-            return Assessment(np.ones(federation.n_clients), trusted, {federation.ids[5]: "fifth"})
-
     what_if = embedded(render(robfcp.calibrate(federation(), defence=Own())))["whatif"]
     assert all(out == [5] for out in what_if["excluded"])
     assert "custom:own" in what_if["frozen"]
@@ -154,6 +155,32 @@ def test_the_headline_says_what_is_proved(sites, options, words) -> None:
     assert level["threshold"] == (calibration.threshold if "full" not in words else None)
     curve = calibration.curve.items()
     assert level["curve"] == [[m, point.lower, point.upper] for m, point in curve]
+
+
+MADE = [
+    ({}, "the vote of the sites that were used", "read off"),
+    ({"defence": Consensus(exactly=2)}, "the vote of", "2, stated before"),
+    ({"defence": "rob-fcp"}, "FCP's, on the reports of the sites that were used", "read off"),
+    ({"promise": robfcp.Marginal(2)}, "the promise's", "2, stated before"),
+    ({"defence": Own()}, "that of the defence that was passed", "read off"),
+    ({"by": "class"}, "FCP's, on the reports of the sites that were used, for each class", "read"),
+]
+
+
+@pytest.mark.parametrize(("options", "rule", "number"), MADE)
+def test_an_auditor_reads_which_rule_made_the_threshold_and_whence_the_number_is(
+    options, rule, number
+) -> None:
+    held = by_class([outputs(k, 150) for k in range(8)]) if "by" in options else federation()
+    calibration = robfcp.calibrate(held, **options)
+    told = dict(embedded(render(calibration))["brief"])
+    assert told["threshold"].startswith(rule)
+    assert number in told["number of liars"]
+    assert told["proved"] == calibration.statement
+    if not options:  # noise: no vote; a sample of the server's own
+        anchor = Report.from_scores("server", np.linspace(0, 1, 200), grid=noisy().grid)
+        told = for_the_auditor(robfcp.calibrate(noisy(), anchor=anchor), "")["threshold"]
+        assert re.match("FCP's.*; held within what the server's own sample allows", told)
 
 
 def lying(score: float | None, by: str | None = None) -> tuple[Calibration, list[Any]]:

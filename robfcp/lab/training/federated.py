@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
@@ -29,6 +30,16 @@ from robfcp.lab.training.local import (
 EVALUATE = 5  # rounds from one look at the test samples to the next
 
 
+@dataclass(frozen=True)
+class Trained:
+    """A trained network's logits (n, classes) on the test samples, and how it got there."""
+
+    logits: NDArray[np.float32]
+    accuracy: float
+    history: tuple[tuple[int, float], ...]  # (round, accuracy) where evaluated
+    seconds: float
+
+
 def train(
     dataset: Dataset,
     settings: TrainingSettings,
@@ -37,9 +48,8 @@ def train(
     checkpoint: Path | None = None,
     stop_after: int | None = None,
     on_round: Callable[[int], None] = lambda done: None,
-) -> tuple[NDArray[np.float32], list[tuple[int, float]]]:
-    """Train on the training split; logits (n, classes) of the test split, and its accuracy after
-    those rounds where it was looked at, the last one among them.
+) -> Trained:
+    """Train on the data set's training split and return the logits of its test split.
 
     The clients of a round and their batches depend on (seed, round) alone, so a run resumed from
     its checkpoint goes on as if it had not stopped. `stop_after` ends the run after that many of
@@ -47,7 +57,7 @@ def train(
     """
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
-    chosen = torch.device(device)
+    chosen, started = torch.device(device), time.perf_counter()
     torch.backends.cudnn.benchmark = chosen.type == "cuda"
     pool = Pool(dataset.train, chosen, settings.augment)
     model = build(settings.model, pool.shape, len(dataset.classes), settings.seed).to(chosen)
@@ -71,7 +81,7 @@ def train(
             history[done] = float((logits.argmax(1) == dataset.test.y).mean())
             if checkpoint is not None and done > first:
                 save_checkpoint(checkpoint, state, settings, done)
-    return logits, list(history.items())
+    return Trained(logits, history[last], tuple(history.items()), time.perf_counter() - started)
 
 
 def run_round(

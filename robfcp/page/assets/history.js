@@ -38,15 +38,15 @@ function showWatch(found) {
   const counted = found.sites.some((site) => site.covered !== null); // known at the site only
   fillTable(
     "history-sites",
-    ["site", "samples", ...(counted ? ["covered"] : []), "alarm strength (log10)", "drift (log10)", "state", "what to do"],
+    ["site", "state", "what to do", "samples", ...(counted ? ["covered"] : []), "alarm strength (log10)", "drift (log10)"],
     found.sites.map((site) => [
       element("td", { text: site.name, className: "col-id" }),
+      verdictCell(site),
+      site.todo,
       number(site.samples),
       ...(counted ? [site.covered === null ? "–" : percent(site.covered)] : []),
       log(site.coverage),
       log(site.drift),
-      verdictCell(site),
-      site.todo,
     ]),
   );
   byId("history-count").textContent = found.more ? `The ${number(found.sites.length)} sites with the strongest alarms; ${number(found.more)} more are not shown.` : "";

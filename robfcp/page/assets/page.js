@@ -40,12 +40,13 @@ function showWords() {
   const first = DATA.levels[0];
   const named = `${CONTROLLED[0].toUpperCase()}${CONTROLLED.slice(1)}`;
   for (const word of document.querySelectorAll(".controlled")) word.textContent = named;
-  byId("statement").textContent = `${first.statement[0].toUpperCase()}${first.statement.slice(1)}. This holds if:`;
+  byId("statement").textContent = "It is assumed that";
   byId("assumptions").replaceChildren(...first.assumptions.map((text) => element("li", { text })));
   byId("notes").replaceChildren(...DATA.notes.map((text) => element("li", { text })));
-  byId("audit").replaceChildren(
-    ...DATA.audit.map(([name, value]) => element("div", {}, element("dt", { text: name }), element("dd", { text: value }))),
-  );
+  for (const part of ["brief", "audit"]) {
+    const rows = DATA[part].map(([name, text]) => element("div", {}, element("dt", { text: name }), element("dd", { text })));
+    byId(part).replaceChildren(...rows);
+  }
   if (DATA.levels.length > 1) showLevels();
   if (DATA.history?.alarm) {
     byId("since").textContent = `${DATA.history.claim}. ${DATA.history.todo}`;
@@ -58,13 +59,15 @@ function modelCard() {
   const plain = (words) => words.replace(/[\\`*_|<>[\]#]/g, "\\$&").replace(/\s+/g, " ");
   const row = (cells) => `| ${cells.map((cell) => plain(String(cell))).join(" | ")} |`;
   const audit = new Map(DATA.audit), { headline, strata } = DATA;
+  const brief = DATA.brief.filter(([name]) => name === "number of liars" || name === "threshold");
   const told = ["model", "round", "score", "defence", "promise", "calibration digest (SHA-256 of the file)"];
   const lines = [
     `## Prediction sets${DATA.about.title ? `: ${plain(DATA.about.title)}` : ""}`, "",
     "**Intended use.** Sets of labels for new cases of the sites that reported; not for cases of other kinds, nor in place of judgement.", "",
     `**Calibration data.** ${plain(headline.reports)} ${plain(headline.used)}`, "",
-    `**What is proved.** ${plain(headline.claim)}. ${plain(headline.promise)}`, "",
-    "**It rests on:**", "", ...DATA.levels[0].assumptions.map((text) => `- ${plain(text)}`), "",
+    `**Aim.** ${plain(headline.claim)}.`, "",
+    `**What is proved.** ${plain(headline.promise)}`, "",
+    "**It is assumed that**", "", ...DATA.levels[0].assumptions.map((text) => `- ${plain(text)}`), "",
   ];
   if (strata) {
     const some = strata.rows.some((one) => one.proved);
@@ -74,6 +77,7 @@ function modelCard() {
     lines.push(...strata.rows.map((one) => row([one.name, shown(one.threshold), number(one.samples), one.covered === null ? "–" : percent(one.covered), ...told(one)])));
     lines.push("", "Covered: the share of their own cases, at the sites that were used.", "");
   }
+  lines.push(...brief.map(([name, text]) => `- ${name}: ${plain(text)}`));
   lines.push(...told.filter((name) => audit.get(name) !== "none").map((name) => `- ${name}: ${plain(audit.get(name))}`));
   return `${lines.join("\n")}\n`;
 }

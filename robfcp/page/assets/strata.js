@@ -21,13 +21,15 @@ function showStrata() {
     if (value !== null && value < DATA.levels[0].value - 0.05) cell.classList.add("low");
     return cell;
   };
-  const names = found.rows.slice(0, 8).map((row) => row.name);
+  const held = ({ samples, out }) => samples + out;
+  const chosen = [...found.rows.keys()].sort((a, b) => held(found.rows[b]) - held(found.rows[a])).slice(0, 8).sort((a, b) => a - b);
+  const names = chosen.map((c) => found.rows[c].name);
   const letters = found.sites.some((site) => site.own);
   const own = (site) => (letters ? (site.own ? [shown(site.own[0]), heat(site.own[1])] : ["–", "–"]) : []);
   fillTable(
     "strata-sites",
     ["site", "samples", "covered", ...(letters ? ["own threshold", "covered by it"] : []), ...names],
-    found.sites.map((site) => [site.name, number(site.samples), heat(site.covered), ...own(site), ...names.map((_, c) => mixed(site, c, heat))]),
+    found.sites.map((site) => [site.name, number(site.samples), heat(site.covered), ...own(site), ...chosen.map((c) => mixed(site, c, heat))]),
   );
   const more = found.n_strata > names.length ? ` The ${names.length} most frequent of ${found.n_strata} are shown.` : "";
   const pooled = found.pooled_only.length ? ` ${number(found.pooled_only.length)} sites withheld their labels and count for the pooled statements only.` : "";
