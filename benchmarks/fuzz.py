@@ -32,7 +32,6 @@ from msgspec.structs import replace
 
 import robfcp
 from robfcp.calibration.audit import AuditLog, log_round, verify_calibration
-from robfcp.calibration.calibration import load_calibration
 from robfcp.calibration.file_format import digest_of
 from robfcp.calibration.letters import Letter
 from robfcp.calibration.record import Record
@@ -134,7 +133,7 @@ class Files:
             "signed calibration": (
                 "x.json",
                 signed,
-                partial(load_calibration, server_key=self.public),
+                partial(robfcp.Calibration.load, server_key=self.public),
             ),
             "record": ("x.json", self.calibration.record.to_json(), self.use_record),
             "letter": ("x.json", letter, self.use_letter),

@@ -68,29 +68,32 @@ class ClassColumns:
         counted = sorted(numbers) == list(everyone)
         return cls(order, () if counted else tuple(str(numbers[place]) for place in order))
 
-    @staticmethod
-    def named(names: Sequence[str], wanted: Sequence[str]) -> list[int] | None:
-        """The column of each wanted class; None where one has none.
+    @classmethod
+    def of_classes(cls, names: Sequence[str], classes: tuple[str, ...] | int) -> list[int]:
+        """The column of each of a calibration's classes; p0, p1, ... are these in their order.
 
         Columns may all begin with the same letters (prob_), and differ in capitals where that is
         clear.
         """
+        columns, words = cls.called(names), () if isinstance(classes, int) else classes
+        size = classes if isinstance(classes, int) else len(classes)
         for spelled in (str, str.casefold):
-            there = [spelled(name) for name in names]
-            sought = [spelled(name) for name in wanted]
+            there, sought = [*map(spelled, names)], [*map(spelled, words)]
             start = _start(there, sought)
             if start is not None:
                 return [there.index(start + name) for name in sought]
-        return None
-
-    @classmethod
-    def of_classes(cls, names: Sequence[str], classes: tuple[str, ...] | int) -> list[int] | None:
-        """The same for a calibration's classes; p0, p1, ... are the classes in their order."""
-        columns = cls.called(names)
-        if isinstance(classes, int):
-            return list(columns.order)
-        numbered = not columns.names and len(columns.order) == len(classes)
-        return cls.named(names, classes) or (list(columns.order) if numbered else None)
+        if columns.names == tuple(map(str, range(1, size + 1))):
+            raise RobfcpError(
+                f"columns {a_few(names)} count from 1, the classes from 0; number the columns from "
+                "0 on, and the labels too"
+            )
+        if words and (columns.names or len(columns.order) != size):
+            lacking = sorted({*words} - {*names}) or words
+            raise RobfcpError(
+                f"no column is called {lacking[0]!r:.40}; the classes are {a_few(words)}, the "
+                f"columns {a_few(names)}; rename the columns"
+            )
+        return list(columns.order)
 
     def numbers(self, labels: ArrayLike) -> NDArray[np.int64]:
         """(n,) each label's place among the classes; -1 where it is none of them.
@@ -137,7 +140,8 @@ def check_probabilities(probabilities: ArrayLike) -> Probabilities:
     table = array("probabilities", probabilities)
     if table.ndim != 2 or table.shape[1] < 2:
         raise RobfcpError(
-            f"probabilities: shape {table.shape} is not (samples, classes >= 2); reshape them"
+            f"probabilities: shape {table.shape} is not (samples, classes >= 2); where p is that "
+            "of class 1 alone, pass numpy.column_stack([1 - p, p])"
         )
     if table.dtype.kind == "O":
         table = floats("probabilities", table)
@@ -272,15 +276,7 @@ def in_order(probabilities: ArrayLike, classes: Classes) -> NDArray[Any]:
         return table
     wanted = classes if isinstance(classes, int) else len(classes)
     if names:
-        order = ClassColumns.of_classes(names, classes)
-        if order is None:
-            assert isinstance(classes, tuple)
-            lacking = sorted(set(classes) - set(names))
-            raise RobfcpError(
-                f"columns: none is called {lacking[0]!r:.60}; the classes are {a_few(classes)}; "
-                "rename the columns"
-            )
-        table = table[:, order]
+        table = table[:, ClassColumns.of_classes(names, classes)]
     if table.ndim == 2 and table.shape[1] != wanted:
         raise RobfcpError(
             f"probabilities: {table.shape[1]} columns, but the calibration is for {wanted} classes;"

@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 from robfcp import __version__
 from robfcp.arguments import Rng, array, exact_level
 from robfcp.calibration.coverage_check import check
-from robfcp.calibration.file_format import FilePath, SealedFile, digest_of, kind_of
+from robfcp.calibration.file_format import FilePath, SealedFile, digest_of
 from robfcp.certificate import Certificate, CurvePoint, loss_at_most
 from robfcp.errors import RobfcpError
 from robfcp.files import is_special, locked, read_limited
@@ -817,15 +817,3 @@ def _unpickled(*parts: Any) -> Calibration:
     """A pickled calibration with its record."""
     *fields, place = parts
     return Calibration(*fields).with_record(place)
-
-
-def load_calibration(path: FilePath, server_key: str | None = None) -> Calibration:
-    """The calibration in its own file, or the one that a site's letter holds.
-
-    server_key: the server's public key; a file that it has not signed is refused.
-    """
-    if kind_of(read_limited(path, Calibration.most_bytes)) != "letter":
-        return Calibration.load(path, server_key)
-    from robfcp.calibration.letters import Letter
-
-    return Letter.load(path, server_key).calibration

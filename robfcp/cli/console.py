@@ -154,7 +154,7 @@ class Printer:
         for line in lines[:SHOWN]:
             self.line(f"{word}  {line}")
         if len(lines) > SHOWN:
-            self.line(f"{word}  ... and {len(lines) - SHOWN} more")
+            self.line(f"{word}  ... and {len(lines) - SHOWN} more; --json has them all")
 
     def wrote(self, *paths: Path | None) -> None:
         """Where results went."""

@@ -38,10 +38,12 @@ _AN_ID = re.compile(r"|id|index|unnamed: 0|patientid|.+[_ -]id", re.IGNORECASE)
 _ENDS = (("low", "high"), ("lower", "upper"))
 _BOMS = {b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}
 _MISSING = ("", "na", "n/a", "nan", "null", "none", "#n/a", "-")
-_PICKLES = "save arrays with numpy.savez; pickles are never opened"
 _OTHERS = {
     **dict.fromkeys((".xlsx", ".xls", ".ods"), "save it as CSV UTF-8 in the spreadsheet"),
-    **dict.fromkeys((".pt", ".pth", ".pkl"), _PICKLES),
+    **dict.fromkeys(
+        (".pt", ".pth", ".pkl"), "save arrays with numpy.savez; pickles are never opened"
+    ),
+    **dict.fromkeys((".gz", ".zip", ".bz2", ".xz"), "unpack it first"),
 }
 
 Cell = Callable[[int, int | None], str]  # what the place of one, or of a row's label, is called
@@ -80,7 +82,7 @@ class FileOutputs:
     names: tuple[str, ...] = ()  # of the classes, where they have names
     ids: NDArray[Any] | None = None
     rows: Sequence[int] = ()  # as a spreadsheet counts them
-    notes: tuple[str, ...] = ()
+    notes: list[str] = field(default_factory=list)
     score: str = ""  # of the numbers it turned out to hold
 
     @property
@@ -167,8 +169,13 @@ def read_outputs(
             raise RobfcpError(f"cannot read {suffix or 'a file without an ending'}; {remedy}")
         if (often := _often(found)) > 1:
             twice = "twice" if often == 2 else f"{often} times"
-            note = f"{path}: every row comes {twice}; drop the copies, or each counts {twice}."
-            found = replace(found, notes=(*found.notes, note))
+            found.notes.append(
+                f"{path}: every row comes {twice}; drop the copies, or each counts {twice}."
+            )
+        elif found.ids is not None and (again := len(found.ids) - len(np.unique(found.ids))):
+            found.notes.append(
+                f"{path}: {again} rows repeat an id; rows of one person count as if independent."
+            )
         if needs_targets and found.targets is None:
             raise RobfcpError(
                 "holds no labels; call the column with the truth 'label', or name it with --label"
@@ -225,7 +232,7 @@ class Table:
         try:
             return np.array(column, dtype=np.float64)
         except ValueError:
-            found = [float(cell) if _is_number(cell) else np.nan for cell in column]
+            found = [float(cell) if is_number(cell) else np.nan for cell in column]
         if not lenient:
             raise RobfcpError(self.no_number(int(np.argmax(np.isnan(found))), place))
         return np.array(found)
@@ -249,7 +256,7 @@ class Table:
         seen: dict[str, str] = {}
         for place, column in enumerate(self.columns):
             for row, cell in enumerate(column):
-                if _is_number(_point(cell)):
+                if is_number(_point(cell)):
                     seen |= {sign: self.cell(row, place) for sign in {*",."} & {*cell} - {*seen}}
         if len(seen) == 2:
             problem = f"{seen[',']} has a decimal comma, {seen['.']} a point"
@@ -257,7 +264,7 @@ class Table:
         return replace(self, columns=tuple([*map(_point, column)] for column in self.columns))
 
 
-def _is_number(cell: str) -> bool:
+def is_number(cell: str) -> bool:
     try:
         float(cell)
     except ValueError:
@@ -268,7 +275,7 @@ def _is_number(cell: str) -> bool:
 def _point(cell: str) -> str:
     """A number with a decimal comma as one with a point; anything else as it is."""
     found = cell.replace(",", ".", 1)
-    return found if _is_number(found) else cell
+    return found if is_number(found) else cell
 
 
 def letters(place: int) -> str:
@@ -345,7 +352,7 @@ def _read_parquet(path: Path) -> Table:
 
 def _checked_names(names: Sequence[str]) -> tuple[str, ...]:
     """The columns' names, refused where they are numbers or two are alike."""
-    numbers = all(_is_number(_point(name)) for name in names)
+    numbers = all(is_number(_point(name)) for name in names)
     if numbers and not all(name.isdigit() for name in names):
         raise RobfcpError("row 1 holds numbers; write the columns' names there")
     seen: dict[str, int] = {}
@@ -383,7 +390,7 @@ def _of_table(
         {name: table.text(place) for name, place in taken.items()},
         ids=None if ids is None else table.text(ids),
         rows=table.rows,
-        notes=table.notes,
+        notes=[*table.notes],
     )
     if kind == "labels" or (kind is None and truths):
         truth = [table.numbers(k, lenient=how.lenient) for k in truths]
@@ -397,26 +404,30 @@ def _of_table(
         found, names = replace(found, targets=raw), [table.names[k] for k in places]
         if how.guess and raw is not None and raw.dtype.kind in "if":
             ends = [{low, high} == {*map(str.lower, names)} for low, high in _ENDS]
-            if any(ends) or (len(places) == 1 and not np.isin(raw, (0, 1)).all()):
+            there = raw[np.isfinite(raw)]
+            measured = len(places) == 1 and not np.isin(there, (0, 1)).all()
+            if measured and not any(ends) and np.array_equal(there, np.round(there)):
+                raise RobfcpError(
+                    f"labels are whole numbers from {there.min():g} to {there.max():g} beside one "
+                    f"column, {names[0]:.40}; write 0 and 1 if it is the probability of class 1, "
+                    "or pass --score absolute-residual if it predicts these numbers"
+                )
+            if any(ends) or measured:
                 said = _of_table(table, aside, "values", how)
                 return replace(said, score="cqr" if any(ends) else "absolute-residual")
-        both = None
-        if len(places) == 1:  # a binary model's
-            note = f"Column {names[0]:.40} is taken as the probability of class 1."
-            p, names = _matrix(table, places, how), ["0", "1"]
-            found, both = replace(found, notes=(*found.notes, note)), np.hstack([1 - p, p])
-            places = places * 2
-        return _by_class(
-            found,
-            names,
-            lambda order: (
-                _matrix(table, [places[k] for k in order], how)
-                if both is None
-                else both[:, list(order)]
-            ),
-            how,
-            lambda row, k: table.cell(row, label or 0 if k is None else places[k]),
-        )
+        both: Any = None
+
+        def take(order: list[int]) -> NDArray[Any]:
+            chosen = [places[k] for k in order]
+            return _matrix(table, chosen, how) if both is None else both[:, order]
+
+        def cell(row: int, k: int | None) -> str:
+            return table.cell(row, label or 0 if k is None else places[k])
+
+        if len(places) == 1:
+            both = _binary(found, _matrix(table, places, how), names[0], how, cell)
+            names, places = ["0", "1"], places * 2
+        return _by_class(found, names, take, how, cell)
     called = {table.names[k].lower(): k for k in places}
     for low, high in _ENDS:
         if set(called) == {low, high}:
@@ -429,10 +440,33 @@ def _of_table(
     return replace(found, predictions=predictions, targets=_whole(values), names=called_so)
 
 
+def _binary(
+    found: FileOutputs, p: NDArray[Any], name: str, how: FileReading, cell: Cell
+) -> NDArray[Any]:
+    """(n, 2) of a binary model's one column; what it is taken for, as its name tells, is noted."""
+    classes, what = how.named or ("0", "1"), "logit" if how.logits else "probability"
+    if found.targets is not None and found.targets.dtype.kind == "U" and not how.named:
+        raise RobfcpError(
+            f"labels are words beside one column of probabilities, {name:.40}; write 0 and 1, 1 "
+            "where that column is right, or name both as --classes NO,YES"
+        )
+    if not how.logits and not how.lenient and (p > 1).any():
+        row = int(np.argmax(p > 1))
+        raise RobfcpError(
+            f"{cell(row, 0)}: {float(p.ravel()[row]):.4g} is above 1 and no probability; divide "
+            "percentages by 100, pass --logits for logits"
+        )
+    ends = rf"(.*[^0-9])?(0|{re.escape(classes[0])})"
+    place = 0 if re.fullmatch(ends, name, re.IGNORECASE) else 1
+    found.notes.append(f"Column {name:.40} is taken as the {what} of class {classes[place]}.")
+    other = np.zeros_like(p) if how.logits else 1 - p
+    return np.column_stack([other, p][:: 2 * place - 1])
+
+
 def _by_class(
     found: FileOutputs,
     names: Sequence[str],
-    take: Callable[[Sequence[int]], NDArray[Any]],
+    take: Callable[[list[int]], NDArray[Any]],
     how: FileReading,
     cell: Cell,
 ) -> FileOutputs:
@@ -445,14 +479,8 @@ def _by_class(
     numbered = not columns.names
     if how.classes is not None:
         order = ClassColumns.of_classes(names, how.classes)
-        if order is None:
-            lacking = sorted(set(how.named) - set(names))
-            raise RobfcpError(
-                f"no column is called {lacking[0]!r:.40}; the classes are {a_few(how.named)}, "
-                f"the columns {a_few(names)}; rename the columns"
-            )
         columns = ClassColumns(tuple(order), how.named)
-    p, targets = take(columns.order), raw
+    p, targets = take([*columns.order]), raw
     if raw is not None and raw.ndim == 1:
         by_number = numbered and raw.dtype.kind not in "US"
         targets = (ClassColumns(columns.order, ()) if by_number else columns).numbers(raw)
@@ -472,6 +500,13 @@ def _by_class(
             raise RobfcpError(
                 f"{where}: {shown!r:.40} is none of the classes {known}; fix it or rename a column"
             )
+        counting = raw.dtype.kind in "iu" and len(columns.order) > 2 and "1" not in columns.names
+        if counting and raw.min(initial=2**31) == 1:
+            place = int(targets[np.argmin(raw)])
+            one = columns.names[place] if columns.names else "1"
+            found.notes.append(
+                f"Labels begin at 1, taken as class {one}; subtract 1 if they count from 1."
+            )
     called = [names[k] for k in columns.order]
     p = _probabilities(p, found.rows, how, lambda row, k: cell(row, columns.order[k or 0]), called)
     return replace(found, predictions=p, targets=targets, names=columns.names)
@@ -490,7 +525,7 @@ def _matrix(table: Table, places: Sequence[int], how: FileReading) -> NDArray[np
         raise RobfcpError("holds no predictions; add a column a class, or one of predictions")
     for place in places if not how.lenient else ():
         wrong, name, first = table.words(place), table.names[place], table.columns[place][0]
-        if len(wrong) == len(table.rows) and not first.replace(",", "", 1).isdigit():
+        if 2 * len(wrong) > len(table.rows) and not first.replace(",", "", 1).isdigit():
             raise RobfcpError(
                 f"{table.cell(0, place)}: {first!r:.40} is no number; pass --id {name:.40} if it "
                 f"names samples, --label {name:.40} if it is the truth, or the probabilities' "
@@ -539,6 +574,8 @@ def _probabilities(
         return p
     row = int(np.argmax(off))
     remedy = "; pass --logits for logits, --normalise for percentages or rounded numbers"
+    if np.abs(total - 100).max() <= 2:
+        remedy = "; divide percentages by 100, or pass --normalise"
     spare = np.flatnonzero((np.abs(total[:, None] - p - 1) <= within).all(axis=0))
     if len(spare):
         name = names[spare[0]]
@@ -570,22 +607,20 @@ def _of_arrays(
     targets = next((arrays[name] for name in truth if name in arrays), None)
     ids = next((arrays[name] for name in names if name in arrays), None)
     rows = range(1, (len(p) if p.ndim else 0) + 1)
-    if kind == "classes" and p.ndim == 1 and p.dtype.kind in "fiu":  # of a binary model
-        p = np.column_stack([1 - p, p])
+    how = replace(how, logits=how.logits or called == "logits")
     found = FileOutputs(p, targets, {name: arrays[name] for name in aside}, ids=ids, rows=rows)
+
+    def cell(row: int, k: int | None) -> str:
+        return f"row {row + 1}" + ("" if k is None else f", column {k + 1}")
+
+    if kind == "classes" and p.shape in ((len(rows),), (len(rows), 1)) and p.dtype.kind in "fiu":
+        p = _binary(found, p, called, how, cell)
     if kind != "classes" or p.ndim != 2 or p.dtype.kind not in "fiu":
         return found
     named = arrays.get("classes", np.arange(p.shape[1])).astype(str).tolist()
     if len(named) != p.shape[1]:
         raise RobfcpError(f"{len(named)} classes are named, but there are {p.shape[1]} columns")
-    how = replace(how, logits=how.logits or called == "logits")
-    return _by_class(
-        found,
-        named,
-        lambda order: p[:, list(order)],
-        how,
-        lambda row, k: f"row {row + 1}" + ("" if k is None else f", column {k + 1}"),
-    )
+    return _by_class(found, named, lambda order: p[:, order], how, cell)
 
 
 def read_arrays(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -287,10 +287,11 @@ def show_calibration(
     federation = calibration.federation
     told = calibration.summary
     many = told.n_trusted, told.n_flagged, told.n_faulty
+    heads = ("not flagged", "flagged") if calibration.promised else ("used", "left out")
     printer.table(
         f"{federation.n_clients} sites, {federation.n_samples} samples, "
         f"defence {calibration.defence}",
-        ["level", "threshold", "trusted", "flagged", "faulty"],
+        ["level", "threshold", *(f"sites {head}" for head in heads), "reports refused"],
         [(f"{float(level.coverage):g}", level.threshold, *many) for level in calibration.levels],
     )
     for level in calibration.levels:
@@ -309,6 +310,8 @@ def show_calibration(
                 ],
             )
         printer.line(f"For {calibration.wanted(level)}: {level.certificate.statement}.")
+    for assumed in dict.fromkeys(level.certificate.assumptions for level in calibration.levels):
+        printer.line(f"It rests on: {'; '.join(one.text for one in assumed)}.")
     printer.line("\n".join(calibration.remarks))
     if not federation.stored:
         show_sites(calibration, found, printer)
@@ -317,15 +320,23 @@ def show_calibration(
 def show_sites(calibration: Calibration, found: Mapping[str, Diagnosis], printer: Printer) -> None:
     """Who was left out, who deserves a look, whose report was refused and who sent none."""
 
-    def diagnosed(one: Diagnosis) -> str:
-        """What is seen, what it looks like, what to do, and the defence's own reason."""
-        perhaps = f" (or: {one.instead})" if one.instead else ""
-        reason = calibration.reasons.get(one.client, "")
-        return f"{one.client}: {one.seen}{perhaps}; {one.advice}{f' [{reason}]' if reason else ''}"
+    def grouped(sites: Iterable[Diagnosis]) -> list[str]:
+        """What is seen, what to do, the defence's reason, and who else looks like that."""
+        alike: dict[tuple[str, str], list[Diagnosis]] = {}
+        for one in sites:
+            alike.setdefault((one.finding, one.advice), []).append(one)
+        lines = []
+        for first, *others in alike.values():
+            perhaps, reason = first.instead, calibration.reasons.get(first.client, "")
+            line = f"{first.client}: {first.seen}" + (f" (or: {perhaps})" if perhaps else "")
+            line += f"; {first.advice}" + (f" [{reason}]" if reason else "")
+            likewise = ", ".join(one.client for one in others)
+            lines.append(line + (f"; likewise {likewise}" if likewise else ""))
+        return lines
 
     out = "flagged" if calibration.promised else "left out"
-    printer.list(out, [diagnosed(found[client]) for client in calibration.flagged])
-    printer.list("look at", [diagnosed(one) for one in found.values() if one.trusted])
+    printer.list(out, grouped(found[client] for client in calibration.flagged))
+    printer.list("look at", grouped(one for one in found.values() if one.trusted))
     printer.list("faulty", [fault.reason for fault in calibration.faulty])
     printer.list("missing", calibration.missing)
 
@@ -417,10 +428,8 @@ def verify(
     signature = "by the pinned key" if server_key else "not checked"
     letter = read_letter(file, key)
     if letter is not None:
-        printer.line(letter.sentence)
-        printer.line(
-            f"The letter is whole (signature: {signature}); its record stays at the server."
-        )
+        whole = f"The letter is whole (signature: {signature}); its record stays at the server."
+        printer.line(f"{letter.sentence}\n{whole}")
         told = ("client", "verdict", "diagnosis", "advice", "reason")
         said = {name: getattr(letter, name) for name in told}
         printer.json({"letter": str(file), "signature": signature, **said})
@@ -439,9 +448,8 @@ def verify(
         auditing.AuditLog(audit).write("file verified", digest=digest, result=result)
     printer.line("\n".join(difference.line for difference in found))
     sites = diagnose(loaded)
-    printer.json(
-        {"calibration": str(file), "signature": signature, "differences": found, "diagnoses": sites}
-    )
+    said = {"calibration": str(file), "signature": signature, "differences": found}
+    printer.json({**said, **_as_data(loaded, sites)})
     if found:
         raise RobfcpError(
             f"{file}: {len(found)} of its statements are not what its record gives "
@@ -454,4 +462,4 @@ def verify(
         f"Everything is as the {loaded.federation.n_clients} reports in the record give it "
         f"(signature: {signature}). {whose}"
     )
-    show_sites(loaded, sites, printer)
+    show_calibration(loaded, sites, printer)

@@ -25,11 +25,7 @@ from robfcp.page import History, write_page
 
 MAX_BYTES = 2**28
 SHOWN = 10
-HISTORIES: dict[str, type[Any]] = {
-    "alarms": AlarmHistory,
-    "chain": Chain,
-    "monitor": MonitorState,
-}
+HISTORIES: dict[str, type[Any]] = {"alarms": AlarmHistory, "chain": Chain, "monitor": MonitorState}
 
 
 def show(
@@ -56,6 +52,10 @@ def show(
     [dim]Example: robfcp show calibration.json --html page.html --title "Outcome after stroke"[/dim]
     """
     console.prepare(html)
+    if file.is_dir():  # a monitor's
+        if not (file / "monitor.json").exists():
+            raise RobfcpError(f"{file}: is a folder and no monitor's; name a calibration in it")
+        file = file / "monitor.json"
     if file_format.kind_of(read_limited(file, MAX_BYTES)) in HISTORIES:
         past = _read_history([file, *(history or [])])
         lines = [] if past.alarms is None else [past.alarms.line]
@@ -97,9 +97,16 @@ def show(
             head = f"by {by} at {float(level):g}{more}, {confidence:.0%} sure at once"
         # unheld first, then by what is proved against most liars, then against fewest
         weakest = sorted(each, key=lambda x: [b.certificate.lower for b in x.budgets[::-1]])
-        named = [(one, () if by is None else (one.name, one.holders)) for one in weakest[:SHOWN]]
-        rows = [row[:kept] for one, first in named for row in _budget_rows(one, first)]
-        printer.table(head, [*(() if by is None else (by, "sites")), *columns][:kept], rows)
+        rows: list[Any] = []
+        for one in weakest[:SHOWN]:
+            first = () if by is None else (one.name, one.holders)
+            rows += [
+                [*first, one.threshold, row.m, at_least(proved.lower), at_most(proved.upper), *more]
+                for row in one.budgets
+                for proved, *more in [(row.certificate, row.marginal, row.pac, row.alike)]
+            ] or [[*first, "", "", "nothing", *[""] * 4]]  # of what nobody holds
+        heads = [*(() if by is None else (by, "sites")), *columns]
+        printer.table(head, heads[:kept], [row[:kept] for row in rows])
     whose = f"a {by}'s coverage at its honest sites" if by else "the honest sites' coverage"
     printer.line(
         f"from, to: either more than m lie or {whose} lies there, all rows at once. marginal, pac, "
@@ -149,17 +156,6 @@ def show(
         "sites": {federation.ids[k]: covered[k] for k in lowest},
     }
     _end(printer, html, data)
-
-
-def _budget_rows(one: what_if.Budgets, first: Sequence[object]) -> list[Sequence[object]]:
-    """A row for every number of liars; of what nobody holds, one that says so."""
-    if not one.budgets:
-        return [[*first, "", "", "nothing", *[""] * 4]]
-    return [
-        [*first, one.threshold, row.m, *span, row.marginal, row.pac, row.alike]
-        for row in one.budgets
-        for span in [(at_least(row.certificate.lower), at_most(row.certificate.upper))]
-    ]
 
 
 def _numbers(texts: list[str] | None, n_clients: int) -> tuple[int, ...]:

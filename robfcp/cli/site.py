@@ -16,14 +16,14 @@ import typer
 from msgspec.structs import asdict
 from numpy.typing import NDArray
 
-from robfcp.arguments import check_client
+from robfcp.arguments import a_few, check_client
 from robfcp.cli import console
 from robfcp.cli.console import Printer, agreed, basic, expert, private
-from robfcp.cli.input_tables import FileOutputs, FileReading, expects, read_outputs
+from robfcp.cli.input_tables import FileOutputs, FileReading, expects, is_number, read_outputs
 from robfcp.errors import RobfcpError
 from robfcp.files import read_limited, write_atomically
 from robfcp.privacy import Ledger, Privacy, grid_from_text, logistic_grid
-from robfcp.report import Report, agreement, signing
+from robfcp.report import Report, Strata, agreement, listed, signing
 from robfcp.scores import ClassificationScore, Risk, base
 
 if TYPE_CHECKING:
@@ -183,7 +183,10 @@ def report(
     size = output.stat().st_size
     printer.line(f"{client}: {made.n_samples} samples in {size} bytes -> {output}")
     printer.line("\n".join(outputs.notes))
+    rare: list[str] = []
     if made.strata is not None:
+        sizes = zip(listed(made.strata.names), made.strata.sizes.tolist(), strict=True)
+        rare = [name for name, n in sizes if 0 < n < Strata.FEW]
         printer.line(f"Counts by {made.strata.by} are kept; --pooled withholds them.")
     elif by_class is False or exact.strata is not None:
         few = "" if by_class is False else " (fewer than 25 samples a class; --by-class keeps them)"
@@ -198,9 +201,15 @@ def report(
     else:
         shown, true = (np.cumsum(one.counts) / one.counts.sum() for one in (made, exact))
         at = [int(np.searchsorted(side, 0.9)) for side in (shown, true)]
+        kept = "No cell holds fewer than five samples: nobody sees single ones."
+        if rare:
+            kept = f"Fewer than five samples: {made.strata and made.strata.by} {a_few(rare)}. How "
+            kept += "many shows, no score of theirs does; --pooled withholds it."
+        if set_sizes:
+            kept = "--set-sizes shows the scores of all labels one by one, of single samples too."
         printer.line(
-            "No cell holds fewer than five samples: nobody sees single ones. The price: what holds "
-            f"90% by its counts holds {true[at[0]]:.0%} of them; with --fine {true[at[1]]:.0%}."
+            f"{kept} The price of cells of five: what holds 90% by its counts holds "
+            f"{true[at[0]]:.0%} of them; with --fine {true[at[1]]:.0%}."
         )
     said = {"client": client, "n_samples": made.n_samples, "grid": made.grid.digest}
     said["thin_cells"] = made.thin
@@ -220,9 +229,10 @@ class ThresholdOptions:
     ) -> tuple[Calibration, Calibration | local_threshold.Localised, int, letters.Letter | None]:
         """The calibration in a file or a site's letter, what holds the threshold that is used, the
         level's place, and the letter."""
-        from robfcp.calibration import load_calibration
+        from robfcp.calibration import Calibration
 
-        loaded, letter = load_calibration(path, key), read_letter(path, key)
+        letter = read_letter(path, key)
+        loaded = Calibration.load(path, key) if letter is None else letter.calibration
         known = [float(one.coverage) for one in loaded.levels]
         try:
             place = 0 if self.level is None else known.index(float(self.level))
@@ -316,14 +326,8 @@ def predict(
             groups = {} if used.local else {"groups": outputs.columns.get(group or "")}
             how: Any = {"level": place, "rng": console.seed_of(seed, "predict"), **groups}
             found, figures, text = _predicted(watched, loaded, outputs, non_empty=non_empty, **how)
-            if output is not None and output.suffix.lower() == ".npy":
-                buffer = io.BytesIO()
-                np.save(buffer, found, allow_pickle=False)
-                write_atomically(output, buffer.getvalue())
-            elif output is not None and output.suffix.lower() == ".parquet":
-                write_atomically(output, as_parquet(text, outputs))
-            elif output is not None:
-                write_atomically(output, text)
+            if output is not None:
+                write_atomically(output, as_file(output.suffix.lower(), found, text, outputs))
     if used.local is not None:
         own: Any = watched
         for one in own.levels:
@@ -420,12 +424,17 @@ def sets_as_csv(sets: NDArray[np.bool_], ids: Sequence[str], names: tuple[str, .
     return _csv([*_OWN, *heads], lines)
 
 
-def as_parquet(text: str, outputs: FileOutputs) -> bytes:
-    """The same as a Parquet file, for programs: samples by their own ids, else by `row` from 0."""
+def as_file(kind: str, sets: NDArray[Any], text: str, outputs: FileOutputs) -> bytes | str:
+    """The CSV text, the bare array, or for programs Parquet: by own ids, else by `row` from 0."""
+    buffer = io.BytesIO()
+    if kind == ".npy":
+        np.save(buffer, sets, allow_pickle=False)
+    if kind != ".parquet":
+        return buffer.getvalue() or text
     from pyarrow import array, csv, parquet, string
 
     names = csv.ConvertOptions(column_types=dict.fromkeys(("id", "set"), string()))
-    found, buffer = csv.read_csv(io.BytesIO(text.encode()), convert_options=names), io.BytesIO()
+    found = csv.read_csv(io.BytesIO(text.encode()), convert_options=names)
     if outputs.ids is None:
         found = found.set_column(0, "row", array(np.arange(len(found))))
     parquet.write_table(found, buffer)
@@ -442,10 +451,5 @@ def _csv(header: Sequence[str], lines: Iterable[Sequence[object]]) -> str:
 
 def _harmless(cell: object) -> object:
     """The cell, with a mark before text that a spreadsheet would compute."""
-    if not isinstance(cell, str) or not cell or cell[0] not in _FORMULA:
-        return cell
-    try:
-        float(cell)
-    except ValueError:
-        return "'" + cell
-    return cell
+    formula = isinstance(cell, str) and cell[:1] in _FORMULA and not is_number(cell)
+    return f"'{cell}" if cell and formula else cell

@@ -16,7 +16,7 @@ from robfcp.cli import console
 from robfcp.cli.console import Printer, agreed, basic, expert
 from robfcp.cli.input_tables import REPORTS, TABLES, FileReading, expanded
 from robfcp.cli.site import ThresholdOptions, read_for, say_verdict
-from robfcp.errors import QuorumError, RobfcpError
+from robfcp.errors import RobfcpError
 from robfcp.federation import report_files
 from robfcp.files import read_limited, write_atomically
 from robfcp.monitoring import AlarmHistory, Monitor, merge, read_alarms, record_look
@@ -24,11 +24,13 @@ from robfcp.monitoring import alarms as looks
 from robfcp.page import History, write_page
 from robfcp.report import Report, agreement, signing
 
+TOLD = "n misses floor wanted delta log_coverage log_change log_drift alarm alarms short_since"
 RANG = 3  # the exit status of an alarm, and of coverage that is too low
 
 Watched = Annotated[Path, typer.Argument(help="A calibration, or a site's letter.")]
 Step = Annotated[int | None, agreed("Number of the reporting date.", "--step", min=0)]
 Delta = Annotated[float | None, expert("Chance of a false alarm, ever (0.05).", "--delta")]
+Strict = Annotated[bool, expert("Exit with 3 if the wanted level is missed, too.", "--strict")]
 
 
 def check(
@@ -39,12 +41,14 @@ def check(
     data: Annotated[Path, typer.Argument(help="Fresh labelled outputs: .csv, .npz or .parquet.")],
     group: Annotated[str | None, basic("A column to split by: night, ward, scanner.")] = None,
     floor: Annotated[float | None, basic("Hold coverage against this.")] = None,
+    strict: Strict = False,
     confidence: Annotated[float, expert("Of the exact intervals.")] = 0.95,
     seed: console.Seed = 0,
 ) -> None:
     """Say whether fresh labelled samples are covered as promised, or how many more would tell.
 
-    Exits with 3 where coverage is shown to be below what is promised, or else below what is wanted.
+    Exits with 3 where coverage is shown to be below what is promised (--strict: or is wanted), or
+    below what is wanted where nothing is promised.
 
     [dim]Example: robfcp check calibration.json fresh.csv --group night[/dim]
     [dim]Example: robfcp check letter.json test.csv --floor 0.85[/dim]
@@ -84,7 +88,7 @@ def check(
     printer.line("\n".join([found.line, *outputs.notes]))
     say_verdict(letter, printer)
     printer.json(said)
-    if found.verdict == "below":
+    if found.verdict == "below" or (strict and found.overall.high < found.wanted):
         raise typer.Exit(RANG)
 
 
@@ -92,7 +96,7 @@ def monitor(
     printer: Printer,
     reading: FileReading,
     used: ThresholdOptions,
-    calibration: Watched,
+    calibration: Annotated[Path | None, typer.Argument(help="None if --state keeps it.")] = None,
     data: Annotated[list[Path] | None, typer.Argument(help="Fresh labelled batches.")] = None,
     state: Annotated[Path, basic("Its memory: a file, or a folder.", "--state", "-s")] = Path(
         "monitor.json"
@@ -105,13 +109,15 @@ def monitor(
     round: console.Round = None,
     step: Step = None,
     sign: console.Sign = None,
+    strict: Strict = False,
     delta: Delta = None,
     run_length: Annotated[float | None, expert("Ring on change; samples to a false one.")] = None,
 ) -> None:
     """Watch a calibration at a site: count fresh batches once each, ring when it no longer holds.
 
     With --id no sample counts twice. A folder as --state keeps the calibration and the own report
-    too, so that later weeks need the batch alone. Exits with 3 while an alarm rings.
+    too, so that later weeks need the batch alone; without one it says where the monitor stands.
+    Exits with 3 while an alarm rings (--strict: or the wanted level is shown to be missed).
 
     [dim]Example: robfcp monitor calibration.json monday.csv --state watch/[/dim]
     [dim]Example: robfcp monitor test.csv --state watch/[/dim]
@@ -120,6 +126,8 @@ def monitor(
     if not state.suffix or state.is_dir():
         calibration, data, own, given = _kept(state, calibration, data or [], own)
         state = state / "monitor.json"
+    if calibration is None:
+        raise RobfcpError(f"{state}: only a folder keeps a calibration; name it before the batch")
     console.prepare(state, report, html)
     key = None if sign is None else signing.load_key(sign)
     with printer.busy("watching"):
@@ -145,38 +153,45 @@ def monitor(
             write_atomically(place_of, read_limited(source), private=True)
         for path, outputs in batches:
             names = None if reading.ids is None else outputs.ids
-            before, truth = watch.state.n, cast(NDArray[Any], outputs.targets)
-            counted = watch.update(outputs.predictions, truth, ids=names).n - before
+            before, truth = watch.state, cast(NDArray[Any], outputs.targets)
+            after = watch.update(outputs.predictions, truth, ids=names)
+            counted, again = after.n - before.n, after.repeated - before.repeated
             new += counted
-            if not counted:
-                printer.line(f"{path}: was counted before; nothing was counted twice")
+            if counted < len(truth):
+                known = f"{len(truth) - counted} of {len(truth)} samples"
+                printer.line(f"{path}: {known} were counted before; none counts twice")
+            if again:
+                printer.line(
+                    f"{path}: about {again} of {len(truth)} rows are the very same as rows counted "
+                    "before, and count again; name samples by --id COLUMN, or begin anew without "
+                    "the copies"
+                )
+            if names is None:
+                printer.line("\n".join(outputs.notes))
         seen = watch.state
         if report is not None:
             watch.e_report(round, step or 0).save(report, key)
         if html is not None:
             write_page(History(monitors=((client or state.stem, seen),)), html)
-    printer.line(f"{new} new samples -> {state}")
-    printer.line(f"floor: {seen.source}")
-    printer.line(seen.line)
+    printer.line(f"{new} new samples -> {state}\nfloor: {seen.source}\n{seen.line}")
     say_verdict(letter, printer)
     printer.wrote(report, html)
-    told = ("n", "misses", "floor", "delta", "log_coverage", "log_change", "log_drift", "alarms")
-    said = {name: getattr(seen, name) for name in (*told, "alarm", "wanted", "short_since")}
+    said = {name: getattr(seen, name) for name in [*TOLD.split(), "repeated"]}
     points = ("n", "coverage", "change", "drift")
     curve = {name: [getattr(point, name) for point in seen.curve] for name in points}
     printer.json({**said, "new": new, "curve": curve})
-    if seen.alarm:
+    if seen.alarm or (strict and seen.short_since):
         raise typer.Exit(RANG)
 
 
 def _kept(
-    folder: Path, calibration: Path, data: list[Path], own: Path | None
+    folder: Path, calibration: Path | None, data: list[Path], own: Path | None
 ) -> tuple[Path, list[Path], Path | None, dict[Path, Path]]:
     """What is watched, its batches and the own report, and what a folder is to keep of them."""
     watched, held, given = folder / "watched.json", folder / "own.json", {}
-    if calibration.suffix.lower() in TABLES:
+    if calibration is not None and calibration.suffix.lower() in TABLES:
         data = [calibration, *data]
-    elif calibration != watched:
+    elif calibration not in (None, watched):
         given[watched] = calibration
     if own is not None and own != held:
         given[held] = own
@@ -216,24 +231,18 @@ def alarms(
     public = None if keys is None else agreement.read_keys(keys)
     known = AlarmHistory.load(history) if history is not None and history.exists() else None
     watched = None if known is None else known.calibration
-    found, faults = read_alarms(files, keys=public, round=round, calibration=watched, step=step)
-    if len(found) < quorum:  # that no alarm rang would say nothing
-        first = f" (first fault: {faults[0].reason})" if faults else ""
-        raise QuorumError(
-            f"only {len(found)} of {len(found) + len(faults)} e-reports are valid but the quorum "
-            f"is {quorum}{first}; ask the faulty sites again or lower the quorum"
-        )
+    of: Any = {"round": round, "calibration": watched, "step": step}
+    found, faults = read_alarms(files, keys=public, quorum=quorum, **of)
     if sites is None and public is not None:
         sites = len(public)
-    told: dict[str, Any] = {"n_sites": sites, "faulty": faults, "delta": delta}
-    told["checked"] = public is not None
+    told: Any = {"n_sites": sites, "faulty": faults, "checked": public is not None}
     kept: dict[str, Any] = {}
     if history is None or step is None:
         told["delta"] = 0.05 if delta is None else delta
         merged = merge(found, liars, independent=independent, **told)
     else:
-        told |= {"step": step, "round": round, "independent": independent or None}
-        merged, known = record_look(history, found, liars, **told)
+        told |= {"delta": delta, "round": round, "independent": independent or None}
+        merged, known = record_look(history, found, liars, step=step, **told)
         kept = {"line": known.line, "rang": known.rang, "looks": len(known.looks)}
         if html is not None:
             write_page(History(alarms=known), html)
@@ -254,7 +263,10 @@ def alarms(
             ("alarm at", _tens(merged.limit), f"delta {merged.delta:g}, coverage and drift"),
         ],
     )
-    for word, names in (("alarms", merged.alarmed), ("drifts", drifting), ("silent", silent)):
+    unnamed = merged.n_sites - len(heard) - len(silent)
+    others = f"{unnamed} of {merged.n_sites} sites; --keys or --history would name them"
+    quiet = [*silent, *([others] if unnamed > 0 else [])]
+    for word, names in (("alarms", merged.alarmed), ("drifts", drifting), ("silent", quiet)):
         printer.list(word, names)
     printer.list("faulty", [fault.reason for fault in merged.faulty])
     printer.line(said["line"])

@@ -20,6 +20,7 @@ from robfcp.arguments import floats, share, whole
 from robfcp.calibration.file_format import FilePath, SealedFile, digest_of
 from robfcp.errors import ReportError, RobfcpError
 from robfcp.federation import Fault
+from robfcp.federation.majority import check_quorum
 from robfcp.files import locked
 from robfcp.monitoring.monitor import Count, Digest, EReport, Share, Some
 from robfcp.report import agreement
@@ -194,12 +195,14 @@ def read_alarms(
     round: str | None = None,
     calibration: str | None = None,
     step: int | None = None,
+    quorum: int | None = None,
 ) -> tuple[list[EReport], list[Fault]]:
     """The valid e-reports in files and the faults of the others.
 
     All must be about one calibration (that of most, if none is stated), one round and, where it is
     stated, one step. A file that is not genuine is charged to the client it names only where that
-    sent no genuine one. Unsigned, a name that comes twice with different words is nobody's.
+    sent no genuine one. Unsigned, a name that comes twice with different words is nobody's. Fewer
+    valid ones than the quorum are refused: that no alarm rang would say nothing.
     """
     if keys is not None and round is None:
         raise RobfcpError("--keys: needs --round, or an old e-report could be used again")
@@ -232,7 +235,11 @@ def read_alarms(
         ]
         good = {client: sent[:1] for client, sent in good.items() if client not in twins}
     kept = [report for sent in good.values() for report in sent]
-    return kept, [fault for fault in faults if fault.client not in good]
+    faults = [fault for fault in faults if fault.client not in good]
+    if quorum is not None:
+        first = faults[0].reason if faults else None
+        check_quorum(len(kept), len(kept) + len(faults), quorum, first)
+    return kept, faults
 
 
 def _stray(report: EReport, calibration: str, step: int) -> str:

@@ -8,7 +8,7 @@ import secrets
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import msgspec
 import numpy as np
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 MAX_POINTS = 400
 LEAST_ROWS = 30  # fewer may come twice by chance, and must be named
+MAX_SEEN = 1024  # digests of rows that have no names: the smallest, a random sample of all
 
 Vector = NDArray[np.float64]
 Share = Annotated[float, Meta(gt=0, lt=1)]
@@ -170,6 +171,8 @@ class MonitorState(SealedFile, frozen=True):
     wanted, short_since
         The level asked for, and from which sample on it is known to be missed, with the same chance
         to err, ever. That is said; it rings no alarm.
+    repeated
+        About how many rows without names were the very same as rows counted before.
     """
 
     kind = "monitor"
@@ -195,6 +198,8 @@ class MonitorState(SealedFile, frozen=True):
     bag: Bag | None = None
     threshold: float | None = None
     short_since: Some | None = None
+    seen: tuple[Annotated[str, Meta(pattern=r"^[0-9a-f]{16}\Z")], ...] = ()
+    repeated: Count = 0
 
     @property
     def alarm(self) -> bool:
@@ -230,6 +235,7 @@ class MonitorState(SealedFile, frozen=True):
         since = self.short_since
         known = f"missed (shown at {since})" if since else "not shown to be missed"
         seen += f", the wanted {self.wanted:.4f} is {known}"
+        seen += f", about {self.repeated} rows came before" if self.repeated else ""
         if not self.alarms:
             log = self.log_coverage
             strength = f"{math.exp(log):.3g}" if abs(log) < 50 else f"10^{log / math.log(10):.0f}"
@@ -256,6 +262,19 @@ class MonitorState(SealedFile, frozen=True):
             whole = sum(bag.counts) - bag.reported == sum(bag.cells) == n
             fits["the bag does not hold the report and the samples"] = rising and bets and whole
         return next((words for words, good in fits.items() if not good), "")
+
+    def having_seen(self, rows: NDArray[Any]) -> MonitorState:
+        """The state that knows these rows by their contents, and about how many it knew before.
+
+        A row that comes in one batch over and over names no sample: then nothing is said.
+        """
+        keys = {digest_of(row.tobytes())[:16] for row in rows}
+        last = self.seen[-1] if len(self.seen) == MAX_SEEN else "g"  # above every digest
+        among = [key for key in keys if key <= last]
+        known = len(keys) * len({*among} & {*self.seen}) // max(1, len(among))
+        again = known if known > 20 * (len(rows) - len(keys)) else 0
+        kept = tuple(sorted({*self.seen, *keys})[:MAX_SEEN])
+        return msgspec.structs.replace(self, seen=kept, repeated=self.repeated + again)
 
     def after(self, scores: Vector, limits: Vector, grid: Grid | None) -> MonitorState:
         """The state after these samples, with every alarm that rang at any of them.
@@ -484,6 +503,8 @@ class Monitor:
                 fresh = sorted(first[own] for own in first.keys() - set(state.rows))
                 rows, scores = [keys[place] for place in fresh], scores[fresh]
                 limits = limits[fresh] if by_class else limits
+            else:
+                state = state.having_seen(np.column_stack([predictions, targets]))
             if len(scores):
                 self.state = msgspec.structs.replace(
                     state.after(scores, limits, self._grid),
@@ -519,7 +540,7 @@ class Monitor:
         """
         state = self.state
         if state.client is None:
-            raise RobfcpError("client: the monitor has no name; pass client= when it is made")
+            raise RobfcpError("client: the monitor has no name; state it (--client, client=)")
         known = (state.client, state.calibration, state.floor, state.n, state.log_coverage)
         return EReport(*known, round, step, state.log_drift)
 

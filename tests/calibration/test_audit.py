@@ -13,9 +13,8 @@ from msgspec.structs import replace
 
 import robfcp
 from robfcp.calibration.audit import AuditLog, check_own_report, log_round, verify_calibration
-from robfcp.calibration.calibration import load_calibration
 from robfcp.calibration.file_format import check_signer, digest_of
-from robfcp.calibration.letters import save_letters
+from robfcp.calibration.letters import Letter, save_letters
 from robfcp.errors import RobfcpError
 
 pytest.importorskip("cryptography")
@@ -63,12 +62,12 @@ def test_no_other_signature_will_do(tmp_path, calibration, server, attack):
 def test_letters_are_signed_as_a_whole(tmp_path, calibration, server):
     key, public = server
     (path, *_) = save_letters(calibration, tmp_path / "letters", key)
-    assert load_calibration(path, public) == calibration
+    assert Letter.load(path, public).calibration == calibration
     other = forged(path.read_bytes(), lambda body: body.update(verdict="flagged"))
     for data in (other, calibration.letter("site-00").to_json()):
         path.write_bytes(data)
         with pytest.raises(RobfcpError, match="is not signed"):
-            load_calibration(path, public)
+            Letter.load(path, public)
 
 
 def test_a_public_key_is_read_from_its_text_its_file_or_a_registry(tmp_path, server):

@@ -188,7 +188,7 @@ def test_what_a_library_is_missing_for_is_refused_before_the_work(words, folder,
 def test_broken_e_reports_alone_do_not_pass_for_silence(folder):
     Path("bad.json").write_text("{")
     line = refused("alarms bad.json -m 0", folder)
-    assert "only 0 of 1 e-reports are valid but the quorum is 1 (first fault: " in line
+    assert "only 0 of 1 reports are valid but the quorum is 1 (first fault: " in line
     assert "the quorum is 2" in refused("alarms e-0.json bad.json -m 0 --quorum 2", folder)
     assert '"alarm": false' in run(*["alarms", "e-0.json", "bad.json", "-m", "0", "--json"]).stdout
 

@@ -198,6 +198,16 @@ def test_a_folder_keeps_what_is_watched_so_that_a_week_is_one_file(folder):
     assert "own 200 samples prove" in " ".join(first.split())
     later = json.loads(said("monitor", "test.csv", "--state", "watch", "--json"))
     assert (later["n"], later["log_drift"] is not None) == (200, True)
+    for words in (("monitor", "--state", "watch"), ("show", "watch")):
+        assert "no alarm: 200 samples" in said(*words)
+    assert "is a folder and no monitor's; name a calibration" in refused("show", "letters")
+    assert "only a folder keeps a calibration" in refused("monitor")
+    p, y = outputs(3, 400, 4, 0.3)
+    table("shuffled.csv", p, y[::-1], "abcd")
+    for command in ("check", "monitor"):  # above a stated floor, below what was wanted
+        words = command, "calibration.json", "shuffled.csv", "--floor", "0.2"
+        assert "the wanted 0.9000 is missed" in " ".join(said(*words).split())
+        said(*words, "--strict", code=3)
     assert "watches nothing yet; name the calibration" in refused("monitor", "test.csv", "-s", "w")
     robfcp.Report.of("site-03", *outputs(0, 200, 4, 0.3)).save("fives.json")
     words = "monitor", "calibration.json", "own.csv", "-s", "m.json", "--own", "fives.json"
@@ -216,3 +226,5 @@ def test_alarms_name_who_drifts_and_who_is_silent(tmp_path):
         found = json.loads(said(*words, "--sites", 6, "--step", step, "--json", code=3))
         assert found["drifting"] == ["s0", "s1", "s2"]
         assert found["silent"] == ([] if step == 1 else ["s4"])
+    told = said("alarms", tmp_path, "-m", 1, "--sites", 6, code=3)
+    assert "silent  2 of 6 sites; --keys or --history would name them" in told

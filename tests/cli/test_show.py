@@ -1,6 +1,7 @@
 """`robfcp show` and the numbers it lays side by side."""
 
 import json
+import re
 from fractions import Fraction
 
 import numpy as np
@@ -74,6 +75,20 @@ def test_a_calibration_gives_its_own_threshold_and_what_if_levels(reports, shown
     text = " ".join(shown(calibration, "-m", "0,1", "-m", "4", "--alike", "0.1").split())
     for word in ("marginal", "alike", "not a bound", "confidence, every site"):
         assert word in text
+
+
+def test_all_sites_are_named_by_cause_with_what_is_proved_and_assumed(shown, tmp_path):
+    rng = np.random.default_rng(0)
+    scores = [np.zeros(200) if k < 15 else rng.beta(0.6, 2.5, 200) for k in range(40)]
+    for text in (shown(calibrate(reports_of(scores))), said("verify", tmp_path / "c.json")):
+        words = " ".join(text.split())
+        others = ", ".join(f"site-{k:02d}" for k in range(1, 15))
+        assert re.search(
+            f"left out site-00: .*all its scores are equal.*; likewise {others}", words
+        )
+        assert "at most 15 of the 40 reporting sites lie, a number read off the reports" in words
+        assert "sites left out" in words
+        assert "either more than 15 of the 40 sites lie" in words
 
 
 def test_what_makes_no_sense_is_refused_with_a_remedy(reports, shown):

@@ -57,6 +57,16 @@ def test_words_that_do_not_fit_are_one_line(tmp_path):
         assert not (tmp_path / "0.json").exists()
 
 
+def test_what_shows_of_a_class_with_one_sample_and_of_set_sizes_is_said(tmp_path):
+    p, y = outputs(0, 300, 4, 0.3)
+    kept = np.sort([*np.flatnonzero(y < 3), np.argmax(y == 3)])
+    table(tmp_path / "a.csv", p[kept], y[kept], ["p0", "p1", "p2", "p3"])
+    words = "report", tmp_path / "a.csv", "-c", "a", "-o", tmp_path / "r.json"
+    assert "nobody sees single ones" in said(*words, "--pooled")
+    assert "Fewer than five samples: class 3. How many shows" in said(*words)
+    assert "shows the scores of all labels one by one" in said(*words, "--set-sizes")
+
+
 # Private reports
 
 

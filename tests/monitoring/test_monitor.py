@@ -121,6 +121,18 @@ def test_nothing_is_counted_twice_and_a_few_samples_need_names():
         watch.update(p[:29], y[:29])
 
 
+def test_rows_that_come_again_are_told_from_new_ones_and_from_coarse_outputs():
+    p, y = samples(6000, 0.1, 0)
+    watch, coarse = monitor(), monitor()
+    for start in range(0, 5000, 500):
+        rows = slice(start, start + 500)
+        assert watch.update(p[rows], y[rows]).repeated == 0
+        assert coarse.update(p[rows].round(2), y[rows]).repeated == 0  # they only look alike
+    assert 150 < watch.update(p[4750:5250], y[4750:5250]).repeated < 350
+    assert len(watch.state.seen) == betting.MAX_SEEN
+    assert "rows came before" in watch.state.line
+
+
 def test_a_refused_batch_changes_nothing_and_a_score_at_the_threshold_is_covered(tmp_path):
     watch = monitor(path=tmp_path / "m.json")
     watch.update(*samples(50, 0.1, 0))
@@ -229,7 +241,11 @@ def test_the_command_counts_batches_once_draws_and_reports(tmp_path, monkeypatch
     assert (EReport.load("e.json").client, EReport.load("e.json").n_samples) == ("site-9", 120)
     common = ["monitor", "c.json", "--own", "own.json", "--state", "m.json"]
     assert "no alarm: 120 samples" in said(*common, "mon.csv")
-    assert "mon.csv: was counted before" in said(*common, "mon.csv", "tue.csv", code=3)
+    known = "mon.csv: 120 of 120 samples were counted before"
+    assert known in said(*common, "mon.csv", "tue.csv", code=3)
+    both = zip(samples(120, 0.1, 0), samples(50, 0.1, 7), strict=True)
+    table("both.csv", *map(np.concatenate, both))
+    assert "both.csv: about 120 of 170 rows are the very same" in said(*common, "both.csv", code=3)
     twice = ("monitor", "c.json", "tue.csv", "tue.csv", "--id", "ID", "-s", "i.json", "--json")
     told = json.loads(said(*twice, code=3))
     assert (told["n"], told["alarm"], told["new"]) == (400, True, 400)
