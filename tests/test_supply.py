@@ -65,7 +65,7 @@ def test_recipe_and_citation_say_what_the_project_does():
     ]
     assert recipe["context"]["version"] == robfcp.__version__
     assert project["requires-python"] == f">={recipe['context']['python_min']}"
-    names = [one.replace(" ", "").replace("-python", "") for one in recipe["requirements"]["run"]]
+    names = [one.replace(" ", "") for one in recipe["requirements"]["run"]]
     assert names[1:] == project["dependencies"]
     allowed = {part for group in project["optional-dependencies"].values() for part in group}
     for one in recipe["requirements"]["run_constraints"]:
