@@ -56,12 +56,11 @@ for g in (1, 2, 5, 10):
     found = robfcp.calibrate(federation_of(groups, grid, score), promise=promise, defence="none")
     print(f"  g = {g}: proved for {m} liars, {(fresh <= found.threshold).mean():.4f} covered")
 
-ax = figures.plot_lines(
-    liars,
-    covered,
-    xlabel=f"liars proved for, of {len(own)} devices",
-    ylabel="coverage",
-    title="What totals alone prove at 0.9",
-)
+(ax,) = figures.new_axes()
+for (name, found), marker in zip(covered.items(), figures.MARKERS, strict=False):
+    ax.plot(liars, found, marker=marker, label=name)
+ax.set(xlabel=f"liars proved for, of {len(own)} devices", ylabel="coverage")
+ax.set_title("What totals alone prove at 0.9")
+ax.legend()
 figures.save(ax, "secure_sums.png")
 print("-> secure_sums.png")

@@ -453,8 +453,7 @@ def diagnose(
     many = len(ids) * (1 if strata is None else strata.n_strata) > MANY
     if calibration.record.defence == Consensus.name and not many:
         rule = cast(Consensus, defence_again(Consensus.name, calibration.record.parameters))
-        if rule.exactly is None:
-            low = low | rule.look(federation).named  # as the remarks do
+        low = low | (rule.look(federation).named & (rule.exactly is None))  # as the remarks do
 
     def examined(k: int) -> tuple[Diagnosis, bool]:
         """What site k's report looks like, and whether a trusted site should hear of it."""

@@ -439,14 +439,10 @@ class FederatedConformalClassifier(_FederatedConformal, ClassifierMixin, BaseEst
 
     def _report(self, name: str, site: Site, score: Score, rng: np.random.Generator) -> Report:
         X, y = site
-        columns = self._columns(y)
+        columns, names = self._columns(y), tuple(str(label) for label in self.classes_)
+        scores = score(self._model.predict_proba(X), columns, rng)
         return Report.from_scores(
-            name,
-            score(self._model.predict_proba(X), columns, rng),
-            self.grid,
-            score=score,
-            labels=columns,
-            classes=tuple(str(label) for label in self.classes_),
+            name, scores, self.grid, score=score, labels=columns, classes=names
         )
 
     def _columns(self, y: ArrayLike) -> NDArray[np.intp]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from io import BytesIO
 from itertools import cycle
@@ -18,15 +18,7 @@ from robfcp.errors import RobfcpError
 from robfcp.files import write_atomically
 from robfcp.monitoring import Monitor
 
-__all__ = [
-    "plot_alarm",
-    "plot_cdf",
-    "plot_curve",
-    "plot_heatmap",
-    "plot_lines",
-    "plot_oddness",
-    "save",
-]
+__all__ = ["plot_alarm", "plot_cdf", "plot_curve", "plot_heatmap", "plot_oddness", "save"]
 
 
 if TYPE_CHECKING:
@@ -222,51 +214,6 @@ def plot_oddness(calibration: Calibration, ax: Axes | None = None) -> Axes:
     if len(some) > 1 and some[-1] > 20 * np.median(some):
         target.set_yscale("symlog", linthresh=some[0])  # 0 at the foot, as on the page
     return _worded(target, "Sites by oddness", "sites, least odd first", "oddness")
-
-
-@style()
-def plot_lines(
-    x: ArrayLike,
-    lines: Mapping[str, ArrayLike],
-    *,
-    level: float | None = None,
-    xlabel: str = "",
-    ylabel: str = "",
-    title: str = "",
-    ax: Axes | None = None,
-) -> Axes:
-    """Named curves over x, each with its own colour and mark.
-
-    Parameters
-    ----------
-    x
-        (n,) where the points lie.
-    lines
-        Each curve's (n,) values by its name; defences keep their colour and mark.
-    level
-        A dotted line at this height.
-    xlabel
-        What x is.
-    ylabel
-        What the values are.
-    title
-        Above the axes.
-    ax
-        Where to draw; new axes if None.
-
-    Examples
-    --------
-    >>> from robfcp.figures import plot_lines
-    >>> ax = plot_lines([0.1, 0.2], {"consensus": [0.9, 0.9], "none": [0.8, 0.5]}, level=0.9)
-    >>> [line.get_label() for line in ax.get_lines()[:2]]
-    ['consensus', 'none']
-    """
-    target: Axes = new_axes()[0] if ax is None else ax
-    for (name, (colour, marker)), values in zip(looks(lines), lines.values(), strict=True):
-        target.plot(x, values, color=colour, marker=marker, markersize=5, label=name)
-    if level is not None:
-        target.axhline(level, color=GREY, linestyle=":", linewidth=1)
-    return _worded(target, title, xlabel, ylabel)
 
 
 @style()

@@ -434,11 +434,7 @@ def summary(sets: ArrayLike, labels: ArrayLike, *, classes: Classes = None) -> M
 
 
 def table(
-    sets: ArrayLike,
-    labels: ArrayLike,
-    *,
-    classes: Classes = None,
-    sites: ArrayLike | None = None,
+    sets: ArrayLike, labels: ArrayLike, *, classes: Classes = None, sites: ArrayLike | None = None
 ) -> Any:
     """Samples, coverage and set size of all, of every class and of every site, in one frame.
 

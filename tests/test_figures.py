@@ -31,9 +31,8 @@ def test_comparison_shows_means_and_extremes_over_the_runs() -> None:
 
 
 def test_lines_look_different_and_heatmaps_write_every_number() -> None:
-    lines = {name: [1, 2] for name in ("none", "rob-fcp", "consensus", "a", "b")}
-    ax = figures.plot_lines([0, 1], lines, level=0.9, title="t")
-    assert len({(line.get_color(), line.get_marker()) for line in ax.get_lines()[:5]}) == 5
+    looks = figures.looks(("none", "rob-fcp", "consensus", "a", "b"))
+    assert len({look for _, look in looks}) == 5
     ax = figures.plot_heatmap([[-0.1, 0.02], [0.0, np.nan]], ["a", "b"], ["x", "y"])
     assert [text.get_text() for text in ax.texts] == ["-0.100", "+0.020", "+0.000", ""]
 
@@ -57,5 +56,5 @@ def test_saved_figures_are_the_same_bytes_and_nothing_else_is_touched(suffix, tm
     assert (tmp_path / f"a.{suffix}").read_bytes() == (tmp_path / f"b.{suffix}").read_bytes()
     with pytest.raises(robfcp.RobfcpError, match=r"use \.png, \.svg or \.pdf"):
         figures.save(figures.new_axes(2), tmp_path / "figure.bmp")
-    assert figures.plot_lines([0, 1], {"a": [1, 2]}, ax=ax) is ax
+    assert figures.plot_curve(FLAGGED, ax=ax) is ax
     assert dict(mpl.rcParams) == before

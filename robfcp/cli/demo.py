@@ -11,7 +11,7 @@ from robfcp.calibration import calibrate
 from robfcp.cli import console
 from robfcp.cli.console import Printer, basic
 from robfcp.cli.server import about
-from robfcp.diagnosis import Diagnosis, diagnose
+from robfcp.diagnosis import diagnose
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
 from robfcp.files import make_folder
@@ -62,7 +62,7 @@ def demo(
     )
     printer.line(
         f"1. Believe every report, and {wrong[1]} of 1,000 {name} get a set without it, in place "
-        f"of {wrong[0]} were all honest; at {hurt} {plain['wrong'][hurt]} of "
+        f"of {wrong[0]} were all honest; at {hurt}, {plain['wrong'][hurt]} of "
         f"{len(story.tests[hurt][1])} sets are wrong in place of {lines[0]['wrong'][hurt]}."
     )
     _bars(printer, "wrong sets of 1,000", kinds, wrong)
@@ -91,9 +91,10 @@ def demo(
     fates = []
     for fault in dict.fromkeys(story.faults.values()):
         names = [name for name, own in story.faults.items() if own == fault]
-        ends = Counter(_verdict(found.get(name)) for name in names).most_common()
+        looked = [found[name].trusted if name in found else None for name in names]
+        ends = Counter({None: "used", True: "used, but look", False: "left out"}[x] for x in looked)
         words = dict.fromkeys(found[name].short for name in names if name in found)
-        decided = ", ".join(f"{end}: {number}" for end, number in ends)
+        decided = ", ".join(f"{end}: {number}" for end, number in ends.most_common())
         said = ", ".join(words) or "nothing looks wrong"
         fates.append((fault.replace("-", " "), len(names), decided, said))
     heads = ["what is wrong", "at", "verdict", "what we say"]
@@ -120,7 +121,3 @@ def _bars(printer: Printer, head: str, names: Sequence[str], numbers: Sequence[f
     rows = zip(names, numbers, strict=True)
     bars = [f"   {name:<22}{'█' * round(40 * n / max(numbers))} {n:g}" for name, n in rows]
     printer.line("\n".join([f"   {head}:", *bars, ""]))
-
-
-def _verdict(one: Diagnosis | None) -> str:
-    return "used" if one is None else "used, but look" if one.trusted else "left out"

@@ -12,6 +12,7 @@ from robfcp import __version__
 from robfcp.arguments import a_few
 from robfcp.monitoring import AlarmHistory, Chain, Link, MonitorState
 
+Lines = dict[str, list[dict[str, Any]]]
 MOST_LINES = 60
 MOST_SITES = 300
 MOST_POINTS = 200
@@ -99,7 +100,7 @@ def _add_alarms(found: dict[str, Any], alarms: AlarmHistory) -> None:
     }
     order = sorted(latest, key=lambda name: (-strength[name], name))
     both = list(zip(alarms.looks, alarms.merged, strict=True))
-    lines: dict[str, list[dict[str, Any]]] = {}
+    lines: Lines = {}
     for key in _KINDS:
         common = [(look.step, getattr(merged, f"log_{key}")) for look, merged in both]
         lines[key] = [_line("all sites together", common, "together")]
@@ -148,7 +149,7 @@ def _add_monitors(found: dict[str, Any], monitors: tuple[tuple[str, MonitorState
         claim, todo = f"Scores have drifted at {a_few(moved)}; coverage has not rung", _DRIFTED
     found |= {"claim": claim, "todo": todo, "alarm": bool(fallen)}
     found["assumptions"] += _RESTS_ON
-    lines: dict[str, list[dict[str, Any]]] = {key: [] for key in _KINDS}
+    lines: Lines = {key: [] for key in _KINDS}
     sites = []
     for name, state in monitors:
         found["audit"] += [
@@ -177,11 +178,7 @@ def _add_monitors(found: dict[str, Any], monitors: tuple[tuple[str, MonitorState
 
 
 def _watch(
-    line: str,
-    unit: str,
-    lines: dict[str, list[dict[str, Any]]],
-    limit: float,
-    sites: list[tuple[Any, ...]],
+    line: str, unit: str, lines: Lines, limit: float, sites: list[tuple[Any, ...]]
 ) -> dict[str, Any]:
     """The curves of each kind of alarm, and the sites: alarms first, then drift, then silence."""
     states, kinds = ("alarm", "drift", "silent", "quiet"), []
@@ -192,13 +189,8 @@ def _watch(
         drawn = [one for one in lines[key] if one["x"]]
         alone = any(one["state"] != "together" for one in drawn)
         kinds.append({"key": key, "limit": round(limit, 5), "lines": drawn if alone else []})
-    return {
-        "line": line,
-        "unit": unit,
-        "kinds": kinds,
-        "sites": rows[:MOST_SITES],
-        "more": max(0, len(sites) - MOST_SITES),
-    }
+    more = max(0, len(sites) - MOST_SITES)
+    return {"line": line, "unit": unit, "kinds": kinds, "sites": rows[:MOST_SITES], "more": more}
 
 
 def _line(name: str, points: Iterable[tuple[int, float | None]], state: str) -> dict[str, Any]:

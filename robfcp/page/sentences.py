@@ -202,16 +202,16 @@ def for_the_auditor(calibration: Calibration, verdict: str) -> dict[str, str]:
     rule += "" if record.anchor is None else "; held within what the server's own sample allows"
     weak = next((one.m for one in level.curve if one.lower < level.coverage), None)
     falls = "" if weak is None else f"; what is proved is below the level from {weak} liars on"
+    change = "another number of liars (What if), a trusted sample (--anchor), corrected reports"
+    again = "robfcp verify calibration.json, the record beside it, computes it all again"
     return {
         "who is left out": f"{verdict} Decided by {record.defence}; reasons are in the cards above",
         "proved": level.certificate.statement,
         "estimated": "the harm averted, the shares covered, oddness and diagnosis: from reports",
         "number of liars": f"{calibration.liars}, {origin}",
         "threshold": rule,
-        "what would change it": "another number of liars (What if shows it), a trusted sample at "
-        f"the server (--anchor), corrected reports{falls}",
-        "to verify": "robfcp verify calibration.json, with the record beside it, computes it all "
-        "again; compare the digests below",
+        "what would change it": change + falls,
+        "to verify": f"{again}; compare the digests below",
     }
 
 

@@ -1,8 +1,4 @@
-"""What privacy a client's counts are given: budget, noise, and what several rounds spend together.
-
-The noise itself comes from OpenDP (extra: privacy), whose samplers are exact; everything else here
-works without it, so that a server needs nothing installed to read private reports.
-"""
+"""What privacy a client's counts are given: budget, noise, what several rounds spend together."""
 
 from __future__ import annotations
 
@@ -16,18 +12,17 @@ from typing import Any, Literal, get_args
 import msgspec
 import numpy as np
 from msgspec.structs import force_setattr
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from robfcp.errors import RobfcpError
 from robfcp.grid import Grid, named
-from robfcp.privacy.noise import Mechanism, Noise
+from robfcp.privacy.noise import LEEWAY, Mechanism, Noise
 
 Neighbours = Literal["substitution", "add-remove"]
 MAX_SCALE = 1e5
 MIN_EPSILON = 1e-9
 MAX_EPSILON = 1e6
 _WHOLE = "give a whole number from 1"
-_LEEWAY = 1e-9  # relative; what rounding may add to a budget
 
 
 class Privacy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -84,7 +79,7 @@ class Privacy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         needed = _least_scale(self, self.noise_name)
         if not self.scale:
             force_setattr(self, "scale", _rounded_up(needed))
-        elif self.scale < needed * (1 - _LEEWAY):
+        elif self.scale < needed * (1 - LEEWAY):
             raise RobfcpError(
                 f"privacy: noise of scale {self.scale:g} is too little for epsilon "
                 f"{self.epsilon:g} and delta {self.delta:g}; {self.noise_name} needs {needed:.6g}"
@@ -183,7 +178,7 @@ class Accountant:
         """The budget that one more report would exceed: its own, or one stated before."""
         spent = self.spend(privacy)
         for one in dict.fromkeys(spent.releases):
-            if spent.epsilon(one.delta) > one.epsilon * (1 + _LEEWAY):
+            if spent.epsilon(one.delta) > one.epsilon * (1 + LEEWAY):
                 return one
         return None
 
@@ -218,44 +213,6 @@ def zcdp_rho(epsilon: float, delta: float) -> float:
         middle = (low + high) / 2
         low, high = (middle, high) if zcdp_epsilon(middle, delta) <= epsilon else (low, middle)
     return low
-
-
-def add_noise(
-    counts: NDArray[np.int64], privacy: Privacy | None, unit: int = 1
-) -> NDArray[np.int64]:
-    """The counts with fresh noise from OpenDP, whose own bound on the budget is checked first.
-
-    `unit` is how many counts one sample has: 1 in a histogram, the resolution of a loss.
-    """
-    if privacy is None:
-        return counts
-    dp = opendp_parts()
-    l1, l2 = (unit * distance for distance in privacy.sensitivity)
-    scale = privacy.noise_on(unit).scale
-    domain = dp.domains.vector_domain(dp.domains.atom_domain(T=dp.typing.i64))
-    if privacy.noise_name == "laplace":
-        distance = dp.metrics.l1_distance(T=dp.typing.i64)
-        measurement = dp.measurements.make_laplace(domain, distance, scale=scale)
-        spent, allowed = measurement.map(int(l1)), privacy.pure
-    else:
-        distance = dp.metrics.l2_distance(T=float)
-        measurement = dp.measurements.make_gaussian(domain, distance, scale=scale)
-        spent, allowed = measurement.map(l2), privacy.rho
-    if spent > allowed * (1 + _LEEWAY):
-        raise RobfcpError(f"privacy: OpenDP accounts {spent} for one report; raise epsilon")
-    return np.array(measurement(counts.tolist()), dtype=np.int64)
-
-
-def opendp_parts() -> Any:
-    """The parts of OpenDP that noise needs; its prelude would load scikit-learn and polars too."""
-    try:
-        import opendp
-        from opendp import domains, measurements, metrics, mod, typing  # noqa: F401
-    except ImportError:
-        missing = "privacy: noise comes from OpenDP; pip install 'robfcp[privacy]'"
-        raise RobfcpError(missing) from None
-    opendp.mod.enable_features("contrib")
-    return opendp
 
 
 def _check(p: Privacy) -> None:

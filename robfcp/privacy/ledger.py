@@ -14,7 +14,8 @@ import msgspec
 
 from robfcp.errors import RobfcpError
 from robfcp.files import locked, read_limited, what_is_wrong, write_atomically
-from robfcp.privacy.budget import Accountant, Privacy, opendp_parts
+from robfcp.privacy.budget import Accountant, Privacy
+from robfcp.privacy.noise import opendp_parts
 
 MAX_NAME = 200
 _SEEN_AT = 1  # where the lock file keeps its number; Windows locks byte 0

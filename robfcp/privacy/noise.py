@@ -1,4 +1,8 @@
-"""The laws of privacy noise and the exact tail of their sums: numpy only, nothing is drawn here."""
+"""Privacy noise: its laws, its draws and the exact tail of its sums.
+
+Draws come from OpenDP (extra: privacy), whose samplers are exact; everything else works without it,
+so that a server needs nothing installed to read private reports.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +10,15 @@ from bisect import bisect_left
 from dataclasses import dataclass
 from functools import lru_cache
 from math import ceil, log
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+
+from robfcp.errors import RobfcpError
+
+if TYPE_CHECKING:
+    from robfcp.privacy.budget import Privacy
 
 Mechanism = Literal["laplace", "gaussian"]
 Array = NDArray[np.float64]
@@ -17,6 +26,7 @@ Terms = tuple[tuple["Noise", int], ...]  # how many independent draws of which l
 
 _NEGLIGIBLE = 1e-17
 _EXACT = 2**21  # values a sum may take for its tail to be exact: beyond, a bound takes its place
+LEEWAY = 1e-9  # relative; what rounding may add to a budget
 _ROUNDING = 1e-13  # more than the sums below lose; taken off the allowed chance
 
 
@@ -146,3 +156,41 @@ def _transform(terms: Terms) -> tuple[float, Array, Array]:
     last = bisect_left(every, True, key=lambda k: product(step * np.array([k]))[0] < _NEGLIGIBLE)
     angles: Array = step * np.arange(1, last + 1, dtype=np.float64)
     return step, angles, product(angles)
+
+
+def add_noise(
+    counts: NDArray[np.int64], privacy: Privacy | None, unit: int = 1
+) -> NDArray[np.int64]:
+    """The counts with fresh noise from OpenDP, whose own bound on the budget is checked first.
+
+    `unit` is how many counts one sample has: 1 in a histogram, the resolution of a loss.
+    """
+    if privacy is None:
+        return counts
+    dp = opendp_parts()
+    l1, l2 = (unit * distance for distance in privacy.sensitivity)
+    scale = privacy.noise_on(unit).scale
+    domain = dp.domains.vector_domain(dp.domains.atom_domain(T=dp.typing.i64))
+    if privacy.noise_name == "laplace":
+        distance = dp.metrics.l1_distance(T=dp.typing.i64)
+        measurement = dp.measurements.make_laplace(domain, distance, scale=scale)
+        spent, allowed = measurement.map(int(l1)), privacy.pure
+    else:
+        distance = dp.metrics.l2_distance(T=float)
+        measurement = dp.measurements.make_gaussian(domain, distance, scale=scale)
+        spent, allowed = measurement.map(l2), privacy.rho
+    if spent > allowed * (1 + LEEWAY):
+        raise RobfcpError(f"privacy: OpenDP accounts {spent} for one report; raise epsilon")
+    return np.array(measurement(counts.tolist()), dtype=np.int64)
+
+
+def opendp_parts() -> Any:
+    """The parts of OpenDP that noise needs; its prelude would load scikit-learn and polars too."""
+    try:
+        import opendp
+        from opendp import domains, measurements, metrics, mod, typing  # noqa: F401
+    except ImportError:
+        missing = "privacy: noise comes from OpenDP; pip install 'robfcp[privacy]'"
+        raise RobfcpError(missing) from None
+    opendp.mod.enable_features("contrib")
+    return opendp

@@ -14,7 +14,7 @@ from robfcp.federation.federation import Federation
 from robfcp.grid import Grid
 from robfcp.privacy import budget
 from robfcp.privacy.budget import Accountant, logistic_grid, recommend_grid
-from robfcp.privacy.noise import noise_bound
+from robfcp.privacy.noise import add_noise, noise_bound
 
 dp = pytest.importorskip("opendp.prelude")
 GRID = Grid.uniform(10)
@@ -65,7 +65,7 @@ def test_zcdp_conversion_is_the_best_order_of_proposition_7():
 )
 def test_what_leaves_a_client_has_the_stated_noise(privacy):
     n = 6000
-    drawn, again = (budget.add_noise(np.full(size, 7), privacy) - 7 for size in (n, 40))
+    drawn, again = (add_noise(np.full(size, 7), privacy) - 7 for size in (n, 40))
     reach = int(3 * np.sqrt(privacy.noise.variance))
     mass = privacy.noise.mass(reach)
     seen = np.bincount(np.clip(drawn, -reach - 1, reach + 1) + reach + 1, minlength=2 * reach + 3)
