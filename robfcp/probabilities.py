@@ -87,11 +87,13 @@ class ClassColumns:
                 f"columns {a_few(names)} count from 1, the classes from 0; number the columns from "
                 "0 on, and the labels too"
             )
-        if words and (columns.names or len(columns.order) != size):
-            lacking = sorted({*words} - {*names}) or words
+        if len(columns.order) != size or (words and columns.names):
+            lacking = [
+                f"no column is called {name!r:.40}; " for name in sorted({*words} - {*names})
+            ]
             raise RobfcpError(
-                f"no column is called {lacking[0]!r:.40}; the classes are {a_few(words)}, the "
-                f"columns {a_few(names)}; rename the columns"
+                f"{''.join(lacking[:1])}the classes are {a_few(words) or f'0 to {size - 1}'}, the "
+                f"columns {a_few(names)}; rename the columns, and drop what is no class"
             )
         return list(columns.order)
 

@@ -7,7 +7,7 @@ from makers import by_class, outputs
 
 import robfcp
 from robfcp.errors import RobfcpError
-from robfcp.probabilities import ClassColumns, check_labels, in_order
+from robfcp.probabilities import ClassColumns, check_labels
 
 
 @pytest.mark.parametrize(
@@ -50,13 +50,6 @@ def test_labels_without_a_column_are_refused_by_sample():
             check_labels(labels, (2, 2), names)
 
 
-def test_one_probability_a_sample_and_columns_that_count_from_1_are_refused_with_advice():
-    with pytest.raises(RobfcpError, match=r"pass numpy.column_stack\(\[1 - p, p\]\)"):
-        robfcp.Report.of("a", [0.2, 0.7], [0, 1])
-    with pytest.raises(RobfcpError, match="p1, p2 count from 1, the classes from 0"):
-        in_order(pd.DataFrame({"p1": [0.5], "p2": [0.5]}), 2)
-
-
 @pytest.mark.parametrize("library", ["pandas", "polars"])
 def test_frames_are_scored_and_predicted_by_name(library):
     kind = pytest.importorskip(library).DataFrame
@@ -69,11 +62,18 @@ def test_frames_are_scored_and_predicted_by_name(library):
     for frame in (shuffled, kind({f"p{c}": p[:, c] for c in (2, 0, 1)})):
         np.testing.assert_array_equal(calibration.predict_set(frame), calibration.predict_set(p))
     assert calibration.check(shuffled, words) == calibration.check(p, y)
+    watched = robfcp.Monitor(calibration, floor=0.5, seed=0).update(shuffled, words)
+    assert watched == robfcp.Monitor(calibration, floor=0.5, seed=0).update(p, y)
     ill = kind({"flu": p[:, 0], "cold": p[:, 1], "ill": p[:, 2]})
     for call, why in (
         (lambda: calibration.predict_set(ill), "no column is called 'well'"),
         (lambda: calibration.check(p, ["bird"] * len(p)), "bird of sample 0 is none of the"),
         (lambda: robfcp.LAC()(p, words), "are text; name the classes"),
+        (lambda: robfcp.LAC()(p[:, 0], y), r"pass numpy.column_stack\(\[1 - p, p\]\)"),
+        (
+            lambda: calibration.check(kind({"p1": y, "p2": y, "p3": y}), y),
+            "p3 count from 1, the classes",
+        ),
     ):
         with pytest.raises(RobfcpError, match=why):
             call()

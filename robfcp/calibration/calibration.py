@@ -507,10 +507,10 @@ class Calibration(SealedFile, frozen=True, eq=False, dict=True, forbid_unknown_f
     @cached_property
     def record(self) -> Record:
         """The reports and verdicts; read from their file where they are not in memory."""
-        if self._held is None:
+        if not self._at_hand:
             raise RobfcpError(
-                "record: this calibration came without its record; load it from the folder where "
-                "its .record.json lies, or pass the reports again"
+                f"{self._held or 'record'}: this calibration came without its record; load it from "
+                "the folder where its .record.json lies, or pass the reports again"
             )
         from robfcp.calibration.record import Record
 

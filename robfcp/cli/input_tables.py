@@ -37,12 +37,12 @@ MULTILABEL = ("label_", "label:")  # one column a label, 0 or 1
 _AN_ID = re.compile(r"|id|index|unnamed: 0|patientid|.+[_ -]id", re.IGNORECASE)
 _ENDS = (("low", "high"), ("lower", "upper"))
 _BOMS = {b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}
+BOOLS = ("true", "false")
 _MISSING = ("", "na", "n/a", "nan", "null", "none", "#n/a", "-")
+_PICKLES = "save arrays with numpy.savez; pickles are never opened"
 _OTHERS = {
     **dict.fromkeys((".xlsx", ".xls", ".ods"), "save it as CSV UTF-8 in the spreadsheet"),
-    **dict.fromkeys(
-        (".pt", ".pth", ".pkl"), "save arrays with numpy.savez; pickles are never opened"
-    ),
+    **dict.fromkeys((".pt", ".pth", ".pkl"), _PICKLES),
     **dict.fromkeys((".gz", ".zip", ".bz2", ".xz"), "unpack it first"),
 }
 
@@ -89,11 +89,6 @@ class FileOutputs:
     def classes(self) -> tuple[str, ...] | int:
         """The classes' names, or their number where the file does not name them."""
         return self.names or int(self.predictions.shape[1])
-
-    @property
-    def sample_ids(self) -> list[str]:
-        """What the samples are called; their rows in the file where they have no names."""
-        return [str(name) for name in (self.rows if self.ids is None else self.ids)]
 
 
 def expects(score: Score | None, risk: Risk | str | None = None) -> Expects:
@@ -167,15 +162,13 @@ def read_outputs(
         else:
             remedy = _OTHERS.get(suffix, "use .csv, .npz, .npy or .parquet")
             raise RobfcpError(f"cannot read {suffix or 'a file without an ending'}; {remedy}")
+        note = ""
         if (often := _often(found)) > 1:
             twice = "twice" if often == 2 else f"{often} times"
-            found.notes.append(
-                f"{path}: every row comes {twice}; drop the copies, or each counts {twice}."
-            )
+            note = f"every row comes {twice}; drop the copies, or each counts {twice}."
         elif found.ids is not None and (again := len(found.ids) - len(np.unique(found.ids))):
-            found.notes.append(
-                f"{path}: {again} rows repeat an id; rows of one person count as if independent."
-            )
+            note = f"{again} rows repeat an id; rows of one person count as if independent."
+        found.notes.extend([f"{path}: {note}"] if note else [])
         if needs_targets and found.targets is None:
             raise RobfcpError(
                 "holds no labels; call the column with the truth 'label', or name it with --label"
@@ -216,10 +209,6 @@ class Table:
         if not alike:
             raise RobfcpError(f"has no column {name!r}; it has {a_few(self.names)}")
         return alike[0]
-
-    def text(self, place: int) -> NDArray[np.str_]:
-        """A column as it stands."""
-        return np.array(self.columns[place], dtype=str)
 
     def words(self, place: int) -> list[int]:
         """Where a column holds something that is neither a number nor missing."""
@@ -299,7 +288,7 @@ def read_csv(path: Path) -> Table:
     if re.fullmatch(r"sep=.", first.strip(), re.IGNORECASE):  # Excel's own hint
         separator, text = first.strip()[4], rest
     else:
-        separator = max((",", ";", "\t"), key="".join(first.split('"')[::2]).count)  # unquoted
+        separator = max(",;\t|", key="".join(first.split('"')[::2]).count)  # unquoted
     try:
         reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator)
         records = [[cell.strip() for cell in record] for record in reader]
@@ -384,11 +373,13 @@ def _of_table(
         ids = next((k for k in named if _AN_ID.fullmatch(table.names[k])), None)
     truths = [k for k, name in enumerate(table.names) if name.lower().startswith(MULTILABEL)]
     places = [k for k in free if k not in {*truths, label, ids}]
+    called = {table.names[k].lower(): k for k in places}
+    ends = next((pair for pair in _ENDS if {*pair} == {*called}), ())
     found = FileOutputs(
         np.zeros((len(table.rows), 0)),
         None,
-        {name: table.text(place) for name, place in taken.items()},
-        ids=None if ids is None else table.text(ids),
+        {name: np.array(table.columns[place], dtype=str) for name, place in taken.items()},
+        ids=None if ids is None else np.array(table.columns[ids], dtype=str),
         rows=table.rows,
         notes=[*table.notes],
     )
@@ -399,22 +390,23 @@ def _of_table(
     if kind == "classes":
         raw = None
         if label is not None:
-            text = bool(table.words(label))
-            raw = table.text(label) if text else _whole(table.numbers(label, lenient=True))
+            text: Any = np.array(table.columns[label], dtype=str)
+            raw = text if table.words(label) else _whole(table.numbers(label, lenient=True))
+            if len(places) == 1 and np.isin(np.char.lower(text), BOOLS).all():
+                raw = (np.char.lower(text) == "true").astype(np.int64)
         found, names = replace(found, targets=raw), [table.names[k] for k in places]
         if how.guess and raw is not None and raw.dtype.kind in "if":
-            ends = [{low, high} == {*map(str.lower, names)} for low, high in _ENDS]
             there = raw[np.isfinite(raw)]
             measured = len(places) == 1 and not np.isin(there, (0, 1)).all()
-            if measured and not any(ends) and np.array_equal(there, np.round(there)):
+            if measured and np.array_equal(there, np.round(there)):
                 raise RobfcpError(
                     f"labels are whole numbers from {there.min():g} to {there.max():g} beside one "
                     f"column, {names[0]:.40}; write 0 and 1 if it is the probability of class 1, "
                     "or pass --score absolute-residual if it predicts these numbers"
                 )
-            if any(ends) or measured:
+            if ends or measured:
                 said = _of_table(table, aside, "values", how)
-                return replace(said, score="cqr" if any(ends) else "absolute-residual")
+                return replace(said, score="cqr" if ends else "absolute-residual")
         both: Any = None
 
         def take(order: list[int]) -> NDArray[Any]:
@@ -428,10 +420,7 @@ def _of_table(
             both = _binary(found, _matrix(table, places, how), names[0], how, cell)
             names, places = ["0", "1"], places * 2
         return _by_class(found, names, take, how, cell)
-    called = {table.names[k].lower(): k for k in places}
-    for low, high in _ENDS:
-        if set(called) == {low, high}:
-            places = [called[low], called[high]]
+    places = [called[name] for name in ends] or places
     predictions = _matrix(table, places, how)
     values = None if label is None else table.numbers(label, lenient=how.lenient)
     if predictions.shape[1] == 1:
@@ -504,9 +493,8 @@ def _by_class(
         if counting and raw.min(initial=2**31) == 1:
             place = int(targets[np.argmin(raw)])
             one = columns.names[place] if columns.names else "1"
-            found.notes.append(
-                f"Labels begin at 1, taken as class {one}; subtract 1 if they count from 1."
-            )
+            note = f"Labels begin at 1, taken as class {one}; subtract 1 if they count from 1."
+            found.notes.append(note)
     called = [names[k] for k in columns.order]
     p = _probabilities(p, found.rows, how, lambda row, k: cell(row, columns.order[k or 0]), called)
     return replace(found, predictions=p, targets=targets, names=columns.names)
@@ -579,8 +567,8 @@ def _probabilities(
     spare = np.flatnonzero((np.abs(total[:, None] - p - 1) <= within).all(axis=0))
     if len(spare):
         name = names[spare[0]]
-        remedy = f", but do without column {name:.40}; pass --id {name:.40} if it is an index, else"
-        remedy += " the others as --classes"
+        remedy = f", but do without column {name:.40}; pass --id {name:.40} if it names samples, "
+        remedy += f"--label {name:.40} if it is the truth, else the others as --classes"
     raise RobfcpError(f"row {rows[row]}: the probabilities sum to {total[row]:.6g}, not 1{remedy}")
 
 

@@ -311,7 +311,7 @@ def show_calibration(
             )
         printer.line(f"For {calibration.wanted(level)}: {level.certificate.statement}.")
     for assumed in dict.fromkeys(level.certificate.assumptions for level in calibration.levels):
-        printer.line(f"It rests on: {'; '.join(one.text for one in assumed)}.")
+        printer.line("\n- ".join(["It rests on:", *(one.text for one in assumed)]))
     printer.line("\n".join(calibration.remarks))
     if not federation.stored:
         show_sites(calibration, found, printer)

@@ -52,11 +52,12 @@ def show(
     [dim]Example: robfcp show calibration.json --html page.html --title "Outcome after stroke"[/dim]
     """
     console.prepare(html)
-    if file.is_dir():  # a monitor's
-        if not (file / "monitor.json").exists():
-            raise RobfcpError(f"{file}: is a folder and no monitor's; name a calibration in it")
+    if (file / "monitor.json").exists():  # a folder that monitor keeps
         file = file / "monitor.json"
-    if file_format.kind_of(read_limited(file, MAX_BYTES)) in HISTORIES:
+    kind = file_format.kind_of(read_limited(file, MAX_BYTES))
+    if kind == "letter":
+        raise RobfcpError(f"{file}: is a site's letter; robfcp verify says what it tells")
+    if kind in HISTORIES:
         past = _read_history([file, *(history or [])])
         lines = [] if past.alarms is None else [past.alarms.line]
         lines += [f"{name}: {state.line}" for name, state in past.monitors]

@@ -171,6 +171,14 @@ def report(
                 "rng": console.seed_of(seed, "report", client),
                 "least": least,
             }
+            if (
+                privacy is not None
+                and np.isnan(base.scores_or_nan(rule, *sample[1:], 0)).mean() > 0.1
+            ):
+                outputs.notes.append(
+                    "More than a tenth of the samples have no score and count as the worst: look "
+                    "whether labels and columns are right (this line is for you, not to be sent)."
+                )
         make = Report.of if risk is None else partial(Report.from_multilabel, risk=risk)
         try:
             made = make(*sample, grid=edges, fine=fine, **context)
@@ -312,8 +320,6 @@ def predict(
     with printer.busy("predicting"):
         key = console.pinned_key(server_key)
         loaded, watched, place, told = used.read(calibration, reading, key, seed)
-        if told is not None and letter is None and used.local is not None:
-            raise RobfcpError(f"{calibration}: is a site's letter; pass it as --letter")
         made_for = loaded.summary.model
         if model is not None and made_for is not None and model != made_for:
             raise RobfcpError(
@@ -382,8 +388,8 @@ def _predicted(
     """Sets or intervals at one level, how good they are, and the same as CSV."""
     from robfcp import metrics
 
-    p, truth, ids = outputs.predictions, outputs.targets, outputs.sample_ids
-    score = calibration.score
+    p, truth, score = outputs.predictions, outputs.targets, calibration.score
+    ids = [str(name) for name in (outputs.rows if outputs.ids is None else outputs.ids)]
 
     def at_level(found: NDArray[Any]) -> NDArray[Any]:
         return found[:, :, level] if calibration.several else found

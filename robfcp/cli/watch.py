@@ -69,8 +69,7 @@ def check(
             called = (replace(part, name=outputs.names[int(part.name)]) for part in found.classes)
             found = replace(found, classes=tuple(called))
         said = {**asdict(found), "coverage": found.overall.coverage, "line": found.line}
-        for name in ("classes", "groups"):
-            parts = getattr(found, name)
+        for name, parts in (("classes", found.classes), ("groups", found.groups)):
             said[name] = [{**asdict(one), "coverage": one.coverage} for one in parts]
     for title, first, rows in (
         (f"{found.overall.n} fresh samples", "part", (found.overall,)),
@@ -157,17 +156,16 @@ def monitor(
             after = watch.update(outputs.predictions, truth, ids=names)
             counted, again = after.n - before.n, after.repeated - before.repeated
             new += counted
+            notes = [] if names is not None else outputs.notes
             if counted < len(truth):
                 known = f"{len(truth) - counted} of {len(truth)} samples"
-                printer.line(f"{path}: {known} were counted before; none counts twice")
+                notes.append(f"{path}: {known} were counted before; none counts twice")
             if again:
-                printer.line(
-                    f"{path}: about {again} of {len(truth)} rows are the very same as rows counted "
-                    "before, and count again; name samples by --id COLUMN, or begin anew without "
-                    "the copies"
+                same = (
+                    f"{path}: about {again} of {len(truth)} rows are the very same as rows before"
                 )
-            if names is None:
-                printer.line("\n".join(outputs.notes))
+                notes.append(f"{same}, and count again; name samples by --id COLUMN")
+            printer.line("\n".join(notes))
         seen = watch.state
         if report is not None:
             watch.e_report(round, step or 0).save(report, key)
@@ -230,8 +228,7 @@ def alarms(
     console.prepare(history, html)
     public = None if keys is None else agreement.read_keys(keys)
     known = AlarmHistory.load(history) if history is not None and history.exists() else None
-    watched = None if known is None else known.calibration
-    of: Any = {"round": round, "calibration": watched, "step": step}
+    of: Any = {"round": round, "step": step, "calibration": known and known.calibration}
     found, faults = read_alarms(files, keys=public, quorum=quorum, **of)
     if sites is None and public is not None:
         sites = len(public)

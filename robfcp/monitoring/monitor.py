@@ -24,6 +24,7 @@ from robfcp.errors import ReportError, RobfcpError
 from robfcp.federation import Federation
 from robfcp.files import locked, read_limited, write_atomically
 from robfcp.grid import Grid
+from robfcp.probabilities import in_order, numbered_labels
 from robfcp.report import Report, signing, wire
 from robfcp.scores import Score
 
@@ -471,7 +472,8 @@ class Monitor:
         1
         """
         rule = self._calibration.score_of(score)
-        predictions, targets = array("predictions", predictions), array("targets", targets)
+        predictions = in_order(predictions, self._calibration.classes)
+        targets = numbered_labels(targets, self._calibration.classes)
         key = None  # where the rows are named
         if batch is not None:
             key = digest_of(b"name\n" + batch.encode())[:32]
@@ -560,7 +562,7 @@ class Monitor:
 
         other = (found.calibration, found.level) != (mine.calibration, mine.level)
         refuse(other, f"watches another calibration; {anew}")
-        own = "watches another threshold than the site's own; pass the samples it was made from"
+        own = "watches another threshold; for a site's own pass the samples it rests on (--local)"
         refuse(found.threshold != mine.threshold, f"{own}, or {anew}")
         for name, value in stated.items():
             was = getattr(found, name)

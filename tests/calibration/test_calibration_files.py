@@ -40,7 +40,7 @@ def test_predicting_reads_no_record_and_a_calibration_is_saved_without_it(tmp_pa
     p = np.random.default_rng(0).dirichlet(np.ones(4), 20)
     np.testing.assert_array_equal(light.predict_set(p), calibration.predict_set(p))
     assert light.summary.n_flagged == len(calibration.flagged)
-    with pytest.raises(RobfcpError, match=r"\.record\.json: no such file"):
+    with pytest.raises(RobfcpError, match=r"\.record\.json: this calibration came"):
         _ = light.flagged
     bare = Calibration.from_json(calibration.to_json())
     bare.save(tmp_path / "c.json")

@@ -198,7 +198,6 @@ def test_broken_e_reports_alone_do_not_pass_for_silence(folder):
     [
         ("calibrate site.npz", "is a table, not a report; make one of it first: robfcp report"),
         ("predict site-03.json site.npz", "is a site's report, not a calibration; pass a file"),
-        ("predict letter.json --local site.npz", "is a site's letter; pass it as --letter"),
         ("predict site.npz --letter letter.json", "needs its samples; pass --local"),
         ("predict calibration.json site.npz --letter letter.json", "name no other one, only"),
         ("predict --local site.npz", "calibration: is missing; name one, or this"),

@@ -191,7 +191,8 @@ def test_a_folder_keeps_what_is_watched_so_that_a_week_is_one_file(folder):
     own = robfcp.Report.of("site-03", *outputs(0, 200, 4, 0.3), fine=True)
     own.save("own.json")
     Path("bad.csv").write_text("a,b\n1,x\n")
-    assert "'x' is no number" in refused("monitor", "calibration.json", "bad.csv", "-s", "watch/")
+    words = "monitor", "calibration.json", "bad.csv", "-s", "watch/"
+    assert "the classes are 0 to 3, the columns a, b; rename the columns" in refused(*words)
     assert not Path("watch").exists()
     first = said("monitor", "calibration.json", "own.csv", "--own", "own.json", "-s", "watch/")
     assert "100 new samples" in first
@@ -200,7 +201,6 @@ def test_a_folder_keeps_what_is_watched_so_that_a_week_is_one_file(folder):
     assert (later["n"], later["log_drift"] is not None) == (200, True)
     for words in (("monitor", "--state", "watch"), ("show", "watch")):
         assert "no alarm: 200 samples" in said(*words)
-    assert "is a folder and no monitor's; name a calibration" in refused("show", "letters")
     assert "only a folder keeps a calibration" in refused("monitor")
     p, y = outputs(3, 400, 4, 0.3)
     table("shuffled.csv", p, y[::-1], "abcd")
