@@ -13,8 +13,8 @@ SCRIPT = Path(__file__).parents[1] / "benchmarks" / "fuzz.py"
 @pytest.mark.parametrize(
     ("what", "cases", "seed"),
     [
-        ("files", 50, 7),
-        ("loopback", 20, 3),
+        ("files", 25, 7),
+        ("loopback", 10, 3),
         pytest.param("files", 30_000, 0, marks=pytest.mark.slow),
         pytest.param("flower", 16, 3, marks=pytest.mark.flower),
         pytest.param("nvflare", 10, 3, marks=pytest.mark.nvflare),

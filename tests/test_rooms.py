@@ -13,23 +13,15 @@ MODULES = sorted(ROOT.rglob("*.py"))
 
 
 @cache
-def tree(path: Path) -> ast.Module:
-    """The module, parsed once."""
-    return ast.parse(path.read_text(encoding="utf-8"))
-
-
-@cache
 def imports(path: Path) -> list[tuple[str, bool]]:
     """Every robfcp module that a file imports from, and whether it does so inside a function."""
-    found, left = [], [(tree(path), False)]
-    while left:  # statements alone: no import stands in an expression
-        node, inside = left.pop()
-        names = [one.name for one in node.names] if isinstance(node, ast.Import) else []
-        names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
-        found += [(name, inside) for name in names if name.startswith("robfcp")]
-        inside |= isinstance(node, ast.FunctionDef)
-        below = (one for one in ast.iter_child_nodes(node) if isinstance(one, ast.stmt))
-        left += [(one, inside) for one in below]
+    found, functions = [], [0]  # how far what is inside them is indented
+    for line in path.read_text(encoding="utf-8").splitlines():
+        if match := re.match(r"( *)(def |(?:from|import) (robfcp[\w.]*)|[^ )])", line):
+            indent = len(match[1])
+            functions = [one for one in functions if one <= indent]
+            functions += [indent + 1] * (match[2] == "def ")
+            found += [(match[3], len(functions) > 1)] * (match[3] is not None)
     return found
 
 
@@ -65,7 +57,12 @@ def test_no_late_import_hides_a_cycle():
 
 def test_every_room_says_what_it_is_for():
     for name in ROOMS:
-        assert len(ast.get_docstring(tree(ROOT / name / "__init__.py")) or "") > 20, name
+        assert (
+            len(
+                ast.get_docstring(ast.parse((ROOT / name / "__init__.py").read_text("utf-8"))) or ""
+            )
+            > 20
+        ), name
 
 
 def test_no_file_is_too_long_to_be_read_at_once():
@@ -98,12 +95,10 @@ def test_nothing_is_there_for_tests_alone():
     """Every function and class is used or documented somewhere, beyond being handed on."""
     words: Counter[str] = Counter()
     for path in MODULES:
-        words.update(re.findall(r"\w+", MENTIONED.sub("", path.read_text(encoding="utf-8"))))
+        text = path.read_text(encoding="utf-8")
+        words.update(re.findall(r"\w+", MENTIONED.sub("", text)))
+        words.subtract(re.findall(r"^(?:def|class) (?!\w*__)(\w+)", text, re.MULTILINE))
     for path in (path for pattern in USERS for path in HOME.glob(pattern)):
         words.update(re.findall(r"\w+", path.read_text(encoding="utf-8")))
-    for path in MODULES:
-        for node in tree(path).body:
-            if isinstance(node, ast.FunctionDef | ast.ClassDef) and "__" not in node.name:
-                words[node.name] -= 1
     alone = {name for name, number in words.items() if number <= 0}
     assert alone == {"_root"}  # the command line's, which typer calls

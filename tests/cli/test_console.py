@@ -47,7 +47,7 @@ CALLS = {  # one of each command, and of what it does besides
     "bench": "lab bench --clients 20 --samples 50 --repeat 1",
 }
 EVERY = {**COMMANDS, **LAB}
-AT_ONCE = set(CALLS) - {"demo", "train", "redteam", "show --html"}  # others take half a second
+AT_ONCE = set(CALLS) - {"demo", "train", "redteam", "rivals", "show --html"}  # half a second
 
 
 def output(words: str, *more: str) -> str:
@@ -80,7 +80,7 @@ def test_help_shows_examples_shared_options_and_at_most_ten_basics(name: str) ->
     assert panels["Basics"] <= 10
 
 
-LONG = {"demo", "simulate", "reproduce", "calibrate", "show", "redteam"}  # their own tests run too
+LONG = {"demo", "simulate", "reproduce", "calibrate", "show", "redteam", "rivals"}  # tested too
 SLOW = (  # minutes; the other example of each does the same on less
     "robfcp lab bench --clients 1000 --samples 500",
     "robfcp lab redteam mnist --share 0.4 --plot redteam.png",

@@ -190,7 +190,6 @@ def test_the_field_has_every_method_with_and_without_liars(tmp_path):
 SHARES = (0.4,) if EFFORT == 1 else (0.2, 0.4)
 SMALL = {"n_clients": 8, "seeds": 1, "trials": 1, "shares": SHARES}
 ATTACKED = ("coverage", "label-poisoning", "malformed", "adaptive")
-COMMAND = ("lab", "redteam", "mnist", "--seeds", "1", "--trials", "1")
 
 
 @pytest.fixture(scope="module")
@@ -208,8 +207,8 @@ def cells(data):
 def test_there_is_a_cell_for_every_attack_and_the_default_holds_where_others_break(data, cells):
     found = {(cell.attack, cell.share, cell.defence): cell.error for cell in cells}
     assert len(found) == len(cells) == 4 * len(SHARES) * len(DEFENCES)
-    again = redteam(*data, **SMALL, attacks=ATTACKED[:3])
-    assert again == tuple(cell for cell in cells if cell.attack != "adaptive")
+    again = redteam(*data, **SMALL, attacks=ATTACKED[:1])
+    assert again == tuple(cell for cell in cells if cell.attack == "coverage")
     assert abs(found["coverage", 0.4, Consensus.name]) <= 0.01
     assert found["coverage", 0.4, "none"] < -0.04
     assert found["coverage", 0.4, "rob-fcp"] < -0.1
@@ -244,12 +243,14 @@ def test_a_search_tells_the_worst_worlds_first_and_by_its_seed():
     assert found[0] in again
 
 
-def test_the_command_searches_and_prints_and_writes_what_it_found(tmp_path):
-    words = ("--search", 3, "--share", 0.4, "--clients", 8)
-    (one,) = json.loads(said(*COMMAND, *words, "--json", "-o", tmp_path / "worlds.json"))
+def test_the_command_searches_and_prints_and_writes_what_it_found(data, tmp_path):
+    np.savez(tmp_path / "outputs.npz", probabilities=data[0], labels=data[1])
+    command = ("lab", "redteam", tmp_path / "outputs.npz", "--seeds", 1, "--share", 0.4)
+    words = ("--search", 3, "--clients", 5, "--defence", "rob-fcp")
+    (one,) = json.loads(said(*command, *words, "--json", "-o", tmp_path / "worlds.json"))
     assert [one] == json.loads((tmp_path / "worlds.json").read_text())
-    assert "--search" in refused(*COMMAND, *words, "--attack", "coverage")
-    words = ("--attack", "class-capture", "--share", 0.4, "--clients", 10, "--by", "class")
-    assert "* worst" in said(*COMMAND, *words, "--plot", tmp_path / "map.png")
+    assert "--search" in refused(*command, *words, "--attack", "coverage")
+    words = ("--attack", "class-capture", "--clients", 10, "--by", "class")
+    assert "* worst" in said(*command, *words, "--plot", tmp_path / "map.png")
     assert (tmp_path / "map.png").read_bytes()[:4] == b"\x89PNG"
-    assert "at least one" in refused(*COMMAND, "--seeds", 0)
+    assert "at least one" in refused(*command, "--seeds", 0)

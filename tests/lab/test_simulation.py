@@ -32,10 +32,11 @@ def world(data):
 @pytest.mark.effort
 def test_the_default_restores_honest_coverage_where_the_published_defence_fails(data):
     options = {"defences": [Consensus.name], "liars": "estimate", "seeds": cases(1)}
+    options["n_clients"] = 50
     for attack in ("coverage", "efficiency", "size-inflation", "clones"):
         assert all(abs(row.error) <= 0.01 for row in simulate(*data, attack=attack, **options))
     rows = simulate(*data, attack="coverage", seeds=2)
-    assert simulate(*data, attack="coverage", seeds=2) == rows
+    assert simulate(*data, attack="coverage", seeds=1) == rows[: len(rows) // 2]
     table = {record["defence"]: record for record in summarise(rows)}
     assert table["rob-fcp"]["coverage"] < table["none"]["coverage"] < 0.9
     assert table["honest sites alone"]["coverage"] > 0.9

@@ -136,12 +136,12 @@ def test_the_data_hold_all_counts_and_what_an_auditor_needs() -> None:
 
 
 HEADLINES = [
-    ((24, 3), TWO, "90% coverage is guaranteed even if any 2 of 24 sites lie"),
-    ((24, 3), {"promise": robfcp.Pac(2)}, "is guaranteed with 95% confidence even if any 2 of"),
-    ((24, 3), {"promise": robfcp.Marginal(samples=200)}, "at most 200 samples together lie"),
+    ((14, 3), TWO, "90% coverage is guaranteed even if any 2 of 14 sites lie"),
+    ((14, 3), {"promise": robfcp.Pac(2)}, "is guaranteed with 95% confidence even if any 2 of"),
+    ((14, 3), {"promise": robfcp.Marginal(samples=200)}, "at most 200 samples together lie"),
     ((8, 0), {"promise": robfcp.Marginal(0)}, "guaranteed if nobody lies; no site flagged"),
-    ((24, 3), {"defence": Consensus(at_most=0)}, "either at least one of the 24 sites lies or"),
-    ((24, 3), MOST, "every prediction set is full"),
+    ((24, 0), {"defence": Consensus(at_most=0)}, "either at least one of the 24 sites lies or"),
+    ((8, 0), MOST, "every prediction set is full"),
     ((1, 0), {}, "from the one site"),
 ]
 

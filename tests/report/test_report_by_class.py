@@ -224,11 +224,11 @@ def mixed(seed, liars=0):
 
 PROMISES = [
     {},
-    {"promise": robfcp.Marginal(2)},
-    {"promise": robfcp.Pac(2)},
-    {"promise": robfcp.Pac(2, alike=0.05)},
-    {"promise": robfcp.LabelShift(2, alike=0.02)},
-    {"by": "class", "promise": robfcp.Marginal(2)},
+    {"promise": robfcp.Marginal(2), "defence": "none"},
+    {"promise": robfcp.Pac(2), "defence": "none"},
+    {"promise": robfcp.Pac(2, alike=0.05), "defence": "none"},
+    {"promise": robfcp.LabelShift(2, alike=0.02), "defence": "none"},
+    {"by": "class", "promise": robfcp.Marginal(2), "defence": "none"},
 ]
 
 
