@@ -202,6 +202,7 @@ def for_the_auditor(calibration: Calibration, verdict: str) -> dict[str, str]:
     rule += "" if record.anchor is None else "; held within what the server's own sample allows"
     weak = next((one.m for one in level.curve if one.lower < level.coverage), None)
     falls = "" if weak is None else f"; what is proved is below the level from {weak} liars on"
+    falls = "; nothing is promised if more lie than stated" if calibration.promised else falls
     change = "another number of liars (What if), a trusted sample (--anchor), corrected reports"
     again = "robfcp verify calibration.json, the record beside it, computes it all again"
     return {

@@ -177,6 +177,7 @@ def test_an_auditor_reads_which_rule_made_the_threshold_and_whence_the_number_is
     assert told["threshold"].startswith(rule)
     assert number in told["number of liars"]
     assert told["proved"] == calibration.statement
+    assert ("promised" in told["what would change it"]) == calibration.promised
     if not options:  # noise: no vote; a sample of the server's own
         anchor = Report.from_scores("server", np.linspace(0, 1, 200), grid=noisy().grid)
         told = for_the_auditor(robfcp.calibrate(noisy(), anchor=anchor), "")["threshold"]
