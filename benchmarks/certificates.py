@@ -151,7 +151,7 @@ def shift() -> Iterable[Sequence[str]]:
 def _reached(world: World, seen: Federation, promise: Pac | LabelShift) -> float:
     """Coverage on the honest sites' test samples, of the uniform mix where that is promised."""
     limit = calibrate(seen, 0.9, defence="none", promise=promise).threshold
-    hit, label = world.test_scores <= limit, world.test_labels
+    hit, label = world.measured(limit).hits, world.test_labels
     by_class = [hit[label == c].mean() for c in np.unique(label)]
     covered = hit.mean() if getattr(promise, "mix", None) is None else np.mean(by_class)
     return float(covered) if np.isfinite(limit) and limit < 1 else np.nan

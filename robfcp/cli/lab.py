@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from time import perf_counter as now
 from typing import Annotated, Any
 
 import numpy as np
@@ -28,7 +28,7 @@ from robfcp.lab.paper.tables import to_csv
 from robfcp.scores import ClassificationScore, base
 
 SCORES = "lac, aps, raps, saps or ordinal-aps"
-DATASETS = ", ".join(dict.fromkeys([*datasets.names(), *datasets.site_names()]))
+DATASETS = ", ".join(dict.fromkeys([*datasets.names(), *datasets.names(sites=True)]))
 SITES, TOLD = ("artificial", "natural"), ("known", "estimate")
 
 Data = Annotated[str, typer.Argument(help="Shipped outputs by name, or a .npz or .csv file.")]
@@ -44,8 +44,9 @@ def _outputs(name: str, column: str | None) -> tuple[Any, Any, Any]:
     with suppress(RobfcpError, OSError):  # of what is no such file the table's reader says why
         arrays, _ = read_arrays(path)
     if name in outputs.names():
-        if column is not None and name not in outputs.natural_names():
-            known = ", ".join(outputs.natural_names())
+        every = [one["dataset"] for one in outputs.entries() if one["split"] == outputs.NATURAL]
+        if column is not None and name not in every:
+            known = ", ".join(every)
             raise RobfcpError(f"--sites: {name} has no sites of its own; use one of {known}")
         shipped = outputs.load(name) if column is None else outputs.load(name, outputs.NATURAL)
     elif not path.suffix:
@@ -252,7 +253,7 @@ def rivals(
     """
     told = Range(output=output, plot=plot)
     told.prepare()
-    chosen, started = data or list(team.FIELD), time.perf_counter()
+    chosen, started = data or list(team.FIELD), now()
     with printer.busy("comparing", len(chosen)) as step:
         cells = team.field(
             chosen,
@@ -266,7 +267,7 @@ def rivals(
     lines = team.standings(cells)
     steps = [name for name in team.STEPS if name in lines[0]]
     printer.table(
-        f"{len(chosen)} federations, {time.perf_counter() - started:.0f} seconds",
+        f"{len(chosen)} federations, {now() - started:.0f} seconds",
         ["method", "covered", "class", "site", "size", *steps],
         [
             (line["method"], *(f"{line[name]:.3f}" for name in team.HONEST),
@@ -297,7 +298,7 @@ def reproduce(
     [dim]Example: robfcp lab reproduce main benign -o out/paper[/dim]
     [dim]Example: robfcp lab reproduce bounds --seeds 2 --workers 1 -o out/paper[/dim]
     """
-    known = paper.titles()
+    known = paper.TITLES
     if not names:
         printer.table("robfcp lab reproduce NAME ... (or all)", ["name", "shows"], known.items())
         printer.json({"experiments": known})
@@ -352,7 +353,7 @@ def train(
     told = {"beta": beta, "rounds": rounds, "clients": clients}
     where: dict[str, Any] = {"checkpoint": checkpoint, "stop_after": stop_after}
     record: dict[str, Any]
-    natural_only = dataset in datasets.site_names() and dataset not in datasets.names()
+    natural_only = dataset in datasets.names(sites=True) and dataset not in datasets.names()
     if model == "leave-sites-out" or (natural_only and model is None):
         given = next((name for name, value in (told | where).items() if value is not None), None)
         if given is not None:
@@ -360,12 +361,11 @@ def train(
             raise RobfcpError(f"--{option}: says nothing to leave-sites-out; leave it away")
         from robfcp.lab.natural import LEAVE_OUT, LeaveOutSettings, leave_sites_out
 
-        data = datasets.load_sites(dataset, data_dir, verify=verify)
-        plan = replace(LEAVE_OUT.get(dataset, LeaveOutSettings()), seed=seed)
-        started = time.perf_counter()
+        data = datasets.load(dataset, data_dir, sites=True, verify=verify)
+        plan, started = replace(LEAVE_OUT.get(dataset, LeaveOutSettings()), seed=seed), now()
         with printer.busy(f"training {dataset}", plan.folds) as step:
             table, logits, library = leave_sites_out(data, plan, lambda: step(advance=1))
-        seconds, y = time.perf_counter() - started, table.y
+        seconds, y = now() - started, table.y
         outputs.write(output, logits, y, None, bits, table.columns)
         record = {
             "sites": len(set(table.sites.tolist())),
@@ -383,15 +383,16 @@ def train(
         from robfcp.lab.training import train as run
 
         images = datasets.load(dataset, data_dir, verify=verify)
-        settings = recipe(dataset=dataset, model=model, seed=seed, **told)
+        settings, started = recipe(dataset=dataset, model=model, seed=seed, **told), now()
         with printer.busy(f"training {dataset}", stop_after or settings.rounds) as step:
             shown: Any = {"on_round": lambda done: step(completed=done), "device": device}
-            trained = run(images, settings, **where, **shown)
-        outputs.write(output, trained.logits, images.test.y, images.test.groups, bits)
+            trained, history = run(images, settings, **where, **shown)
+        seconds = now() - started
+        outputs.write(output, trained, images.test.y, images.test.groups, bits)
         record = {
-            "accuracy": trained.accuracy,
-            "history": trained.history,
-            "seconds": trained.seconds,
+            "accuracy": history[-1][1],
+            "history": history,
+            "seconds": seconds,
             "train_samples": len(images.train),
             "test_samples": len(images.test),
             "settings": asdict(settings),
@@ -443,9 +444,9 @@ def bench(
     seconds = dict.fromkeys(stages, np.inf)
     with printer.busy("timing", len(stages) * repeat) as step:
         for name in [*stages] * repeat:
-            start = time.perf_counter()
+            start = now()
             stages[name]()
-            seconds[name] = min(seconds[name], time.perf_counter() - start)
+            seconds[name] = min(seconds[name], now() - start)
             step(advance=1)
     total = sum(seconds.values())
     printer.table(

@@ -106,20 +106,6 @@ def found_table(seeds: int = 5, quiet_seeds: int = 20) -> list[dict[str, Any]]:
     ]
 
 
-@dataclass(frozen=True, eq=False)
-class SiteOutcomes:
-    """Means over random halvings of every site into calibration and test samples.
-
-    `coverage` and `set_size` are (K,) of the sites' test halves, `classes` (C,) coverage of each
-    class over all of them.
-    """
-
-    sites: tuple[str, ...]
-    coverage: NDArray[np.float64]
-    set_size: NDArray[np.float64]
-    classes: NDArray[np.float64]
-
-
 def site_outcomes(
     probabilities: ArrayLike,
     labels: ArrayLike,
@@ -128,8 +114,9 @@ def site_outcomes(
     rules: Sequence[str] = RULES,
     seeds: int = 20,
     min_size: int = MIN_SIZE,
-) -> dict[str, SiteOutcomes]:
-    """Each rule's outcomes at every site, all rules on the same halvings.
+) -> dict[str, tuple[NDArray[np.float64], ...]]:
+    """Each rule's coverage (K,) and set size (K,) at every site, and coverage (C,) of each class:
+    means over halvings of every site into calibration and test samples, the same for all rules.
 
     `pooled` is one threshold for all, `by class` one a class, `letter` what `Letter.at_site` gives
     the site while at most the share ALLOWED of the sites (one at least) may lie, `own data` its
@@ -149,8 +136,7 @@ def site_outcomes(
                 limits = limits_of(rule, federation, setting.coverage, world.scores, liars)
             found[rule].append(world.measured(limits))
     return {
-        rule: SiteOutcomes(
-            federation.ids,
+        rule: (
             np.mean([one.by_site(one.hits) for one in own], axis=0),
             np.mean([one.by_site(one.sizes) for one in own], axis=0),
             np.mean([np.nan_to_num(one.by_class) for one in own], axis=0),
@@ -174,26 +160,24 @@ def by_site(
     for k, (name, part) in enumerate(partitions.by_site(sites, MIN_SIZE).items()):
         row = {"federation": federation.title, "site": name, "samples": len(part)}
         row["accuracy"] = float(right[part].mean())
-        for rule, outcome in found.items():
-            row[rule] = float(outcome.coverage[k])
-            row[f"{rule}, set size"] = float(outcome.set_size[k])
+        for rule, (covered, sizes, _) in found.items():
+            row |= {rule: float(covered[k]), f"{rule}, set size": float(sizes[k])}
         rows.append(row)
     weights, rules = [row["samples"] for row in rows], []
-    for rule, outcome in ((rule, found[rule]) for rule in TITLES):
-        values = outcome.coverage
+    for rule, (values, sizes, classes) in ((rule, found[rule]) for rule in TITLES):
         rules.append(
             {
                 "federation": federation.title,
                 "rule": rule,
                 "overall": float(np.average(values, weights=weights)),
                 "mean": float(values.mean()),
-                "worst_site": outcome.sites[int(values.argmin())],
+                "worst_site": rows[int(values.argmin())]["site"],
                 "worst": float(values.min()),
                 "tenth": float(np.quantile(values, 0.1)),
                 "best": float(values.max()),
                 "low": float((values < LOW).mean()),
-                "worst_class": float(outcome.classes.min()),
-                "set_size": float(np.average(outcome.set_size, weights=weights)),
+                "worst_class": float(classes.min()),
+                "set_size": float(np.average(sizes, weights=weights)),
             }
         )
     return rows, rules

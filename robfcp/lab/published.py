@@ -37,14 +37,6 @@ def table_edge(
 
 
 @dataclass(frozen=True)
-class PublishedBound:
-    """A published interval for coverage."""
-
-    lower: float
-    upper: float
-
-
-@dataclass(frozen=True)
 class PublishedSetting:
     """What the paper's bounds depend on.
 
@@ -77,12 +69,12 @@ class PublishedSetting:
         """K_m / K_b."""
         return self.n_malicious / self.n_benign_clients
 
-    def bound(self, penalty: float) -> PublishedBound:
+    def bound(self, penalty: float) -> tuple[float, float]:
         """level - penalty - (eps n_b + 1)/(n_b + K_b), level + penalty + eps + K_b/(n_b + K_b)."""
         n, k, epsilon = self.least_benign, self.n_benign_clients, self.sketch_error
         lower = self.level - penalty - (epsilon * n + 1) / (n + k)
         upper = self.level + penalty + epsilon + k / (n + k)
-        return PublishedBound(lower, upper)
+        return lower, upper
 
 
 def normal_radius(setting: PublishedSetting) -> float:
@@ -109,7 +101,7 @@ def dkw_radius(setting: PublishedSetting) -> float:
 
 def theorem_1(
     setting: PublishedSetting, radius: Callable[[PublishedSetting], float] = normal_radius
-) -> PublishedBound:
+) -> tuple[float, float]:
     """coverage within 1-alpha -+ (P_byz + N_m sigma/(n_b(1-tau))) and the finite-sample terms.
 
     P_byz = r (1 + (N_m/n_b) 2/(1-tau)); r by `normal_radius`, or `dkw_radius` in the variant.
@@ -121,7 +113,7 @@ def theorem_1(
     return setting.bound(radius(setting) * (1 + 2 * ratio) + ratio * setting.sigma)
 
 
-def released_code_variant(setting: PublishedSetting) -> PublishedBound:
+def released_code_variant(setting: PublishedSetting) -> tuple[float, float]:
     """Theorem 1 with tau in place of N_m/n_b, as in the authors' released code; not a theorem.
 
     Offered only to draw the paper's bound figure: with equal sizes N_m/n_b is K_m, so this is

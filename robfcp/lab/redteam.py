@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from contextlib import ExitStack
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from itertools import product
-from multiprocessing import get_context
 from typing import Any
 
 import numpy as np
@@ -21,7 +18,7 @@ from robfcp.figures import new_axes, plot_heatmap
 from robfcp.lab import outputs, partitions
 from robfcp.lab.attacks import ATTACKS, Adaptive, Attack, named_attack
 from robfcp.lab.rivals import FEDCP_QQ, RULES, limits_of
-from robfcp.lab.simulation import Row, averaged, verdicts
+from robfcp.lab.simulation import Row, averaged, pool_of, verdicts
 from robfcp.lab.worlds import Setting, World, apply_attack, make_world
 
 DEFENCES = ("none", FEDCP_QQ, "rob-fcp", "rob-fcp-released", Consensus.name)
@@ -143,14 +140,8 @@ def field(
     if unknown:
         raise RobfcpError(f"{unknown[0]}: is not in the field; choose from {', '.join(FIELD)}")
     found: list[dict[str, Any]] = []
-    work = partial(_field_of, **told)
-    with ExitStack() as stack:
-        run: Callable[..., Iterable[list[dict[str, Any]]]] = map
-        if workers > 1:
-            context = get_context("spawn")
-            pool = ProcessPoolExecutor(min(workers, len(data)), mp_context=context)
-            run = stack.enter_context(pool).map
-        for part in run(work, data):
+    with pool_of(min(workers, len(data))) as pool:
+        for part in pool.map(partial(_field_of, **told), data):
             found += part
             progress()
     return found
@@ -187,10 +178,8 @@ def _field_of(
             **same,
         )
         for cell in cells:
-            record = {**asdict(cell), "error": cell.error, "growth": cell.growth}
-            found.append(
-                {"data": name, "step": step, **record, "attack": cell.attack if liars else ""}
-            )
+            attack = cell.attack if liars else ""
+            found.append({"data": name, "step": step, **_record(cell), "attack": attack})
     return found
 
 
@@ -218,27 +207,28 @@ def standings(found: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 def plot_standings(lines: Sequence[dict[str, Any]]) -> NDArray[Any]:
     """Two heat maps, method by number of liars: coverage lost at worst, and growth of the sets."""
     steps = [step for step in STEPS if step in lines[0]]
-    axes = new_axes(2, 1.4 + 0.3 * len(lines))
-    names = [line["method"] for line in lines]
-    titles = ("coverage - honest, at worst", "set size / honest - 1, at worst")
-    for place, title in enumerate(titles):
-        values = np.array([[line[step][place] for step in steps] for line in lines])
-        plot_heatmap(values - place, names, steps, title=title, ax=axes[place])
+    values = np.array([[line[step] for step in steps] for line in lines]) - (0, 1)
+    return _two_maps(values, [line["method"] for line in lines], steps, ", at worst")
+
+
+def _two_maps(
+    values: NDArray[Any], rows: Sequence[str], columns: Sequence[str], worst: str = ""
+) -> NDArray[Any]:
+    """Heat maps of (R, C, 2) errors of coverage and growth of sets."""
+    axes = new_axes(2, 1.4 + 0.3 * len(rows))
+    for place, title in enumerate(("coverage - honest", "set size / honest - 1")):
+        plot_heatmap(values[..., place], rows, columns, title=title + worst, ax=axes[place])
     return axes
 
 
 def records(cells: Sequence[Row]) -> list[dict[str, Any]]:
     """The cells as plain dictionaries, each defence's worst marked."""
     marked = worst(cells)
-    return [
-        {
-            **asdict(cell),
-            "error": cell.error,
-            "growth": cell.growth,
-            "worst": marked[cell.defence] is cell,
-        }
-        for cell in cells
-    ]
+    return [{**_record(cell), "worst": marked[cell.defence] is cell} for cell in cells]
+
+
+def _record(cell: Row) -> dict[str, Any]:
+    return {**asdict(cell), "error": cell.error, "growth": cell.growth}
 
 
 def plot_redteam(cells: Sequence[Row]) -> NDArray[Any]:
@@ -247,19 +237,14 @@ def plot_redteam(cells: Sequence[Row]) -> NDArray[Any]:
 
     lines = list(dict.fromkeys((cell.attack, cell.share) for cell in cells))
     defences = list(dict.fromkeys(cell.defence for cell in cells))
-    errors = np.full((len(lines), len(defences)), np.nan)
-    growth = errors.copy()
+    values = np.full((len(lines), len(defences), 2), np.nan)
     for cell in cells:
         place = lines.index((cell.attack, cell.share)), defences.index(cell.defence)
-        errors[place], growth[place] = cell.error, cell.growth - 1
-    names = [f"{attack} {share:.0%}" for attack, share in lines]
-    axes = new_axes(2, 1.4 + 0.3 * len(lines))
-    plot_heatmap(errors, names, defences, title="coverage - honest", ax=axes[0])
-    plot_heatmap(growth, names, defences, title="set size / honest - 1", ax=axes[1])
-    for axis, values in zip(axes, (errors, growth), strict=True):
-        for column in range(len(defences)):
-            corner = column - 0.5, int(np.nanargmax(np.abs(values[:, column]))) - 0.5
-            axis.add_patch(Rectangle(corner, 1, 1, fill=False, edgecolor="crimson", linewidth=2))
+        values[place] = cell.error, cell.growth - 1
+    axes = _two_maps(values, [f"{attack} {share:.0%}" for attack, share in lines], defences)
+    for (column, place), row in np.ndenumerate(np.nanargmax(np.abs(values), axis=0)):
+        box = Rectangle((column - 0.5, row - 0.5), 1, 1, fill=False, edgecolor="crimson")
+        axes[place].add_patch(box).set_linewidth(2)
     return axes
 
 

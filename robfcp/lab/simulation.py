@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
+from multiprocessing import get_context
 from typing import Any, Literal
 
 import numpy as np
@@ -226,6 +229,15 @@ def summarise(rows: Sequence[Row]) -> Iterator[dict[str, Any]]:
     for row in averaged(rows, "defence"):
         names = ("defence", *MEASURES, "error", "flagged", "caught")
         yield {name: getattr(row, name) for name in names}
+
+
+def pool_of(workers: int | None) -> Executor:
+    """A thread of this process for one worker, else so many processes, or one a core."""
+    if workers == 1:
+        return ThreadPoolExecutor(1)
+    for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+        os.environ.setdefault(variable, "1")
+    return ProcessPoolExecutor(workers, mp_context=get_context("spawn"))
 
 
 def _mean(rows: Sequence[Row], name: str) -> float:

@@ -163,11 +163,6 @@ class World:
         """The names of those who attack."""
         return frozenset(self.federation.ids[k] for k in self.malicious)
 
-    @property
-    def test_scores(self) -> NDArray[np.float64]:
-        """The scores of the true labels of the same samples."""
-        return self.test_columns[np.arange(len(self.test_labels)), self.test_labels]
-
     def measured(self, limits: Thresholds) -> Measured:
         """What the limits give the benign clients' test samples."""
         return Measured.of(self.test_columns, self.test_labels, self.test_owner, limits)

@@ -142,7 +142,7 @@ def test_a_place_that_cannot_be_written_is_refused_before_the_work(
         "cli.server.auditing.verify_calibration", "cli.watch.read_alarms", "cli.show.write_page",
         "calibration.what_if.what_if", "cli.demo.stroke_story", "lab.simulation.simulate",
         "lab.redteam.redteam", "lab.redteam.field", "lab.paper.reproduce",
-        "lab.datasets.load_sites", "lab.datasets.load",
+        "lab.datasets.load",
     ):  # fmt: skip
         monkeypatch.setattr(f"robfcp.{name}", work)
     assert place.removesuffix("/x") in refused(named(call, place)[0], folder)

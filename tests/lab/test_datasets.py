@@ -19,9 +19,8 @@ def images(n, size, channels=3, seed=0):
 
 
 def refuses(word, name, directory, verify=False):
-    load = datasets.load_sites if name in people.SITE_LOADERS else datasets.load
     with pytest.raises(RobfcpError, match=word):
-        load(name, directory, verify=verify)
+        datasets.load(name, directory, sites=name in people.SITE_LOADERS, verify=verify)
 
 
 def written(path, *lines):
@@ -123,12 +122,12 @@ def test_sleep_splits_by_subject_scales_by_training_subjects(tmp_path):
     assert (set(data.train.groups), set(data.test.groups)) == ({0, 2, 4}, {1, 3, 5})
     assert np.allclose(np.median(data.train.x, axis=0), 0, atol=1e-3)
     assert np.array_equal(data.test.y, NIGHTS["y"][NIGHTS["subject"] % 2 == 1])
-    sites = datasets.load_sites("sleep", tmp_path)
+    sites = datasets.load("sleep", tmp_path, sites=True)
     assert list(dict.fromkeys(sites.sites)) == [f"subject {k:02d}" for k in range(1, 7)]
     assert np.array_equal(sites.x, NIGHTS["x"].astype(np.float32))
     assert sites.columns["age"].tolist() == (np.arange(60) + 20).astype(str).tolist()
     write_sleep(tmp_path, "b")
-    assert list(datasets.load_sites("sleep", tmp_path).columns) == ["site", "night"]
+    assert list(datasets.load("sleep", tmp_path, sites=True).columns) == ["site", "night"]
 
 
 def test_sleep_refuses_tables_it_cannot_use(tmp_path):
@@ -164,7 +163,7 @@ def write_stroke(path, *changes):
 def test_stroke_is_found_in_every_place_and_keeps_hospital_country_and_syndrome(tmp_path, place):
     other = {"HOSPNUM": "7", "COUNTRY": "ITAL", "OCCODE": "1", "RDATE": ""}
     write_stroke(tmp_path / place, {}, other, {"OCCODE": "9"})
-    table = datasets.load_sites("stroke", tmp_path, verify=False)
+    table = datasets.load("stroke", tmp_path, sites=True, verify=False)
     assert (table.y.tolist(), table.sites.tolist()) == ([1, 0], ["hospital 1", "hospital 7"])
     found = [table.columns[name].tolist() for name in ("country", "group", "year")]
     assert found == [["UK", "ITAL"], ["PACS", "PACS"], ["1991", ""]]
@@ -195,7 +194,7 @@ def test_heart_reads_four_hospitals_with_missing_values(tmp_path):
     for k, (file, _, _) in enumerate(people.HEART_SITES.values()):
         first = f"{60 + k},1,4,140,260,0,1,112,1,3,2,?,NaN,{k}"
         written(folder / file, first, "50,0,3,?,209,0,0,127,0,0,?,?,?,0")
-    table = datasets.load_sites("heart", tmp_path, verify=False)
+    table = datasets.load("heart", tmp_path, sites=True, verify=False)
     assert table.y.tolist() == [0, 0, 1, 0, 1, 0, 1, 0]
     assert list(dict.fromkeys(table.sites.tolist())) == list(people.HEART_SITES)
     assert table.columns["country"].tolist()[::2] == ["USA", "Hungary", "Switzerland", "USA"]

@@ -173,7 +173,7 @@ def with_scores(federation: Federation, malicious: Indices, forged: list[Array])
     """The federation with the malicious clients' rows replaced by the sketches of these scores."""
     counts = federation.counts.copy()
     for k, part in zip(malicious, forged, strict=True):
-        counts[k] = np.bincount(federation.grid.index(part), minlength=federation.grid.n_bins)
+        counts[k] = federation.grid.counts(part)
     return with_counts(federation, counts)
 
 

@@ -25,7 +25,7 @@ from numpy.typing import ArrayLike, NDArray
 from robfcp.errors import RobfcpError
 from robfcp.files import read_limited, write_atomically
 
-__all__ = ["NATURAL", "Outputs", "entries", "load", "names", "natural_names", "read", "write"]
+__all__ = ["NATURAL", "Outputs", "entries", "load", "names", "read", "write"]
 
 NATURAL = "leave-sites-out"  # the split of outputs whose sites are the data's own
 STEP = 1 / 16  # of a logit, in the 8-bit form
@@ -43,11 +43,6 @@ def entries() -> tuple[dict[str, Any], ...]:
 def names() -> tuple[str, ...]:
     """The data sets that outputs ship for."""
     return tuple(dict.fromkeys(entry["dataset"] for entry in entries()))
-
-
-def natural_names() -> tuple[str, ...]:
-    """The data sets that outputs with their own sites ship for."""
-    return tuple(entry["dataset"] for entry in entries() if entry["split"] == NATURAL)
 
 
 @lru_cache(maxsize=4)

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from robfcp.lab.paper.pages import reproduce, titles, write_page
+from robfcp.lab.paper.pages import TITLES, reproduce, write_page
 
-__all__ = ["reproduce", "titles", "write_page"]
+__all__ = ["TITLES", "reproduce", "write_page"]

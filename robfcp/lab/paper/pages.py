@@ -27,6 +27,7 @@ EXTRAS: dict[str, tuple[str, Callable[[int], list[dict[str, Any]]]]] = {
         tables.runtime,
     ),
 }
+TITLES = {name: title for name, (title, _) in (EXPERIMENTS | EXTRAS).items()}
 SHORT = {FCP: "FCP", FEDCP_QQ: "FedCP-QQ", TEXT: "text", RELEASED: "code", OURS: "ours"}
 BY = {  # what the page shows a line of
     "main": ("dataset", "attack"),
@@ -62,11 +63,6 @@ In {leads} of {total} cells a rival is nearer than ours by more than {ahead} of 
 HAND = "\n## Where the paper contradicts itself, or its code\n"  # from here on it is kept by hand
 
 
-def titles() -> dict[str, str]:
-    """Every experiment's name and what it shows."""
-    return {name: title for name, (title, _) in (EXPERIMENTS | EXTRAS).items()}
-
-
 def reproduce(
     names: Sequence[str],
     directory: Path,
@@ -78,10 +74,9 @@ def reproduce(
     advance: Callable[[], None] = lambda: None,
 ) -> dict[str, list[dict[str, Any]]]:
     """Run the named experiments; each leaves NAME.csv and some NAME.png in the directory."""
-    known = titles()
-    unknown = [name for name in names if name not in known]
+    unknown = [name for name in names if name not in TITLES]
     if unknown:
-        raise RobfcpError(f"{unknown[0]}: no such experiment; choose from {', '.join(known)}, all")
+        raise RobfcpError(f"{unknown[0]}: no such experiment; choose from {', '.join(TITLES)}, all")
     if seeds < 2:
         raise RobfcpError(f"seeds: {seeds} gives no spread; use at least 2")
     directory.mkdir(parents=True, exist_ok=True)
@@ -101,7 +96,7 @@ def reproduce(
         found[name] = rows
         write_atomically(directory / f"{name}.csv", tables.to_csv(rows))
         if name in charts.SWEEPS:
-            save(charts.draw(name, known[name], rows), directory / f"{name}.png")
+            save(charts.draw(name, TITLES[name], rows), directory / f"{name}.png")
         elif name == "bounds":
             save(charts.draw_bounds(rows), directory / f"{name}.png")
     return found
@@ -109,10 +104,9 @@ def reproduce(
 
 def write_page(directory: Path, page: Path) -> None:
     """Write the page from the CSV files in `directory`; they and their figures go beside it."""
-    known = titles()
     contents = {
         name: _read(directory / f"{name}.csv")
-        for name in known
+        for name in TITLES
         if (directory / f"{name}.csv").is_file()
     }
     if not contents:
@@ -139,7 +133,7 @@ def write_page(directory: Path, page: Path) -> None:
         links = f"[{name}.csv]({page.stem}/{name}.csv)"
         if (folder / f"{name}.png").is_file():
             links += f", [figure]({page.stem}/{name}.png)"
-        text += f"\n## {known[name]}\n\n{links}\n\n{_section(name, rows)}\n"
+        text += f"\n## {TITLES[name]}\n\n{links}\n\n{_section(name, rows)}\n"
     kept = page.read_text(encoding="utf-8").partition(HAND) if page.is_file() else ("", "", "")
     write_atomically(page, text + "".join(kept[1:]))
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor, as_completed
+from concurrent.futures import as_completed
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property, lru_cache, partial
 from hashlib import sha256
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +37,7 @@ from robfcp.lab import outputs, partitions
 from robfcp.lab.attacks import ScoreAttack, named_attack
 from robfcp.lab.published import full_rank, table_edge
 from robfcp.lab.rivals import FEDCP_QQ, fedcp_qq_index
+from robfcp.lab.simulation import pool_of
 from robfcp.lab.worlds import federation_of
 from robfcp.scores import APS, LAC, ClassificationScore
 
@@ -361,12 +360,7 @@ def run_cases(
     tasks = [(world, seed) for world in wanted if missing[world] for seed in range(seeds)]
     start(len(tasks))
     done: dict[PaperWorld, dict[int, list[RunOutcome]]] = {world: {} for world in wanted}
-    pool: Executor = ThreadPoolExecutor(1)
-    if workers != 1:
-        for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
-            os.environ.setdefault(variable, "1")
-        pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn"))
-    with pool:
+    with pool_of(workers) as pool:
         jobs = {pool.submit(run_seed, world, missing[world], n): (world, n) for world, n in tasks}
         for job in as_completed(jobs):
             world, seed = jobs[job]

@@ -206,8 +206,8 @@ def bounds(seeds: int) -> list[dict[str, Any]]:
                 row = {
                     "text_coverage": trial.measure(table_edge(reports, LEVEL, trusted), benign)[0]
                 }
-                for name, bound in intervals.items():
-                    row |= {f"{name}_lower": bound.lower, f"{name}_upper": bound.upper}
+                for name, (lower, upper) in intervals.items():
+                    row |= {f"{name}_lower": lower, f"{name}_upper": upper}
                 proved = certify(reports, edge, m, 0.95)
                 row["ours_coverage"] = trial.measure(edge, benign)[0]
                 row |= {"certificate_lower": proved.lower, "certificate_upper": proved.upper}

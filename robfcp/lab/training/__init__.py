@@ -9,7 +9,7 @@ try:
 except ImportError as error:
     raise RobfcpError('training: torch is not installed; pip install "robfcp[train]"') from error
 
-from robfcp.lab.training.federated import Trained, train
+from robfcp.lab.training.federated import train
 from robfcp.lab.training.local import TrainingSettings, recipe
 
-__all__ = ["Trained", "TrainingSettings", "recipe", "train"]
+__all__ = ["TrainingSettings", "recipe", "train"]

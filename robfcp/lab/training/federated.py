@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -30,16 +29,6 @@ from robfcp.lab.training.local import (
 EVALUATE = 5  # rounds from one look at the test samples to the next
 
 
-@dataclass(frozen=True)
-class Trained:
-    """A trained network's logits (n, classes) on the test samples, and how it got there."""
-
-    logits: NDArray[np.float32]
-    accuracy: float
-    history: tuple[tuple[int, float], ...]  # (round, accuracy) where evaluated
-    seconds: float
-
-
 def train(
     dataset: Dataset,
     settings: TrainingSettings,
@@ -48,8 +37,9 @@ def train(
     checkpoint: Path | None = None,
     stop_after: int | None = None,
     on_round: Callable[[int], None] = lambda done: None,
-) -> Trained:
-    """Train on the data set's training split and return the logits of its test split.
+) -> tuple[NDArray[np.float32], list[tuple[int, float]]]:
+    """Train on the training split; logits (n, classes) of the test split, and its accuracy after
+    those rounds where it was looked at, the last one among them.
 
     The clients of a round and their batches depend on (seed, round) alone, so a run resumed from
     its checkpoint goes on as if it had not stopped. `stop_after` ends the run after that many of
@@ -57,7 +47,7 @@ def train(
     """
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
-    chosen, started = torch.device(device), time.perf_counter()
+    chosen = torch.device(device)
     torch.backends.cudnn.benchmark = chosen.type == "cuda"
     pool = Pool(dataset.train, chosen, settings.augment)
     model = build(settings.model, pool.shape, len(dataset.classes), settings.seed).to(chosen)
@@ -81,7 +71,7 @@ def train(
             history[done] = float((logits.argmax(1) == dataset.test.y).mean())
             if checkpoint is not None and done > first:
                 save_checkpoint(checkpoint, state, settings, done)
-    return Trained(logits, history[last], tuple(history.items()), time.perf_counter() - started)
+    return logits, list(history.items())
 
 
 def run_round(
