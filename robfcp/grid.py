@@ -228,12 +228,12 @@ class Grid:
         """SHA-256 of the edges: equal exactly when two grids bin alike."""
         return hashlib.sha256(self.edges.astype("<f8").tobytes()).hexdigest()
 
-    @property
+    @cached_property
     def upper(self) -> NDArray[np.float64]:
         """Each bin's upper edge: the values a threshold can take."""
         return self.edges[1:]
 
-    @property
+    @cached_property
     def n_bins(self) -> int:
         """H, the number of bins."""
         return self.edges.size - 1

@@ -139,7 +139,7 @@ class Federation:
         """Whether the counts stay in tables or on a cluster, too many to hold."""
         return isinstance(self.table, StoredCounts)
 
-    @property
+    @cached_property
     def unit(self) -> int:
         """How many counts one sample has: 1, or the parts of a loss."""
         return 1 if self.risk is None else self.risk.resolution
@@ -149,7 +149,7 @@ class Federation:
         """(K,) what each client's counts add up to without noise: n_k, or its parts."""
         return self.unit * self.sizes
 
-    @property
+    @cached_property
     def private(self) -> bool:
         """Whether any client's counts hold noise."""
         return bool(self.privacy)
@@ -193,7 +193,7 @@ class Federation:
         """The grid's digest where counts on it are exact: what rounds are compared by."""
         return None if self.noisy else self.grid.digest
 
-    @property
+    @cached_property
     def n_clients(self) -> int:
         """K, the number of valid reports."""
         return len(self.sizes)

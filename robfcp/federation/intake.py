@@ -553,7 +553,7 @@ class Intake:
         """How many valid reports have each header."""
         kinds = self.kinds[self.valid if mask is None else mask]
         number = np.bincount(kinds, minlength=len(self.headers)).tolist()
-        return {header: n for header, n in zip(self.headers, number, strict=True) if n}
+        return [vote for vote in zip(self.headers, number, strict=True) if vote[1]]
 
     def refuse(self, k: int, objection: Objection) -> None:
         """One report is not valid, in words."""
@@ -767,8 +767,8 @@ def take_in(
     intake.keep(majority.agreed_noise(intake.ballot(), privacy, sizes is not None))
     intake.check_conflicts()
     votes = intake.votes()
-    known = sizes is not None or not any(header.hides_size for header in votes)
-    if not known or any(header.privacy and header.strata for header in votes):
+    known = sizes is not None or not any(header.hides_size for header, _ in votes)
+    if not known or any(header.privacy and header.strata for header, _ in votes):
         intake.keep(majority.same_noise(votes))  # sizes, of all or in a class, are not exact
     awaits = {*invited, *(sizes or ())}
     valid = int(intake.valid.sum())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import lru_cache, partial
@@ -71,14 +71,14 @@ class Header(NamedTuple):
 
 
 Objection = tuple[str, str, str]  # the field of a report, what is wrong and what to do about it
-Votes = Mapping[Header, int]  # how many reports have each header
+Votes = Sequence[tuple[Header, int]]  # how many reports have each header
 Check = Callable[[Header], Objection | None]
 
 
 def _tally(votes: Votes, choice: Callable[[Header], Hashable]) -> Counter[Any]:
     """How many reports chose each thing; None is no choice."""
     found: Counter[Any] = Counter()
-    for header, number in votes.items():
+    for header, number in votes:
         if (chosen := choice(header)) is not None:
             found[chosen] += number
     return found
@@ -111,13 +111,13 @@ def agreed_noise(votes: Votes, stated: Privacy | None, registered: bool) -> Chec
     hold; and nobody hides a size that is neither registered nor hidden by most.
     """
     variances = _tally(votes, lambda header: header.variance)
-    heard, hidden = sum(votes.values()), sum(n for h, n in votes.items() if h.hides_size)
-    limit = 0.0
+    hidden = sum(number for header, number in votes if header.hides_size)
+    heard, limit = variances.total(), 0.0
     for limit, number in sorted(variances.items()):  # noqa: B007
         heard -= 2 * number
         if heard < 0:
             break
-    may_hide = registered or 2 * hidden >= sum(votes.values())
+    may_hide = registered or 2 * hidden >= variances.total()
 
     def check(header: Header) -> Objection | None:
         own, remedy = header.privacy, "agree on a budget for all sites, or use less noise"
@@ -160,14 +160,14 @@ def common_strata(votes: Votes) -> tuple[By, Names] | None:
     these differ the round has none: liars could else outnumber them, and have them refused.
     """
     groupings = _tally(votes, lambda header: header.strata and header.strata[0])
-    pooled = (n for one, n in votes.items() if one.strata is None and one.privacy is not None)
+    pooled = (n for one, n in votes if one.strata is None and one.privacy is not None)
     if groupings.total() <= sum(pooled):
         return None
     kinds = _tally(votes, lambda header: header.strata)
     by: By = max(groupings, key=lambda one: (groupings[one], one))
     own = {names: number for (one, names), number in kinds.items() if one == by}
-    most = MAX_ROUND_CELLS // next(iter(votes)).grid.n_bins
-    few = 2 * groupings.total() <= sum(votes.values())
+    most = MAX_ROUND_CELLS // votes[0][0].grid.n_bins
+    few = 2 * groupings.total() <= sum(number for _, number in votes)
     if few:  # a few with too many classes stop no round
         own = {names: number for names, number in own.items() if number_of(names) <= most}
         if not own:
@@ -183,8 +183,8 @@ def common_strata(votes: Votes) -> tuple[By, Names] | None:
             f"classes: {number} of them on this grid are too many for a round; use a grid of at "
             f"most {MAX_ROUND_CELLS // number} bins, or merge classes"
         )
-    differ = few and any(map(same_strata((by, classes)), votes))
-    return None if differ else (by, classes)
+    check = same_strata((by, classes))
+    return None if few and any(check(header) for header, _ in votes) else (by, classes)
 
 
 def _common_classes(own: Mapping[Names, int]) -> Names:
