@@ -128,11 +128,13 @@ def calibrate(
         name, parameters = rule.name, asdict(cast(Any, rule))
     else:  # nobody can make it again
         name, parameters = f"custom:{plain(str(rule.name), MAX_NAME)}", {}
-    out = [federation.ids[k] for k in np.flatnonzero(~trusted)]
+    why, out = cast(Any, assessment.reasons), np.flatnonzero(~trusted)
+    if not hasattr(why, "rows") or not np.array_equal(why.rows, out):  # else said when asked for
+        why = {client: why.get(client, "") for client in federation.names(out)}
     record = Record(
         federation=federation,
         oddness=assessment.oddness,
-        flagged={name: assessment.reasons.get(name, "") for name in out},
+        flagged=why,
         remarks=(*assessment.remarks, *_noise_remarks(federation)),
         defence=name,
         parameters=parameters,

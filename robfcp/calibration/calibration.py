@@ -591,12 +591,12 @@ class Calibration(SealedFile, frozen=True, eq=False, dict=True, forbid_unknown_f
     @property
     def trusted(self) -> tuple[str, ...]:
         """The sites the threshold rests on."""
-        return tuple(name for name in self.federation.ids if name not in self.reasons)
+        return tuple(self.federation.names(self.trusted_mask))
 
     @property
     def flagged(self) -> tuple[str, ...]:
         """The sites whose valid reports the defence left out; `reasons` says why."""
-        return tuple(name for name in self.federation.ids if name in self.reasons)
+        return tuple(self.federation.names(~self.trusted_mask))
 
     @property
     def faulty(self) -> tuple[Fault, ...]:

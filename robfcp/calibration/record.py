@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
@@ -63,8 +64,9 @@ _AS_THEY_ARE = ("checked", "faulty", "missing", "registered", "sizes_known")
 if TYPE_CHECKING:
     Held: TypeAlias = Federation
     Numbers: TypeAlias = NDArray[np.float64]
+    Words: TypeAlias = Mapping[str, str]
 else:  # what stands in a file for them: the record reads it when it is made
-    Held, Numbers = Reports, dict[str, float]
+    Held, Numbers, Words = Reports, dict[str, float], dict[str, str]
 
 
 class Record(SealedFile, frozen=True, eq=False, dict=True, forbid_unknown_fields=True):
@@ -98,7 +100,7 @@ class Record(SealedFile, frozen=True, eq=False, dict=True, forbid_unknown_fields
 
     federation: Held
     oddness: Numbers
-    flagged: dict[str, str]
+    flagged: Words
     remarks: tuple[str, ...]
     defence: str
     parameters: dict[str, bool | int | float | str | None]
@@ -118,7 +120,11 @@ class Record(SealedFile, frozen=True, eq=False, dict=True, forbid_unknown_fields
     @cached_property
     def trusted_mask(self) -> NDArray[np.bool_]:
         """(K,) whom the threshold rests on."""
-        return np.array([name not in self.flagged for name in self.federation.ids], dtype=bool)
+        if (rows := getattr(self.flagged, "rows", None)) is None:
+            return np.array([name not in self.flagged for name in self.federation.ids], dtype=bool)
+        mask = np.ones(self.federation.n_clients, dtype=bool)
+        mask[rows] = False
+        return mask
 
     @property
     def alike_within_classes(self) -> float:
@@ -162,4 +168,5 @@ class Record(SealedFile, frozen=True, eq=False, dict=True, forbid_unknown_fields
         """What the file holds: the reports themselves."""
         oddness = dict(zip(self.federation.ids, self.oddness.tolist(), strict=True))
         told = {"federation": Reports.of(self.federation), "oddness": oddness}
+        told["flagged"] = dict(self.flagged.items())
         return {**msgspec.structs.asdict(self), **told}

@@ -8,8 +8,7 @@ from math import isfinite
 from typing import Any
 
 from robfcp.defence.base import Assessment, Defence, NoDefence, threshold_of, without_farthest
-from robfcp.defence.consensus import Consensus
-from robfcp.defence.number_of_liars import estimate_malicious
+from robfcp.defence.consensus import Consensus, estimate_malicious
 from robfcp.defence.rob_fcp import RobFCP, RobFCPReleased
 from robfcp.errors import RobfcpError
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import ClassVar, Protocol
+from functools import cached_property
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -82,16 +83,67 @@ class NoDefence(Defence):
         return Assessment(np.zeros(federation.n_clients), everybody)
 
 
+class Reasons(Mapping[str, str]):
+    """Why sites are left out, put in words when asked for: `words(i)` of the i-th of the `rows`.
+
+    Parameters
+    ----------
+    federation
+        The reports of one round.
+    rows
+        The rising places of those left out.
+    words
+        Why the i-th of them is.
+    """
+
+    def __init__(
+        self, federation: Federation, rows: NDArray[np.intp], words: Callable[[int], str]
+    ) -> None:
+        self.federation, self.rows, self.words = federation, rows, words
+
+    @cached_property
+    def _places(self) -> dict[str, int]:
+        return {name: k for k, name in enumerate(self)}
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.federation.names(self.rows))
+
+    def __getitem__(self, name: str) -> str:
+        return self.words(self._places[name])
+
+    def items(self) -> Any:
+        """Names and reasons, one after another."""
+        return zip(self, map(self.words, range(len(self))), strict=True)
+
+    def among(self, mask: NDArray[np.bool_]) -> Reasons:
+        """Of the chosen sites alone.
+
+        Parameters
+        ----------
+        mask
+            (K,) of whom.
+        """
+        kept = np.flatnonzero(mask[self.rows])
+        return Reasons(self.federation, self.rows[kept], lambda row: self.words(kept[row]))
+
+
 def trust_lowest(
-    number: NDArray[np.float64], ids: tuple[str, ...], n_trusted: int
+    federation: Federation, number: NDArray[np.float64], n_trusted: int
 ) -> NDArray[np.bool_]:
     """The n_trusted sites with the lowest oddness; ties go by name.
 
     Compared to twelve decimals: beyond them rounding would decide, not the reports.
     """
-    order = np.lexsort((np.array(ids), np.round(number, 12)))
-    trusted = np.zeros(len(number), dtype=bool)
-    trusted[order[:n_trusted]] = True
+    rounded = np.round(number, 12)
+    last = np.partition(rounded, n_trusted - 1)[n_trusted - 1]
+    trusted, tied = rounded < last, np.flatnonzero(rounded == last)
+    wanted = n_trusted - int(trusted.sum())
+    if wanted < len(tied):
+        tied = tied[np.argsort(list(federation.names(tied)), kind="stable")]
+    trusted[tied[:wanted]] = True
     return trusted
 
 
@@ -116,11 +168,9 @@ def without_farthest(
     stated: bool = True,
 ) -> Assessment:
     """Exactly so many left out: those farthest from `origin` by the number."""
-    trusted = trust_lowest(number, federation.ids, check_minority(federation, liars))
-    reasons = {
-        federation.ids[k]: f"among the {liars} sites farthest from {origin}"
-        for k in np.flatnonzero(~trusted)
-    }
+    trusted = trust_lowest(federation, number, check_minority(federation, liars))
+    words = f"among the {liars} sites farthest from {origin}"
+    reasons = Reasons(federation, np.flatnonzero(~trusted), lambda row: words)
     return Assessment(number, trusted, reasons, remarks, liars, stated)
 
 

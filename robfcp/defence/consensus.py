@@ -11,12 +11,11 @@
 from __future__ import annotations
 
 import secrets
-from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property, lru_cache
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,209 +24,41 @@ from robfcp.arguments import a_few
 from robfcp.defence.base import (
     Assessment,
     Defence,
+    Reasons,
     check_minority,
     numbers_told,
     trust_lowest,
     without_farthest,
 )
-from robfcp.defence.copies import Copies, copy_note, find_copies
+from robfcp.defence.copies import copy_note, find_copies
+from robfcp.defence.sites import CAP, CELLS, Sites, drawn, ends_of, sites_of
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
 from robfcp.guarantees import FcpThreshold, RankRule, rank_charge
-from robfcp.report import Strata
 
 # What was chosen, not derived; the documentation shows what half and twice of each do.
 LEVEL = 0.05  # chance of leaving anybody out when nobody lies; below it a site is doubted
 TAIL = 0.7  # deviation of the log of how far honest sites differ beyond sampling
-CAP = 3.0  # a site vouches for at most so many times the median number of samples
 LACKS = 0.25  # of the expected body or tail: with less no honest population is left
 CROSS = 0.05  # share of scores on the other side that no other population has
 LOOSE = 2.0  # an explanation is plausible up to so many times the misfit of the best
 BESIDE = 0.2  # honest sites left out beside liars, in the mean
 VOUCH = 0.5  # deviations above the level that a site may vouch for; it objects with one over it
 
-QUANTILES = np.concatenate([[0.002, 0.02], np.arange(1, 10) / 10, [0.95, 0.98, 0.998]])
 BODY = 0.92  # expected share up to the edge that parts body and tail, at most
 VIEWS = 1.6  # tests that the two views are worth
 STARTS, FOLLOWED, STEPS = 8, 3, 8  # of the search for majorities
-DRAWN = 256  # of many sites, whose quantiles choose the bins and among whom majorities are sought
 EXACT = 256  # sites whose chances are computed one by one; of more, on a fine grid
-CELLS = 2**16  # of a block of sites worked on together
-SPREADS = 2  # times that counts in fives are spread as all are
-MOST_CELLS = 2**28  # of a table by class; beyond it classes are pooled
+KINDS = 2 * [np.float32] + 5 * [np.float16]  # in which these of more sites are kept
+SMALL = 6e4  # the largest number of half precision, about
+AT_ONCE = 16  # edges of a vote
+WHOLE = 2.0**59  # what votes add up to at most, about, in whole numbers: in any order
 
 Indices = NDArray[np.intp]
 Array = NDArray[np.float64]
 Whole = NDArray[np.int64]
 Mask = NDArray[np.bool_]
-
-
-@dataclass(frozen=True, eq=False)
-class Sites:
-    """(K, C, B) counts of K sites on a few bins, copies merged; `owner` tells each client's site.
-
-    `scale` brings them to their `sizes`, at most CAP times the median; `noise` (K, B) is the
-    variance of privacy noise. `withheld`: whether the last class is of those who keep theirs back.
-    """
-
-    counts: NDArray[np.integer]
-    scale: Array
-    sizes: Array
-    noise: Array | None
-    owner: Indices
-    ends: Indices
-    withheld: bool = False
-
-    @property
-    def n(self) -> int:
-        """How many."""
-        return len(self.sizes)
-
-    @property
-    def freedom(self) -> float:
-        """Degrees of freedom of a misfit, the bins being unequal."""
-        return max(1.0, 0.8 * (len(self.ends) - 1))
-
-    @cached_property
-    def lower_half(self) -> tuple[int, float]:
-        """The last bin of the lower half of all sites' scores, and the mean site's share there."""
-        every = self.total(self.scale / self.sizes)
-        below = np.cumsum(every.sum(axis=0)) / max(every.sum(), 1e-300)
-        half = int(np.searchsorted(below, 0.5))
-        return half, float(below[half])
-
-    def total(self, weights: Array) -> Array:
-        """(C, B) the counts of all with the given weights."""
-        found = np.zeros(self.counts.shape[1:])
-        for block in self.blocks():
-            found = found + np.einsum("k,kcb->cb", weights[block], self.counts[block])
-        return found
-
-    def pooled(self) -> Sites:
-        """The same without classes; itself where it has none."""
-        if self.counts.shape[1] == 1:
-            return self
-        return replace(self, counts=self.counts.sum(axis=1, keepdims=True), withheld=False)
-
-    def some(self, chosen: Indices) -> Sites:
-        """Of the chosen alone."""
-        parts = self.counts[chosen], self.scale[chosen], self.sizes[chosen]
-        noise = None if self.noise is None else self.noise[chosen]
-        return Sites(*parts, noise, np.arange(len(chosen)), self.ends, self.withheld)
-
-    def blocks(self) -> Iterator[slice]:
-        """Slices of sites that fit into memory together."""
-        step = max(1, CELLS // (self.counts.shape[1] * self.counts.shape[2]))
-        for start in range(0, self.n, step):
-            yield slice(start, min(start + step, self.n))
-
-    def say(self, reference: Mask) -> Array:
-        """(K,) how much each counts in the reference: for no more than the median site."""
-        return reference * self.scale * np.minimum(1, np.median(self.sizes) / self.sizes)
-
-
-def sites_of(federation: Federation, copies: Sequence[Copies], few: Indices) -> Sites:
-    """The table of a round, its bins ending at the medians of some sites' own quantiles.
-
-    By class where reports keep exact classes; sites that keep theirs back while others do not
-    are one more, with all classes together as its reference. Copies are one site with their mean
-    counts.
-    """
-    ends = _ends(federation, few)
-    counts, strata = np.maximum(_counts(federation, ends), 0), federation.exact_strata
-    withheld = strata is not None and counts.shape[1] > strata.n_strata
-    if 2 * federation.in_fives.sum() > federation.n_clients:  # a few who look so are not excused
-        counts = spread(federation, ends, counts, withheld)
-    place = {client: k for k, client in enumerate(federation.ids)} if copies else {}
-    first = np.arange(federation.n_clients)
-    for group in copies:
-        members = [place[client] for client in group.clients]
-        first[members] = members[0]
-        counts[members[0]] = np.rint(counts[members].mean(axis=0)).astype(counts.dtype)
-    kept, owner = np.unique(first, return_inverse=True)
-    counts = counts[kept] if len(kept) < len(first) else counts
-    told = np.maximum(federation.sizes[kept], 1).astype(np.float64)
-    sizes = np.minimum(told, CAP * np.median(told))
-    noise = None
-    if federation.variances.any():
-        noise = federation.variances[kept, None] * np.diff(ends, prepend=-1)
-    sums = np.maximum(counts.sum(axis=(1, 2), dtype=np.int64), 1)
-    return Sites(counts, sizes / sums, sizes, noise, owner, ends, withheld)
-
-
-def _ends(federation: Federation, few: Indices) -> Indices:
-    """The last bins of the merged ones."""
-    whole = len(few) == federation.n_clients
-    counts = (federation if whole else federation.take(few)).counts
-    below = np.cumsum(np.maximum(counts, 0), axis=1)
-    shares = below / np.maximum(below[:, -1:], 1)
-    last = federation.grid.n_bins - 1
-    reached = [np.median((shares < level - 1e-12).sum(axis=1)) for level in QUANTILES]
-    return np.unique(np.append(np.minimum(np.array(reached, dtype=np.intp), last), last))
-
-
-def _counts(federation: Federation, ends: Indices) -> NDArray[np.integer]:
-    """(K, C, B) merged counts in the smallest whole numbers that hold them."""
-    most = int(np.abs(federation.sizes).max(initial=0))
-    kind = np.result_type(np.int16, np.min_scalar_type(-most - 1))
-    strata = federation.exact_strata
-    n_clients, n_bins = federation.n_clients, len(ends)
-    if strata is None or n_clients * (strata.n_strata + 1) * n_bins > MOST_CELLS:
-        return federation.merged(ends, np.int64 if federation.noisy else kind)[:, None, :]
-    n_classes, keeps = strata.n_strata, np.zeros(n_clients, dtype=bool)
-    keeps[strata.rows] = True
-    every = (np.arange(n_classes)[:, None] * strata.n_bins + ends).ravel()
-    merged = strata.table.merged(every, kind).reshape(-1, n_classes, n_bins)
-    if keeps.all():
-        return merged
-    found = np.zeros((n_clients, n_classes + 1, n_bins), kind)
-    found[strata.rows, :n_classes] = merged
-    found[~keeps, n_classes] = federation.merged(ends)[~keeps]
-    return found
-
-
-def spread(
-    federation: Federation, ends: Indices, counts: NDArray[np.integer], withheld: bool
-) -> NDArray[np.integer]:
-    """(K, C, B) counts, those in fives spread over the bins they may lie in as all sites' are.
-
-    What scores are moved up for makes nobody odd. Reports with fewer samples a class than these
-    are kept for by themselves are taken as they are: else liars would be spread among the honest.
-    """
-    shape, say = counts.shape, 1 / np.maximum(federation.sizes, np.median(federation.sizes))
-    n_classes, width, exact = shape[1], shape[2] + 1, federation.exact_strata is not None
-    for _ in range(SPREADS):
-        usual = np.einsum("k,kcb->cb", say, counts) + 1e-9
-        usual[-1] = usual.sum(axis=0) if withheld else usual[-1]
-        passed = np.cumsum(usual, axis=1) - usual
-
-        def moved(
-            block: Federation,
-            own: NDArray[np.integer],
-            usual: Array = usual,
-            passed: Array = passed,
-        ) -> NDArray[np.integer]:
-            (rows, classes, *sides, values), known = block.spans()
-            if exact and block.strata is not None:  # few samples a class are moved far
-                crowd = block.sizes >= Strata.CROWD * block.strata.n_strata
-                known[block.strata.rows] &= crowd[block.strata.rows]
-            if not known.any():
-                return own
-            classes = classes if n_classes > 1 else 0 * classes
-            first, last = (np.searchsorted(ends, side) for side in sides)
-            place = (rows * n_classes + classes) * width
-            rate = values / (passed[classes, last] + usual[classes, last] - passed[classes, first])
-            begun, ended = (
-                np.bincount(place + at, rate, len(own) * n_classes * width)
-                for at in (first, last + 1)
-            )
-            rates = np.cumsum((begun - ended).reshape(-1, n_classes, width), axis=2)[:, :, :-1]
-            below = np.rint(np.cumsum(rates * usual, axis=2))
-            found = np.diff(below, axis=2, prepend=0).astype(own.dtype)
-            return np.where(known[:, None, None], found, own)
-
-        counts = federation.map(moved, counts)
-    return counts
+Floats = NDArray[np.floating[Any]]
 
 
 def expected(
@@ -275,13 +106,13 @@ class Compared:
     what it has of the lower half of the mean site's scores.
     """
 
-    misfit: Array
-    drift: Array
-    lead: Array
-    other: Array
-    body: Array
-    tail: Array
-    lower: Array
+    misfit: Floats
+    drift: Floats
+    lead: Floats
+    other: Floats
+    body: Floats
+    tail: Floats
+    lower: Floats
 
     @property
     def hard(self) -> Mask:
@@ -306,14 +137,14 @@ def compared(sites: Sites, reference: Mask) -> Compared:
     """Every site beside the reference, itself left out."""
     say = sites.say(reference)
     total = sites.total(say)
-    found = [_compared(sites, say, total, block) for block in sites.blocks()]
-    return Compared(*np.concatenate(found, axis=1))
+    found = [_compared(sites, say(block), total, block) for block in sites.blocks()]
+    return Compared(*map(np.concatenate, zip(*found, strict=True)))
 
 
-def _compared(sites: Sites, say: Array, total: Array, block: slice) -> Array:
-    counts, scale, size = sites.counts[block], sites.scale[block, None], sites.sizes[block, None]
-    own = counts * scale[:, None]
-    means, by_bin, up_to = expected(own, counts * say[block, None, None], total, sites.withheld)
+def _compared(sites: Sites, say: Array, total: Array, block: slice) -> tuple[NDArray[Any], ...]:
+    counts, size = sites.counts[block], sites.sizes(block)[:, None]
+    own = counts * sites.scale(block)[:, None, None]
+    means, by_bin, up_to = expected(own, counts * say[:, None, None], total, sites.withheld)
     h = own.sum(axis=1)
     noise = np.zeros((1, h.shape[1])) if sites.noise is None else sites.noise[block]
     shift, rate = 0.375 + noise, means + noise
@@ -334,13 +165,18 @@ def _compared(sites: Sites, say: Array, total: Array, block: slice) -> Array:
     body, tail = have / np.maximum(want, 1e-12), (1 - have) / np.maximum(1 - want, 1e-12)
     half, usually = sites.lower_half
     lower = shares[:, half] / usually
-    return np.stack([misfit, drift, lead, other, body, tail, lower])
+    found = misfit, drift, lead, other, body, tail, lower
+    if sites.n <= EXACT:
+        return found
+    return tuple(
+        np.clip(one, -SMALL, SMALL).astype(kind) for one, kind in zip(found, KINDS, strict=True)
+    )
 
 
 def chances(sites: Sites, seen: Compared, reference: Mask) -> Array:
     """(K,) the chance that an honest site of each one's size is so far off, by either view."""
     views = (seen.misfit, sites.freedom), (seen.drift, 3.4)
-    found = [_chance(ratio, sites.sizes, reference, free) for ratio, free in views]
+    found = [_chance(ratio, sites, reference, free) for ratio, free in views]
     return np.clip(VIEWS * np.minimum(*found), 1e-300, 1)
 
 
@@ -351,7 +187,7 @@ def sampled(free: float, above: Array | float) -> Array:
     return np.asarray(gammainccinv(free / 2, above) / (free / 2), dtype=np.float64)
 
 
-def _chance(ratio: Array, sizes: Array, reference: Mask, free: float) -> Array:
+def _chance(ratio: Floats, sites: Sites, reference: Mask, free: float) -> Array:
     """P(u (1 + phi n G) >= ratio): u chi-square over `free`, log G normal with TAIL.
 
     phi is what the reference's own ratios exceed sampling by, with its standard error; the tail is
@@ -359,9 +195,9 @@ def _chance(ratio: Array, sizes: Array, reference: Mask, free: float) -> Array:
     """
     from scipy.special import ndtr
 
-    known, middle = reference.sum(), np.median(sizes)
+    known, middle = reference.sum(), np.minimum(np.median(sites.told), sites.most)
     excess = float(np.median(ratio[reference]) / sampled(free, 0.5)) - 1
-    phi = max(excess, 0.0) / np.median(sizes[reference])
+    phi = max(excess, 0.0) / float(np.minimum(np.median(sites.told[reference]), sites.most))
     phi += 1.25 * np.sqrt(2 / free / known) / middle
     cuts = np.concatenate([np.linspace(1, 0.1, 31)[:-1], np.geomspace(0.1, 1e-10, 46)])
     quantiles, weights = sampled(free, np.sqrt(cuts[1:] * cuts[:-1])), -np.diff(cuts)
@@ -373,21 +209,23 @@ def _chance(ratio: Array, sizes: Array, reference: Mask, free: float) -> Array:
         return found
 
     if len(ratio) <= EXACT:
-        return summed(ratio, sizes)
-    logs = [np.round(64 * np.log(one)) for one in (np.maximum(ratio, 1e-3), sizes)]
-    points, place = np.unique(logs[0] * 2**16 + logs[1], return_inverse=True)
-    rare, size = np.divmod(points, 2**16)
-    return summed(np.exp(rare / 64), np.exp(size / 64))[place]
+        return summed(ratio.astype(np.float64), sites.sizes())
+    found = np.empty(len(ratio))
+    for start in range(0, len(ratio), CELLS):
+        block = slice(start, start + CELLS)
+        both = np.maximum(ratio[block].astype(np.float64), 1e-3), sites.sizes(block)
+        logs = [np.round(64 * np.log(one)) for one in both]
+        points, place = np.unique(logs[0] * 2**16 + logs[1], return_inverse=True)
+        rare, size = np.divmod(points, 2**16)
+        found[block] = summed(np.exp(rare / 64), np.exp(size / 64))[place]
+    return found
 
 
 def rejected(chance: Array, level: float) -> Mask:
     """Benjamini and Hochberg: the j oddest, j the last with p_(j) <= level j / K."""
-    n = len(chance)
-    order = np.argsort(chance, kind="stable")
-    fits = np.flatnonzero(chance[order] <= level * np.arange(1, n + 1) / n)
-    found = np.zeros(n, dtype=bool)
-    found[order[: fits[-1] + 1 if len(fits) else 0]] = True
-    return found
+    values, times = np.unique(chance, return_counts=True)
+    fits = values <= level * np.cumsum(times) / len(chance)
+    return chance <= values[fits].max(initial=-1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -407,7 +245,11 @@ class Hypothesis:
     @property
     def fits(self) -> list[float]:
         """Mean misfits of those that do not stand out, sampling's at least."""
-        return [max(float(one.misfit[~self.stands].mean()), 1.0) for one in (self.seen, self.mixed)]
+        kept = ~self.stands
+        return [
+            max(float(one.misfit[kept].mean(dtype=np.float64)), 1.0)
+            for one in (self.seen, self.mixed)
+        ]
 
     def beside(self, best: Hypothesis) -> bool:
         """Whether it fits about as well, and whom the best leaves out fit it as its others do."""
@@ -462,10 +304,13 @@ def settled(sites: Sites, pooled: Sites, reference: Mask, level: float) -> Hypot
 def majorities(sites: Sites, lot: np.random.Generator) -> list[Mask]:
     """Halves that agree: from the half nearest to the median report and from some by lot."""
     half, everybody = sites.n // 2 + 1, np.arange(sites.n)
-    below = np.cumsum(sites.counts.sum(axis=1) * sites.scale[:, None], axis=1)
-    below /= sites.sizes[:, None]
+    below, sizes = (
+        np.cumsum(sites.counts.sum(axis=1) * sites.scale()[:, None], axis=1),
+        sites.sizes(),
+    )
+    below /= sizes[:, None]
     distance = ((below - np.median(below, axis=0)) ** 2).sum(axis=1)
-    distance *= sites.sizes / (1 + sites.sizes / np.median(sites.sizes))
+    distance *= sizes / (1 + sizes / np.median(sizes))
     starts = [np.argsort(distance, kind="stable")[:half]]
     for number in range(STARTS):
         size = min(half, max(3, sites.n // (16 if number % 2 else 8)))
@@ -491,11 +336,11 @@ def concentrated(sites: Sites, reference: Mask, steps: int) -> Mask:
 
     Whoever fits stays: sites more alike than sampling allows win nothing by it.
     """
-    fits = float(sampled(sites.freedom, LEVEL))
+    fits, sizes = float(sampled(sites.freedom, LEVEL)), sites.sizes()
     for _ in range(steps):
         misfit = compared(sites, reference).misfit
-        phi = max(np.median(misfit[reference]) - 1, 0) / np.median(sites.sizes[reference])
-        far = misfit / (1 + phi * sites.sizes)
+        phi = max(np.median(misfit[reference]) - 1, 0) / np.median(sizes[reference])
+        far = misfit / (1 + phi * sizes)
         order = np.where(far <= fits, np.where(reference, 0, 1 + far), 1 + fits + far)
         nearest = np.zeros(sites.n, dtype=bool)
         nearest[np.argsort(order, kind="stable")[: sites.n // 2 + 1]] = True
@@ -521,7 +366,9 @@ def explanations(sites: Sites, few: Indices, level: float, seed: int) -> list[Hy
     if len(few) == sites.n:
         return found
     whole = sites.pooled()
-    references = (np.isin(np.arange(sites.n), few[~one.stands]) for one in found)
+    references = np.zeros((len(found), sites.n), dtype=bool)
+    for reference, one in zip(references, found, strict=True):
+        reference[few[~one.stands]] = True
     return [settled(sites, whole, reference, level) for reference in references]
 
 
@@ -541,7 +388,7 @@ class Finding:
     easier: Mask
     harder: Mask
     named: Mask
-    reasons: Mapping[str, str]
+    reasons: Reasons
     remarks: tuple[str, ...] = ()
 
 
@@ -555,17 +402,20 @@ def stand_out(federation: Federation, level: float = LEVEL, seed: int = 0) -> Fi
     if sites.n < 4:
         few_sites = "fewer than four sites are too few to tell a liar from an unusual site"
         remarks = [*copy_note(copies), few_sites]
-        return Finding(
-            np.zeros(len(nobody)), nobody, (), nobody, nobody, nobody, {}, tuple(remarks)
-        )
+        nothing = Reasons(federation, np.flatnonzero(nobody), str)
+        masks = nobody, (), nobody, nobody, nobody
+        return Finding(np.zeros(len(nobody)), *masks, nothing, tuple(remarks))
     few = few if sites.n == federation.n_clients else drawn(sites.n, seed)
     plausible = explanations(sites, few, level, seed)
     out = np.logical_and.reduce([one.out for one in plausible])
-    out &= 2 * out[owner].sum() < len(owner)  # copies of an honest report could make it a majority
+    out &= 2 * out[owner].sum() < len(nobody)  # copies of an honest report could make it a majority
     best, reference = plausible[0], ~plausible[0].stands
     seen, mixed = best.seen, best.mixed
     chance = chances(sites, seen, reference)
-    doubted = chance < LEVEL, chances(sites, mixed, reference) < LEVEL
+    doubted = (
+        chance < LEVEL,
+        (chance if mixed is seen else chances(sites, mixed, reference)) < LEVEL,
+    )
     easier = (doubted[0] & ~seen.hard) | (doubted[1] & ~mixed.hard)
     harder = (doubted[0] & seen.hard) | (doubted[1] & mixed.hard)
     remarks = [*copy_note(copies)]
@@ -574,17 +424,20 @@ def stand_out(federation: Federation, level: float = LEVEL, seed: int = 0) -> Fi
         (unsure, "out in one explanation of the reports, kept in another as good"),
         (best.stands & ~out & ~unsure, "standing out, as another population would"),
     ):
-        names = a_few([federation.ids[k] for k in np.flatnonzero(members[owner])])
         if members.any():
+            names = a_few(federation.names(members[owner]))
             remarks.append(
                 f"{how}: {names}. Nobody was left out for it and the safer threshold was kept; ask "
                 "these sites what differs, state the number of liars (--exactly, Consensus(exactly"
                 "=m)) or give a trusted sample (--anchor, anchor=)"
             )
     others = _distinct([one.out[owner] for one in plausible if (one.out != out).any()])
-    odd = np.flatnonzero(out)
-    told = np.stack([chance, seen.misfit])[:, odd]
-    why = dict(zip(odd.tolist(), reasons(federation, sites, reference, odd, told), strict=True))
+    odd, rows = np.flatnonzero(out), np.flatnonzero(out[owner])
+    told = numbers_of(sites, reference, odd, chance[odd], seen.misfit[odd])
+    if not isinstance(owner, slice):  # copies are told what one of them is
+        told = told[np.searchsorted(odd, owner[rows])]
+    edges = federation.grid.upper[sites.ends]
+    said = "its labels lead one to expect {}" if sites.counts.shape[1] > 1 else "{} is usual"
     return Finding(
         oddness=0.0 - np.log10(chance)[owner],  # not -0.0
         stands_out=out[owner],
@@ -592,43 +445,52 @@ def stand_out(federation: Federation, level: float = LEVEL, seed: int = 0) -> Fi
         easier=easier[owner],
         harder=harder[owner],
         named=(unsure | best.stands & ~out)[owner],
-        reasons={federation.ids[k]: why[int(owner[k])] for k in np.flatnonzero(out[owner])},
+        reasons=Reasons(federation, rows, lambda row: in_words(told[row], edges, said)),
         remarks=tuple(remarks),
     )
 
 
-def drawn(n_sites: int, seed: int) -> Indices:
-    """All sites, or the rising places of a few, by lot."""
-    if n_sites <= DRAWN:
-        return np.arange(n_sites)
-    return np.sort(np.random.default_rng(seed).choice(n_sites, DRAWN, replace=False))
-
-
-def reasons(
-    federation: Federation, every: Sites, reference: Mask, chosen: Indices, told: Array
-) -> Iterator[str]:
-    """Why each chosen site is left out: its scores against those its labels lead one to expect.
-
-    `told` are the chances and misfits of the chosen.
-    """
-    say, sites = every.say(reference), every.some(chosen)
-    total, say = every.total(say), say[chosen]
-    said = "its labels lead one to expect {}" if sites.counts.shape[1] > 1 else "{} is usual"
-    edges = federation.grid.upper[sites.ends]
-    for block in sites.blocks():
-        own, size = sites.counts[block] * sites.scale[block, None, None], sites.sizes[block, None]
-        spoken = sites.counts[block] * say[block, None, None]
+def numbers_of(
+    every: Sites, reference: Mask, chosen: Indices, chance: Array, misfit: Floats
+) -> NDArray[Any]:
+    """Why each chosen site is left out, in numbers: where its scores are farthest from expected."""
+    say = every.say(reference)
+    total, kind = every.total(say), misfit.dtype
+    columns = [
+        ("have", kind),
+        ("want", kind),
+        ("edge", np.uint8),
+        ("chance", kind),
+        ("misfit", kind),
+    ]
+    found = np.zeros(len(chosen), columns)
+    found["chance"], found["misfit"] = np.maximum(chance, 1e-30), misfit
+    ends = np.searchsorted(chosen, [block.stop for block in every.blocks()]).tolist()
+    for block, first, last in zip(every.blocks(), [0, *ends], ends, strict=False):
+        rows = chosen[first:last]
+        sites, spoken = (
+            every.some(rows),
+            every.counts[rows] * say(block)[rows - block.start, None, None],
+        )
+        own, size = sites.counts * sites.scale()[:, None, None], sites.sizes()[:, None]
         means, *_ = expected(own, spoken, total, sites.withheld)
         have, want = (np.cumsum(one, axis=1) / size for one in (own.sum(axis=1), means))
-        place = np.argmax(np.abs(have - want)[:, : max(have.shape[1] - 1, 1)], axis=1)
-        for row, at in enumerate(place.tolist()):
-            rare, times = told[:, block][:, row]
-            rarity = f"1 in {1 / rare:,.0f}" if rare > 1e-6 else "fewer than 1 in a million"
-            yield (
-                f"{have[row, at]:.0%} of its scores are at most {edges[at]:.3g} where "
-                f"{said.format(f'{want[row, at]:.0%}')}: {times:.3g} times as far off as "
-                f"sampling explains, as {rarity} honest sites of its size would be"
-            )
+        edge = np.argmax(np.abs(have - want)[:, : max(have.shape[1] - 1, 1)], axis=1)
+        here = np.arange(len(rows)), edge
+        told = found[first:last]
+        told["have"], told["want"], told["edge"] = have[here], want[here], edge
+    return found
+
+
+def in_words(told: Any, edges: Array, said: str) -> str:
+    """Why a site is left out: its scores against those its labels lead one to expect."""
+    have, want, edge, rare, times = told.tolist()
+    rarity = f"1 in {1 / rare:,.0f}" if rare > 1e-6 else "fewer than 1 in a million"
+    return (
+        f"{have:.0%} of its scores are at most {edges[edge]:.3g} where "
+        f"{said.format(f'{want:.0%}')}: {times:.3g} times as far off as sampling explains, as "
+        f"{rarity} honest sites of its size would be"
+    )
 
 
 @dataclass(frozen=True)
@@ -683,7 +545,7 @@ class Consensus(Defence):
         federation
             The reports of one round.
         """
-        if federation.n_clients <= DRAWN or self.seed:
+        if len(drawn(federation.n_clients, 0)) == federation.n_clients or self.seed:
             return self
         return replace(self, seed=secrets.randbits(48) + 1)
 
@@ -727,10 +589,9 @@ class Consensus(Defence):
         liars = most if self.at_most is None else self.at_most
         check_minority(federation, liars)
         ranked = np.where(finding.stands_out, oddness, -np.inf)
-        trusted = trust_lowest(ranked, federation.ids, federation.n_clients - min(liars, most))
-        flagged = {federation.ids[k] for k in np.flatnonzero(~trusted)}
-        named = {name: why for name, why in finding.reasons.items() if name in flagged}
-        return Assessment(oddness, trusted, named, remarks, liars, self.at_most is not None)
+        trusted = trust_lowest(federation, ranked, federation.n_clients - min(liars, most))
+        why = finding.reasons.among(~trusted)
+        return Assessment(oddness, trusted, why, remarks, liars, self.at_most is not None)
 
     def threshold(
         self, federation: Federation, trusted: Mask, rank: RankRule = rank_charge
@@ -803,50 +664,78 @@ class Vote:
 
     def __init__(self, federation: Federation, trusted: Mask, rank: RankRule, harder: Mask) -> None:
         self._plain = FcpThreshold(federation, trusted, rank)
-        self._kept = kept = federation if trusted.all() else federation.subset(trusted)
-        self._sizes = kept.sizes.astype(np.float64)
-        most = np.inf if federation.registered else CAP * float(np.median(federation.sizes))
-        self._weights = np.minimum(self._sizes, most)
-        copies = find_copies(federation)
-        place = {client: k for k, client in enumerate(kept.ids)} if copies else {}
-        groups = [[place[c] for c in group.clients if c in place] for group in copies]
-        self._groups = [group for group in groups if len(group) > 1]
+        self._federation, self._harder = federation, harder
+        self._trusted, self._speaks = trusted, np.array(trusted)
+        self._most = np.inf if federation.registered else CAP * float(np.median(federation.sizes))
+        copies, self._groups = find_copies(federation), list[Indices]()
+        place = {client: k for k, client in enumerate(federation.ids)} if copies else {}
+        for group in copies:
+            members = np.array([place[client] for client in group.clients])
+            members = members[trusted[members]]
+            if len(members) > 1:
+                self._groups.append(members)
+                self._speaks[members] = False  # but once, below
+
+    def _weighed(self) -> Iterator[tuple[Array, Array]]:
+        """Sizes and weights of those who speak, block by block; each group of copies as one."""
+        sizes, speaks = self._federation.sizes, self._speaks
+        for start in range(0, len(sizes), CELLS):
+            own = sizes[start : start + CELLS][speaks[start : start + CELLS]].astype(np.float64)
+            yield own, np.minimum(own, self._most)
         for group in self._groups:
-            self._weights[group[0]] = self._weights[group].max()
-            self._weights[group[1:]] = 0
-        self._objection = np.where(harder[trusted], VOUCH, 1 / VOUCH)
-        few = kept.n_clients * kept.grid.n_bins <= 2**22
-        self._below = kept.cumulative() if few else None
+            own = sizes[group].astype(np.float64)
+            yield own[:1], np.minimum(own, self._most).max(keepdims=True)
 
     def index(self, level: Fraction) -> int | None:
         """The threshold's edge; None = infinite."""
-        first, last = self._plain.index(level), self._kept.grid.n_bins - 1
-        if first is None or self._kept.n_clients < 3:
+        first, last = self._plain.index(level), self._federation.grid.n_bins - 1
+        if first is None or self._trusted.sum() < 3:
             return first
-        share, phi, weights = float(level), self._phi, self._weights
-        deviation = np.sqrt(share * (1 - share) * (1 / self._sizes + phi))
-        means, spread = (one * deviation for one in _laws(self._sizes, share, phi))
-        allowed = float(np.sqrt((weights**2 * spread**2).sum()) / weights.sum())
-        wanted = share - max(allowed - 1 / weights.sum(), 0.0)
+        share, phi = float(level), self._phi
+        every = np.unique(np.concatenate([np.unique(sizes) for sizes, _ in self._weighed()]))
+        law = _laws(every, share, phi)
+        total = sum(float(weights.sum()) for _, weights in self._weighed())
+        squares = sum(float(((w * law(n)[2]) ** 2).sum()) for n, w in self._weighed())
+        most, wanted = self._most, share - max((np.sqrt(squares) - 1) / total, 0.0)
 
-        def accepted(edge: int) -> bool:
-            below = self._kept.below(edge) if self._below is None else self._below[:, edge]
-            shares = below / self._sizes
-            for group in self._groups:
-                shares[group[0]] = shares[group].min()
-            given = np.clip(shares - wanted, -self._objection * deviation, VOUCH * deviation)
-            return float(weights @ (given - means)) >= -1e-9 * weights.sum()
+        def given(sizes: Array, weights: Array, shares: Array, harder: Mask) -> Whole:
+            deviation, means, _ = (one[:, None] for one in law(sizes))
+            lowest = np.where(harder[:, None], VOUCH, 1 / VOUCH) * deviation
+            own = np.clip(shares - wanted, -lowest, VOUCH * deviation) - means
+            return np.rint(WHOLE / total * weights[:, None] * own).astype(np.int64).sum(axis=0)
 
-        if not accepted(last):
-            return None
-        return first + bisect_left(range(first, last), True, key=accepted)
+        def accepted(edges: Indices) -> Mask:
+            def said(block: Federation, speaks: Mask, harder: Mask) -> Whole:
+                rows = np.flatnonzero(speaks)
+                sizes = block.sizes[rows].astype(np.float64)
+                shares = block.cumulative(edges)[rows] / sizes[:, None]
+                return given(sizes, np.minimum(sizes, most), shares, harder[rows])
+
+            found = self._federation.fold(said, self._speaks, self._harder)
+            for group, (sizes, weights) in zip(self._groups, grouped, strict=True):
+                part = self._federation.take(group)
+                shares = (part.cumulative(edges) / part.sizes[:, None]).min(axis=0, keepdims=True)
+                found = found + given(sizes, weights, shares, self._harder[group[:1]])
+            return found >= -1e-9 * WHOLE
+
+        grouped = list(self._weighed())[-len(self._groups) :] if self._groups else []
+        low, high = first, last + 1
+        while low < high:  # accepted at `high` and above, not below `low`
+            edges = np.unique(np.linspace(low, high - 1, AT_ONCE).astype(np.intp))
+            number = int(np.append(accepted(edges), True).argmax())
+            low, high = (
+                int([low - 1, *edges][number]) + 1,
+                int([*edges, high][number]),
+            )
+        return low if low <= last else None
 
     @cached_property
     def _phi(self) -> float:
         """phi by which the closer 30% of some differ beyond sampling: liars would widen later."""
-        few = drawn(self._kept.n_clients, 0)
-        counts = self._kept.take(few).merged(_ends(self._kept, few)).astype(np.float64)
-        sizes = self._sizes[few]
+        rows = np.flatnonzero(self._trusted)
+        part = self._federation.take(rows[drawn(len(rows), 0)])
+        counts = part.merged(ends_of(part)).astype(np.float64)
+        sizes = part.sizes.astype(np.float64)
         shares = counts.sum(axis=0) / max(counts.sum(), 1)
         squares = (counts / sizes[:, None] - shares) ** 2 / (shares + 1e-12)
         misfit = squares.sum(axis=1) * sizes / max(counts.shape[1] - 1, 1)
@@ -854,14 +743,19 @@ class Vote:
         return float(f"{np.clip(np.quantile(excess, 0.3), 0, 0.3):.1e}")
 
 
-def _laws(sizes: Array, level: float, phi: float) -> tuple[Array, Array]:
-    """(K,) each: e_k and the deviation of mean less vote, in deviations; of 32 sizes at most."""
-    every = np.unique(np.minimum(sizes, 301)).astype(np.int64)
+def _laws(every: Array, level: float, phi: float) -> Callable[[Array], tuple[Array, Array, Array]]:
+    """Of sites of some sizes: s_k, e_k and the deviation of mean less vote; from 32 at most."""
+    every = np.unique(np.minimum(every, 301)).astype(np.int64)
     if len(every) > 32:
         every = np.unique(np.round(np.geomspace(every[0], every[-1], 32)).astype(np.int64))
     known = np.array([_law(int(n), level, phi) for n in every]).T
-    mean, spread = (np.interp(np.log(sizes), np.log(every), column) for column in known)
-    return mean, spread
+
+    def law(sizes: Array) -> tuple[Array, Array, Array]:
+        deviation = np.sqrt(level * (1 - level) * (1 / sizes + phi))
+        mean, spread = (np.interp(np.log(sizes), np.log(every), column) for column in known)
+        return deviation, mean * deviation, spread * deviation
+
+    return law
 
 
 @lru_cache(maxsize=4096)
@@ -883,3 +777,34 @@ def _law(n: int, level: float, phi: float) -> tuple[float, float]:
     inside = max(float(masses[(values < VOUCH) & (values > -1 / VOUCH)].sum()), 0.05)
     mean = float(masses @ cut)
     return mean, float(np.sqrt(masses @ (values - (cut - mean) / inside) ** 2))
+
+
+def estimate_malicious(federation: Federation) -> int:
+    """The estimated number of liars; an estimate never bounds liars who hide in honest noise.
+
+    Those whom `Consensus` leaves out, and all but one of every group of copies that it keeps; at
+    most a minority.
+
+    Parameters
+    ----------
+    federation
+        The reports of one round.
+
+    Returns
+    -------
+    int
+        0 in at least 95% of the rounds in which nobody lies.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import robfcp
+    >>> counts = np.random.default_rng(0).multinomial(200, [0.05] * 20, size=20)
+    >>> counts[3] = [200] + [0] * 19
+    >>> robfcp.defence.estimate_malicious(robfcp.Federation.from_counts(counts))
+    1
+    """
+    left_out = set(federation.names(stand_out(federation).stands_out))
+    groups = [group.clients for group in find_copies(federation)]
+    surplus = sum(len(clients) - 1 for clients in groups if clients[0] not in left_out)
+    return min(len(left_out) + surplus, (federation.n_clients - 1) // 2)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,16 +42,29 @@ def find_copies(federation: Federation, false_alarm: float = FALSE_ALARM) -> tup
     them. Of reports that hold noise or are in fives, and of very many, only equal ones are copies.
     """
     table = federation.table
-    units = np.where(federation.in_fives, federation.unit * Strata.FEW, 1)
-    told = federation.map(_codes_and_chances, units)
-    codes, equal = told["code"], told["chance"]
-    first, owner, times = np.unique(
-        codes, return_index=True, return_inverse=True, return_counts=True
-    )[1:]
+    fives, codes = federation.in_fives, federation.map(_codes)
+    noisy = np.zeros(len(codes), dtype=bool)
+    if federation.noisy:
+        noisy[:] = [law is not None and not law.never_moves for law in federation.noises]
+    simple, ordered = ~(noisy | fives), np.sort(codes)
+    several = np.unique(ordered[1:][ordered[1:] == ordered[:-1]])
+    del ordered
+    chosen = np.isin(codes, several) if len(several) else np.zeros_like(simple)
+    if (simple & ~chosen).sum() <= MANY:
+        chosen |= simple
+    rows = np.flatnonzero(chosen)
+    _, first, owner, times = np.unique(
+        codes[rows], return_index=True, return_inverse=True, return_counts=True
+    )
+    first, chosen[:] = rows[first], False
+    chosen[first] = True
     n_pairs = max(1.0, federation.n_clients * (federation.n_clients - 1) / 2)
-    noisy = np.array([law is not None and not law.never_moves for law in federation.noises])[first]
-    own = np.where(noisy, 0.0, n_pairs * equal[first])
-    plain = np.flatnonzero(~noisy & (units[first] == 1))
+    own = np.zeros(len(first))
+    if len(first):
+        units = np.where(fives[chosen], federation.unit * Strata.FEW, 1)
+        own[np.argsort(first)] = n_pairs * federation.subset(chosen).map(_chances, units)
+    own[noisy[first]] = 0.0
+    plain = np.flatnonzero(simple[first])
     near: dict[int, dict[int, float]] = {}  # of each report those close to it, and the chance
     if 1 < len(plain) <= MANY:
         left, right = (plain[ends] for ends in _similar(table.rows(first[plain]).dense()))
@@ -75,31 +87,35 @@ def find_copies(federation: Federation, false_alarm: float = FALSE_ALARM) -> tup
     order, ends = np.argsort(owner, kind="stable"), np.cumsum(times)
     found = []
     for group in [*groups, *([row] for row in alone if row not in joined)]:
-        members = [order[ends[row] - times[row] : ends[row]] for row in group]
-        clients = tuple(federation.ids[k] for k in np.sort(np.concatenate(members)))
+        members = [rows[order[ends[row] - times[row] : ends[row]]] for row in group]
+        clients = tuple(federation.names(np.sort(np.concatenate(members))))
         p_value = max((near[group[0]][row] for row in group[1:]), default=float(own[group[0]]))
         found.append(Copies(clients, len(group) == 1, p_value))
     return tuple(sorted(found, key=lambda group: group.clients))
 
 
-def _codes_and_chances(block: Federation, units: NDArray[np.int64]) -> NDArray[Any]:
-    """(K,) codes equal for equal rows, for others with chance 2^-63; P(another sample equals it).
-
-    The latter is prod_b C(2 a_b, a_b) / 4^a_b given the sums of both, a_b in a row's units.
-    """
-    from scipy.special import gammaln
-
+def _codes(block: Federation) -> NDArray[np.uint64]:
+    """(K,) codes equal for equal rows, for others with chance 2^-63."""
     starts, bins, values = block.table.entries()
     lottery = np.random.default_rng(0)
     factors = lottery.integers(2**63, size=block.grid.n_bins).astype(np.uint64)
     factors = factors * np.uint64(2) + np.uint64(1)  # odd: products lose nothing
+    passed = np.concatenate([[np.uint64(0)], np.cumsum(factors[bins] * values.astype(np.uint64))])
+    return np.diff(passed[starts])
+
+
+def _chances(block: Federation, units: NDArray[np.int64]) -> Array:
+    """(K,) P(another sample equals it): prod_b C(2 a_b, a_b) / 4^a_b given the sums of both.
+
+    a_b is in a row's units.
+    """
+    from scipy.special import gammaln
+
+    starts, _, values = block.table.entries()
     counts = np.maximum(values, 0) / np.repeat(units, np.diff(starts))
     logs = gammaln(2 * counts + 1) - 2 * gammaln(counts + 1) - 2 * counts * np.log(2)
-    passed = np.concatenate([[np.uint64(0)], np.cumsum(factors[bins] * values.astype(np.uint64))])
-    found = np.zeros(block.n_clients, [("code", np.uint64), ("chance", np.float64)])
-    found["code"] = np.diff(passed[starts])
     rows = np.repeat(np.arange(block.n_clients), np.diff(starts))
-    found["chance"] = np.exp(np.bincount(rows, logs, minlength=block.n_clients))
+    found: Array = np.exp(np.bincount(rows, logs, minlength=block.n_clients))
     return found
 
 

@@ -327,6 +327,23 @@ class Federation:
         kept = np.asarray(mask, dtype=bool)
         return self if kept.all() else self._chosen(np.flatnonzero(kept))
 
+    def names(self, chosen: NDArray[Any]) -> Sequence[str]:
+        """The names of some clients.
+
+        Parameters
+        ----------
+        chosen
+            Their places from 0, or (K,) a mask.
+
+        Examples
+        --------
+        >>> import robfcp
+        >>> robfcp.Federation.from_counts([[1, 2, 3], [4, 0, 0]]).names([1])
+        ('client-1',)
+        """
+        rows = np.asarray(chosen)
+        return _at(self.ids, np.flatnonzero(rows) if rows.dtype == bool else rows)
+
     def _chosen(self, rows: NDArray[np.intp] | slice) -> Federation:
         return replace(
             self,

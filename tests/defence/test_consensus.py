@@ -69,9 +69,9 @@ def test_expected_counts_and_variances_equal_plain_loops() -> None:
         made = sites(honest(6, rng.integers(20, 60, 6), rng, 0.5))
         reference = rng.random(6) < 0.7
         reference[:2] = True
-        own, say = made.counts * made.scale[:, None, None], made.say(reference)
-        most = np.median(made.sizes)
-        assert say == pytest.approx(reference * made.scale * np.minimum(1, most / made.sizes))
+        scale, sizes, say = made.scale(), made.sizes(), made.say(reference)(slice(None))
+        own = made.counts * scale[:, None, None]
+        assert say == pytest.approx(reference * scale * np.minimum(1, np.median(sizes) / sizes))
         said = made.counts * say[:, None, None]
         total = said.sum(axis=0)
         found = expected(own, said, total)
@@ -289,7 +289,7 @@ def test_below_the_undefended_threshold_only_sites_beyond_doubt_lead() -> None:
 
 
 def test_the_lot_is_unforeseen_recorded_and_repeated(monkeypatch) -> None:
-    monkeypatch.setattr(consensus, "DRAWN", 8)
+    monkeypatch.setattr("robfcp.defence.sites.DRAWN", 8)
     federation = Federation.from_counts(honest(12, 100, np.random.default_rng(3)).sum(axis=1))
     seeds = {robfcp.calibrate(federation).record.parameters["seed"] for _ in range(3)}
     assert len(seeds) == 3

@@ -6,7 +6,7 @@ import pytest
 import robfcp
 from robfcp import Federation, Grid, RobfcpError
 from robfcp.defence import RobFCP, RobFCPReleased, estimate_malicious
-from robfcp.defence.number_of_liars import RIDGE, contrasts
+from robfcp.defence.rob_fcp import RIDGE, contrasts
 from robfcp.lab.attacks import ATTACKS, ScoreAttack
 from robfcp.lab.attacks.coordinated import mimic
 from robfcp.lab.worlds import federation_of

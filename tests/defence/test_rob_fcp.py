@@ -119,7 +119,7 @@ def test_the_view_is_the_papers_and_the_threshold_is_on_the_full_grid():
 
 def test_ties_go_by_client_id():
     number = np.array([0.5, 0.5, 0.1, 0.5 + 1e-15])
-    mask = trust_lowest(number, ("d", "b", "c", "a"), 2)
+    mask = trust_lowest(Federation.from_counts([[1, 2]] * 4, ids="dbca"), number, 2)
     assert mask.tolist() == [False, False, True, True]
 
 
