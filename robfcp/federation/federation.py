@@ -334,12 +334,6 @@ class Federation:
         ----------
         chosen
             Their places from 0, or (K,) a mask.
-
-        Examples
-        --------
-        >>> import robfcp
-        >>> robfcp.Federation.from_counts([[1, 2, 3], [4, 0, 0]]).names([1])
-        ('client-1',)
         """
         rows = np.asarray(chosen)
         return _at(self.ids, np.flatnonzero(rows) if rows.dtype == bool else rows)
@@ -777,19 +771,6 @@ class Federation:
         counts[:, -1] += np.maximum(self.sizes - counts.sum(axis=1), 0)
         sizes = counts.sum(axis=1)
         return replace(self, table=DenseCounts(counts), sizes=sizes, risk=None, privacy=())
-
-    def smoothed_below(self) -> NDArray[np.int64]:
-        """(K, H) counts at or below every edge, for drawing.
-
-        Private counts need not add up to n_k: what is left over by edge t of H is t/H of it, the
-        best unbiased mean of the noisy sum up to t and of n_k less the noisy sum above.
-        """
-        below = self.cumulative()
-        if not self.noisy:
-            return below
-        passed = np.arange(1, below.shape[1] + 1) / below.shape[1]
-        leftover = self.masses - below[:, -1]
-        return below + np.rint(leftover[:, None] * passed).astype(np.int64)
 
     def _capped(self, max_share: float) -> Federation:
         """Without the clients that claim more than the allowed share of all samples."""

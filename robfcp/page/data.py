@@ -126,8 +126,7 @@ def page_data(calibration: Calibration, about: About) -> dict[str, Any]:
     looked_up = [table.index[table.index >= 0] for table in others.tables.values()]
     used = np.unique(np.concatenate([view, *looked_up]))
     first = calibration.levels[0]
-    below = federation.smoothed_below()
-    drawn = federation.comparable().smoothed_below()
+    below, drawn = map(_smoothed, (federation, federation.comparable()))
     shares = np.clip(below[:, view] / federation.masses[:, None], 0, 1)[calibration.trusted_mask]
     rising = np.maximum.accumulate(shares, axis=1)  # as counts with noise may not
     low, middle, high = np.quantile(rising, [0.05, 0.5, 0.95], axis=0)
@@ -186,6 +185,20 @@ def page_data(calibration: Calibration, about: About) -> dict[str, Any]:
         "audit": audit(calibration),
         "notes": [*calibration.remarks, *sentences.how_to_read(calibration)],
     }
+
+
+def _smoothed(federation: Federation) -> NDArray[np.int64]:
+    """(K, H) counts at or below every edge.
+
+    Private counts need not add up to n_k: what is left over by edge t of H is t/H of it, the best
+    unbiased mean of the noisy sum up to t and of n_k less the noisy sum above.
+    """
+    below = federation.cumulative()
+    if not federation.noisy:
+        return below
+    passed = np.arange(1, below.shape[1] + 1) / below.shape[1]
+    leftover = federation.masses - below[:, -1]
+    return below + np.rint(leftover[:, None] * passed).astype(np.int64)
 
 
 def view_edges(pooled: NDArray[np.int64], grid: Grid) -> NDArray[np.intp]:
