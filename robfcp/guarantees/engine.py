@@ -141,7 +141,8 @@ class ExactCounts:
     @property
     def weights(self) -> Whole:
         """(K,) what the counts of each client add up to."""
-        return self.halves * self.unit * self.sizes
+        parts = self.halves * self.unit
+        return self.sizes if parts == 1 else parts * self.sizes
 
     def require_sizes(self, what: str) -> None:
         """Refuse what cannot do without n_k."""
@@ -176,7 +177,8 @@ class ExactCounts:
             self._rows, missing = {}, sorted(set(wanted))
         if missing:
             self._rows.update(zip(missing, self._read(np.array(missing)), strict=True))
-        return np.stack([self._rows[edge] for edge in wanted])
+        rows = [self._rows[edge] for edge in wanted]
+        return rows[0][None] if len(rows) == 1 else np.stack(rows)
 
     def greatest(self, edges: Edges) -> Whole:
         """(E, K) counts up to each edge, or what they are at most: more where they are in fives."""
@@ -186,7 +188,7 @@ class ExactCounts:
         different, where = np.unique(edges, return_inverse=True)
         ends = np.unique(np.append(different, self.n_edges - 1))
         left = self.federation.subset(known).map(lambda one: one.lowered().cumulative(ends)).T
-        masses = self.federation.masses[known]
+        masses, counts = self.federation.masses[known], counts.copy()
         told = self._estimates(left[: len(different)], left[-1], masses, different)
         counts[:, known] = told[where]
         return counts
@@ -242,14 +244,20 @@ class ExactCounts:
         return np.asarray(survived[np.searchsorted(places, edges)], dtype=np.int64)
 
     @cached_property
-    def _totals(self) -> Whole:
-        """(K + 1,) the samples of all without the m largest clients, for every m."""
-        largest = np.maximum(np.sort(self.sizes)[::-1], 0)
-        return int(self.sizes.sum()) - np.concatenate([[0], np.cumsum(largest)])
+    def _largest(self) -> Whole:
+        """(2, S + 1) how many clients are the largest, and their samples, size after size."""
+        least = np.min_scalar_type(max(0, int(self.sizes.max())))  # which are sorted fastest
+        sizes, number = np.unique(np.maximum(self.sizes, 0).astype(least), return_counts=True)
+        steps = np.stack([number, sizes.astype(np.int64) * number])[:, ::-1]
+        return np.concatenate([np.zeros((2, 1), np.int64), np.cumsum(steps, axis=1)], axis=1)
 
     def smallest_totals(self, budgets: Whole, chance: float) -> Shares:
         """(M,) what the samples of any S that leaves out at most m are at least."""
-        return self._totals[budgets].astype(float)
+        number, samples = self._largest
+        place = np.maximum(np.searchsorted(number, budgets), 1)
+        each = (samples[place] - samples[place - 1]) // (number[place] - number[place - 1])
+        gone = samples[place - 1] + (budgets - number[place - 1]) * each
+        return (int(self.sizes.sum()) - gone).astype(float)
 
     def shares(self, edges: Edges, budgets: Whole, chance: float) -> tuple[Shares, Shares]:
         """(M, E) least and largest share up to each edge over all S, as far as noise lets it tell.
@@ -258,12 +266,13 @@ class ExactCounts:
         exact ratios, noise added to either side of them.
         """
         left, right = self.noise(edges, chance)
-        least, above = self.least(edges), self.weights - self.greatest(edges)
-        sides = np.stack([least, above], axis=1)
+        least, most, weights = self.least(edges), self.greatest(edges), self.weights
         lost, more = np.stack([left, right], axis=1), np.stack([right - left, left - right], axis=1)
         found = np.empty((2, len(budgets), len(edges)))
-        for place, both in enumerate(sides):
-            share, total = least_shares(both, self.weights, budgets, lost[place], more[place])
+        for place, own in enumerate(least):
+            exact, charges = np.array_equal(own, most[place]), (lost[place], more[place])
+            sides = own[None] if exact else np.stack([own, weights - most[place]])
+            share, total = least_shares(sides, weights, budgets, *charges, both=exact)
             found[:, :, place] = share[0] / total[0], (total[1] - share[1]) / total[1]
         low, high = np.clip(found, 0, 1)
         return low, high
@@ -401,14 +410,22 @@ def rising(values: Shares) -> Shares:
 
 
 def least_shares(
-    counts: Whole, sizes: Whole, budgets: Whole, lost: Whole | int = 0, more: Whole | int = 0
+    counts: Whole,
+    sizes: Whole,
+    budgets: Whole,
+    lost: Whole | int = 0,
+    more: Whole | int = 0,
+    *,
+    both: bool = False,
 ) -> tuple[Shares, Shares]:
     """(R, M) numerator and denominator of the least (sum_S c_k - lost) / (sum_S n_k + more).
 
-    Over all S that leave out at most m clients, of (R, K) counts and rising m. Dinkelbach: remove
+    Over all S that leave out at most m clients, of (R, K) counts and rising m; of one row and of
+    what it leaves of the sizes, with `both`. Dinkelbach: remove
     the <= m largest positive c_k - x n_k, x the share that is left, until it rests: exact.
     """
     counts, sizes, number = _kinds(counts, sizes)
+    counts = np.concatenate([counts, sizes - counts]) if both else counts
     together = len(number) <= FEW_CLIENTS or bool((number > 1).any())
     most = 2 * int(max(np.abs(counts * number).sum(axis=1).max(), (sizes * number).sum()))
     largest = most * int(max(np.abs(counts).max(), np.abs(sizes).max()))
@@ -448,21 +465,18 @@ def least_shares(
 def _kinds(counts: Whole, sizes: Whole) -> tuple[Whole, Whole, Whole]:
     """Distinct columns of counts and a size, and how many clients have each.
 
-    Every client by itself where clients are few or hardly any are alike, or where the second row
-    is not what the first leaves of the sizes.
+    Every client by itself where clients are few or hardly any are alike, or there are two rows.
     """
     n_clients, width = len(sizes), int(sizes.max()) + 1
     possible = (int(counts[0].max()) + 1) * width
-    if (
-        n_clients >= FEW_CLIENTS
-        and possible <= 4 * n_clients
-        and counts.min() >= 0
-        and (counts[1:] == sizes - counts[0]).all()
-    ):
-        table = np.bincount(counts[0] * width + sizes)
+    few = n_clients >= FEW_CLIENTS and possible <= 4 * n_clients
+    if len(counts) == 1 and few and counts.min() >= 0:
+        table = np.zeros(possible, dtype=np.int64)
+        for start in range(0, n_clients, max(_BLOCK, possible)):
+            part = slice(start, start + max(_BLOCK, possible))
+            table += np.bincount(counts[0, part] * width + sizes[part], minlength=possible)
         keys = np.flatnonzero(table)
         if len(keys) <= n_clients // 2:
             below, own = np.divmod(keys, width)
-            rows = [below, own - below][: len(counts)]
-            return np.stack(rows), own, table[keys]
+            return below[None], own, table[keys]
     return counts, sizes, np.ones(n_clients, dtype=np.int64)
