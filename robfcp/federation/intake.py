@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -48,6 +49,7 @@ _ENTRIES = 2**14
 _WAITING_BYTES = 2**23  # of JSON, kept until its numbers are known to be right
 _KEPT_HEADERS = 256
 _KEPT_BYTES = 2**16  # of a report whose header is kept
+PLACE: Any = np.int32  # in which places of many sites are told
 _MIX = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9)  # odd, with bits in no order
 
 
@@ -176,7 +178,7 @@ class Block:
             fine &= right | (self.told.lengths == 0)
         return fine | self.known
 
-    def digests(self) -> NDArray[np.uint64]:
+    def digests(self) -> NDArray[np.uint32]:
         """(n,) numbers equal for rows of the same content; of others hardly ever."""
         found = np.zeros(len(self.sizes), dtype=np.uint64)
         for number, part in enumerate((self.counts, self.strata, self.told)):
@@ -184,7 +186,7 @@ class Block:
             code = (code ^ (code >> np.uint64(29))) * _MIX[1] | np.uint64(1)
             code *= part.values.astype(np.uint64)
             found += np.diff(np.concatenate([np.zeros(1, np.uint64), np.cumsum(code)])[part.starts])
-        return found
+        return (found >> np.uint64(32)).astype(np.uint32)
 
     def pooled(self) -> Entries:
         """Every row's counts on the grid, without empty bins."""
@@ -256,7 +258,7 @@ class Piece(NamedTuple):
 
     right: Mask
     block: Block
-    told: tuple[Mask, NDArray[np.uint64]]  # which of these tell how large sets are; their digests
+    told: tuple[Mask, NDArray[np.uint32]]  # which of these tell how large sets are; their digests
     others: list[tuple[int, bytes]]
 
 
@@ -278,8 +280,8 @@ class Shard:
 
     def kept(self, places: Indices, common: tuple[By, Names] | None) -> Shard:
         """The same with the final places, and the classes of the round."""
-        own: list[Any] = [np.where(part < 0, -1, places[part]) for part in self.places]
-        self.places, self.common = [part.astype(np.int32) for part in own], common
+        self.places = [np.where(part < 0, PLACE(-1), places[part]) for part in self.places]
+        self.common = common
         return self
 
 
@@ -320,10 +322,13 @@ class Intake:
         self._known_headers: dict[tuple[object, ...], Header] = {}
         self._names: list[Any] = []
         self._columns: list[tuple[NDArray[Any], ...]] = []
+        self._firsts: list[int] = []  # of every block that was kept, the first report's place
+        self._positions: list[Sequence[int]] = []  # and where all of its reports stood
         self._parts: tuple[list[Entries], ...] = [], [], []
         self._shards: list[Shard] = []
         self._kept = 0
         self._lost: list[slice] = []
+        self._memory: list[slice] = []  # places of those whose counts are held here
 
     def add(self, item: Untrusted | Shard) -> None:
         """Take one thing that should be a report, or a table of them."""
@@ -343,10 +348,13 @@ class Intake:
         try:
             for piece in shard.pieces(self._grid):
                 position, self.read = self.read, self.read + len(piece.right)
-                places = np.full(len(piece.right), -1, dtype=np.int64)
-                places[piece.right] = self._kept + np.arange(len(piece.block.sizes))
+                own = np.flatnonzero(piece.right)
+                places = np.full(len(piece.right), -1, dtype=PLACE)
+                places[own] = self._kept + np.arange(len(own))
                 shard.places.append(places)
-                self._keep(piece.block, position + np.flatnonzero(piece.right), piece.told, shard)
+                whole = len(own) == len(places)
+                positions = range(position, self.read) if whole else (position + own).tolist()
+                self._keep(piece.block, positions, piece.told, shard)
                 for row, data in piece.others:
                     sent = Sent(data, f"{shard.name} row {row + 1}")
                     self._wait(self._entry(sent, position + row))
@@ -478,11 +486,15 @@ class Intake:
                 except ReportError as error:
                     self._faults.append((entry.position, Fault.of(error)))
             block = Block.of(again)
-        positions = np.array([entry.position for entry in again], dtype=np.intp)
+        positions = [entry.position for entry in again]
         self._keep(block, positions, (block.told.lengths > 0, block.digests()))
 
     def _keep(
-        self, block: Block, positions: Indices, told: tuple[Any, Any], shard: Shard | None = None
+        self,
+        block: Block,
+        positions: Sequence[int],
+        told: tuple[Mask, NDArray[np.uint32]],
+        shard: Shard | None = None,
     ) -> None:
         """Right reports, with their counts unless these stay in a table."""
         if not len(block.sizes):
@@ -490,11 +502,15 @@ class Intake:
         numbers = [self.headers.setdefault(one, len(self.headers)) for one in block.headers]
         stays, names = shard is not None and shard.stays, block.names
         self._names.append(names if stays or isinstance(names, list) else names.to_pylist())
-        self._kept += len(positions)
-        kinds = np.array(numbers, dtype=np.int32)[block.kinds]
-        self._columns.append((block.sizes, kinds, positions, *told, np.full(len(kinds), stays)))
+        self._firsts.append(self._kept)
+        self._positions.append(positions)
+        kinds = narrowed(np.array(numbers)[block.kinds])
+        self._columns.append((narrowed(block.sizes), kinds, *told))
+        here = slice(self._kept, self._kept + len(positions))
+        self._kept = here.stop
         if stays:
             return
+        self._memory.append(here)
         everybody = np.ones(len(positions), dtype=bool)
         labels = _in_use(block.told, everybody)
         split = block.strata.lengths, block.strata.bins, block.strata.values
@@ -504,14 +520,13 @@ class Intake:
     def finish(self) -> None:
         """Nothing comes any more: columns are joined, the same report twice is one."""
         self._flush()
-        kinds: Any = np.int64, np.int32, np.intp, np.bool_, np.uint64, np.bool_
+        kinds: Any = np.int64, np.uint8, np.bool_, np.uint32
         nothing = tuple(np.zeros(0, dtype=kind) for kind in kinds)
         columns = zip(nothing, *self._columns, strict=True)
-        self.sizes, self.kinds, self._places, self._tells, digests, stays = map(
-            np.concatenate, columns
-        )
+        self.sizes, self.kinds, self._tells, digests = map(np.concatenate, columns)
         self._columns.clear()
-        self._memory = np.flatnonzero(~stays), [joined(part) for part in self._parts]
+        self.sizes = self.sizes.astype(np.int64, copy=False)
+        self._tables = [joined(part) for part in self._parts]
         for part in self._parts:
             part.clear()
         self._faults.sort(key=itemgetter(0))
@@ -558,7 +573,9 @@ class Intake:
     def refuse(self, k: int, objection: Objection) -> None:
         """One report is not valid, in words."""
         fault = Fault.of(ReportError(self.clients[k], *objection))
-        self.refused.append((f"report #{int(self._places[k]) + 1}", fault))
+        block = bisect_right(self._firsts, k) - 1
+        position = self._positions[block][k - self._firsts[block]]
+        self.refused.append((f"report #{position + 1}", fault))
         self.valid[k] = False
 
     def keep(self, check: majority.Check) -> None:
@@ -614,14 +631,13 @@ class Intake:
         self, sizes: Mapping[str, int] | None, common: tuple[By, Names] | None
     ) -> dict[str, Any]:
         """What a federation holds of the valid reports, in the order of their clients' names."""
-        rows = np.flatnonzero(self.valid)
         if isinstance(self.clients, list):
+            rows = np.flatnonzero(self.valid)
             ids: Any = tuple(map(self.clients.__getitem__, rows.tolist()))
             if (ordered := tuple(sorted(ids))) != ids:
                 rows = rows[sorted(range(len(ids)), key=ids.__getitem__)]
         else:
-            rows = rows[(ids := self.clients.take(rows)).order]
-            ordered = self.clients.take(rows)
+            rows, ordered = self.clients.ordered(self.valid)
         kinds, headers, own = self.kinds[rows], list(self.headers), self.sizes[rows]
         first = headers[kinds[0]]
         n_bins = first.grid.n_bins
@@ -633,7 +649,7 @@ class Intake:
         privacy: tuple[Privacy | None, ...] = ()
         if any(header.privacy for header in headers):
             privacy = tuple(headers[kind].privacy for kind in kinds.tolist())
-        places = np.full(len(self.sizes), -1, dtype=np.intp)
+        places = np.full(len(self.sizes), -1, dtype=PLACE)
         places[rows] = np.arange(len(rows))
         held = self._held(places, n_bins, common)
         found: dict[str, Any] = {"table": held.counts, "strata": held.strata}
@@ -664,10 +680,12 @@ class Intake:
 
     def _held(self, places: Indices, n_bins: int, common: tuple[By, Names] | None) -> Portion:
         """The valid reports in memory, by their places among all."""
-        memory, (counts, by_class, told) = self._memory
-        here = np.argsort(places[memory], kind="stable")
-        here = here[np.searchsorted(places[memory[here]], 0) :]
-        own, self._memory = memory[here], (memory[:0], [])
+        counts, by_class, told = self._tables
+        memory = np.concatenate([places[:0], *(places[part] for part in self._memory)])
+        here = np.argsort(memory, kind="stable")
+        here = here[np.searchsorted(memory[here], 0) :]
+        self._tables = []
+        own = np.concatenate([here[:0], *(np.arange(p.start, p.stop) for p in self._memory)])[here]
         split, kinds = None, self.kinds[own]
         rows = np.flatnonzero(self._by_class[kinds])
         if common is not None and len(rows):

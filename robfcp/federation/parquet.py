@@ -77,7 +77,7 @@ def schema(shared: bytes | None = None) -> pa.Schema:
 class Clients(Sequence[str]):
     """Names in Arrow: a fifth of what Python's own need."""
 
-    def __init__(self, array: pa.LargeStringArray) -> None:
+    def __init__(self, array: pa.Array) -> None:
         self.array = array
 
     def __len__(self) -> int:
@@ -96,10 +96,29 @@ class Clients(Sequence[str]):
         """The names at some places."""
         return Clients(self.array.take(arrow().array(rows)))
 
-    @property
-    def order(self) -> Indices:
-        """The places in the order of the names."""
-        return np.asarray(arrow().compute.sort_indices(self.array)).astype(np.intp)
+    @cached_property
+    def _order(self) -> Indices | None:
+        """The places in the order of the names; None where they are in order."""
+        compute, one = arrow().compute, self.array
+        if len(one) < 2 or compute.all(compute.less_equal(one[:-1], one[1:])).as_py():
+            return None
+        return np.asarray(compute.sort_indices(one)).view(np.intp)
+
+    def ordered(self, mask: Mask) -> tuple[Indices, Clients]:
+        """The places of the chosen in the order of the names, and these."""
+        if self._order is not None:
+            rows = self._order[mask[self._order]]
+            return rows, self.take(rows)
+        rows = np.flatnonzero(mask)
+        return rows, self if len(rows) == len(self) else self.take(rows)
+
+    def repeated(self) -> Indices:
+        """The places of names that come more than once."""
+        sorts, twice = self._order, np.zeros(len(self) + 1, dtype=bool)
+        names = self.array if sorts is None else self.take(sorts).array
+        twice[1:-1] = arrow().compute.equal(names[:-1], names[1:])
+        rows = np.flatnonzero(twice[1:] | twice[:-1])
+        return rows if sorts is None else np.sort(sorts[rows])
 
     def among(self, names: Iterable[str], mask: Mask) -> set[str]:
         """Which of the names are here, where the mask says so."""
@@ -112,15 +131,13 @@ class Clients(Sequence[str]):
 def joined_names(parts: Iterable[Any], repeated: Iterable[str] | None) -> tuple[Clients, Indices]:
     """All names, and which come more than once: `repeated`, or those that are counted here."""
     pa = arrow()
-    kind, compute = pa.large_string(), pa.compute
     arrays = [pa.array(part) if isinstance(part, list) else part for part in parts]
-    every = pa.concat_arrays([array.cast(kind) for array in arrays])
+    kind = pa.string() if sum(array.nbytes for array in arrays) < 2**31 else pa.large_string()
+    every = Clients(pa.concat_arrays([array.cast(kind) for array in arrays]))
     if repeated is None:
-        counted = compute.value_counts(every)
-        twice = counted.field("values").filter(compute.greater(counted.field("counts"), 1))
-    else:
-        twice = pa.array(sorted(repeated), kind)
-    return Clients(every), np.flatnonzero(np.asarray(compute.is_in(every, twice)))
+        return every, every.repeated()
+    twice = pa.array(sorted(repeated), kind)
+    return every, np.flatnonzero(np.asarray(pa.compute.is_in(every.array, twice)))
 
 
 def _are_clients(names: pa.Array) -> Mask:

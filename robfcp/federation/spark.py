@@ -23,7 +23,7 @@ from robfcp.federation.parquet import SHARED, Clients, Shared, arrow, joined_nam
 from robfcp.grid import Grid
 
 T = TypeVar("T")
-CHECKED = "client string, n long, sent binary, part int, kind int, tells boolean, digest long"
+CHECKED = "client string, n long, sent binary, part int, kind int, tells boolean, digest int"
 PASSED = "found binary"
 _GONE = re.compile(r"FILE_NOT_EXIST|FileNotFound|does not exist|PATH_NOT_FOUND")
 
@@ -134,8 +134,8 @@ class Frame(Shard):
             for batch in batches:
                 piece, n_rows = shared.piece(batch), len(batch)
                 own: list[Any] = [np.full(n_rows, -1, np.int32), np.zeros(n_rows, bool)]
-                own.append(np.zeros(n_rows, np.int64))
-                told = piece.block.kinds, piece.told[0], piece.told[1].view(np.int64)
+                own.append(np.zeros(n_rows, np.int32))
+                told = piece.block.kinds, piece.told[0], piece.told[1].view(np.int32)
                 for column, numbers in zip(own, told, strict=True):
                     column[piece.right] = numbers
                 others = dict(piece.others)
@@ -169,7 +169,7 @@ class Frame(Shard):
             )
             wrong = [(row, sent[row].as_py()) for row in np.flatnonzero(~right).tolist()]
             tells, digests = (np.asarray(one.filter(chosen)) for one in told)
-            yield Piece(right, block, (tells, digests.view(np.uint64)), wrong)
+            yield Piece(right, block, (tells, digests.view(np.uint32)), wrong)
 
     def joined_names(self, parts: list[Any]) -> tuple[Clients, Indices]:
         """All names, and which of them Spark counts more than once."""
