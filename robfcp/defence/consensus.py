@@ -31,7 +31,7 @@ from robfcp.defence.base import (
     without_farthest,
 )
 from robfcp.defence.copies import copy_note, find_copies
-from robfcp.defence.sites import CAP, CELLS, Sites, drawn, ends_of, sites_of
+from robfcp.defence.sites import CAP, CELLS, EVERYBODY, Sites, drawn, ends_of, sites_of
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
 from robfcp.guarantees import FcpThreshold, RankRule, rank_charge
@@ -137,8 +137,11 @@ def compared(sites: Sites, reference: Mask) -> Compared:
     """Every site beside the reference, itself left out."""
     say = sites.say(reference)
     total = sites.total(say)
-    found = [_compared(sites, say(block), total, block) for block in sites.blocks()]
-    return Compared(*map(np.concatenate, zip(*found, strict=True)))
+    found = [np.empty(sites.n, np.float64 if sites.n <= EXACT else kind) for kind in KINDS]
+    for block in sites.blocks():
+        for whole, part in zip(found, _compared(sites, say(block), total, block), strict=True):
+            whole[block] = np.clip(part, -SMALL, SMALL) if whole.dtype == np.float16 else part
+    return Compared(*found)
 
 
 def _compared(sites: Sites, say: Array, total: Array, block: slice) -> tuple[NDArray[Any], ...]:
@@ -165,19 +168,17 @@ def _compared(sites: Sites, say: Array, total: Array, block: slice) -> tuple[NDA
     body, tail = have / np.maximum(want, 1e-12), (1 - have) / np.maximum(1 - want, 1e-12)
     half, usually = sites.lower_half
     lower = shares[:, half] / usually
-    found = misfit, drift, lead, other, body, tail, lower
-    if sites.n <= EXACT:
-        return found
-    return tuple(
-        np.clip(one, -SMALL, SMALL).astype(kind) for one, kind in zip(found, KINDS, strict=True)
-    )
+    return misfit, drift, lead, other, body, tail, lower
 
 
 def chances(sites: Sites, seen: Compared, reference: Mask) -> Array:
     """(K,) the chance that an honest site of each one's size is so far off, by either view."""
     views = (seen.misfit, sites.freedom), (seen.drift, 3.4)
-    found = [_chance(ratio, sites, reference, free) for ratio, free in views]
-    return np.clip(VIEWS * np.minimum(*found), 1e-300, 1)
+    found = np.ones(sites.n)
+    for ratio, free in views:
+        for block, chance in _chance(ratio, sites, reference, free):
+            np.minimum(found[block], np.clip(VIEWS * chance, 1e-300, 1), out=found[block])
+    return found
 
 
 def sampled(free: float, above: Array | float) -> Array:
@@ -187,7 +188,9 @@ def sampled(free: float, above: Array | float) -> Array:
     return np.asarray(gammainccinv(free / 2, above) / (free / 2), dtype=np.float64)
 
 
-def _chance(ratio: Floats, sites: Sites, reference: Mask, free: float) -> Array:
+def _chance(
+    ratio: Floats, sites: Sites, reference: Mask, free: float
+) -> Iterator[tuple[slice, Array]]:
     """P(u (1 + phi n G) >= ratio): u chi-square over `free`, log G normal with TAIL.
 
     phi is what the reference's own ratios exceed sampling by, with its standard error; the tail is
@@ -209,16 +212,15 @@ def _chance(ratio: Floats, sites: Sites, reference: Mask, free: float) -> Array:
         return found
 
     if len(ratio) <= EXACT:
-        return summed(ratio.astype(np.float64), sites.sizes())
-    found = np.empty(len(ratio))
+        yield EVERYBODY, summed(ratio.astype(np.float64), sites.sizes())
+        return
     for start in range(0, len(ratio), CELLS):
         block = slice(start, start + CELLS)
         both = np.maximum(ratio[block].astype(np.float64), 1e-3), sites.sizes(block)
         logs = [np.round(64 * np.log(one)) for one in both]
         points, place = np.unique(logs[0] * 2**16 + logs[1], return_inverse=True)
         rare, size = np.divmod(points, 2**16)
-        found[block] = summed(np.exp(rare / 64), np.exp(size / 64))[place]
-    return found
+        yield block, summed(np.exp(rare / 64), np.exp(size / 64))[place]
 
 
 def rejected(chance: Array, level: float) -> Mask:
@@ -277,6 +279,7 @@ def settled(sites: Sites, pooled: Sites, reference: Mask, level: float) -> Hypot
     most, by_class = (sites.n - 1) // 2, pooled is not sites
     stands = np.ones(sites.n, dtype=bool)
     for _ in range(10):
+        seen = mixed = None  # what is not needed any more
         seen, mixed = both(sites, pooled, reference)
         chance = chances(sites, seen, reference)
         before, stands = stands, rejected(chance, level)
@@ -433,7 +436,9 @@ def stand_out(federation: Federation, level: float = LEVEL, seed: int = 0) -> Fi
             )
     others = _distinct([one.out[owner] for one in plausible if (one.out != out).any()])
     odd, rows = np.flatnonzero(out), np.flatnonzero(out[owner])
-    told = numbers_of(sites, reference, odd, chance[odd], seen.misfit[odd])
+    misfit = seen.misfit[odd]
+    del plausible, best, seen, mixed, doubted  # numbers of every site
+    told = numbers_of(sites, reference, odd, chance[odd], misfit)
     if not isinstance(owner, slice):  # copies are told what one of them is
         told = told[np.searchsorted(odd, owner[rows])]
     edges = federation.grid.upper[sites.ends]
