@@ -436,7 +436,7 @@ def stand_out(federation: Federation, level: float = LEVEL, seed: int = 0) -> Fi
             )
     others = _distinct([one.out[owner] for one in plausible if (one.out != out).any()])
     odd, rows = np.flatnonzero(out), np.flatnonzero(out[owner])
-    misfit = seen.misfit[odd]
+    misfit, named = seen.misfit[odd], (unsure | best.stands & ~out)[owner]
     del plausible, best, seen, mixed, doubted  # numbers of every site
     told = numbers_of(sites, reference, odd, chance[odd], misfit)
     if not isinstance(owner, slice):  # copies are told what one of them is
@@ -449,7 +449,7 @@ def stand_out(federation: Federation, level: float = LEVEL, seed: int = 0) -> Fi
         others=tuple(others),
         easier=easier[owner],
         harder=harder[owner],
-        named=(unsure | best.stands & ~out)[owner],
+        named=named,
         reasons=Reasons(federation, rows, lambda row: in_words(told[row], edges, said)),
         remarks=tuple(remarks),
     )
