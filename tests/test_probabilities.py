@@ -70,10 +70,7 @@ def test_frames_are_scored_and_predicted_by_name(library):
         (lambda: calibration.check(p, ["bird"] * len(p)), "bird of sample 0 is none of the"),
         (lambda: robfcp.LAC()(p, words), "are text; name the classes"),
         (lambda: robfcp.LAC()(p[:, 0], y), r"pass numpy.column_stack\(\[1 - p, p\]\)"),
-        (
-            lambda: calibration.check(kind({"p1": y, "p2": y, "p3": y}), y),
-            "p3 count from 1, the classes",
-        ),
+        (lambda: calibration.predict_set(kind({f"p{c}": y for c in (1, 2, 3)})), "count from 1"),
     ):
         with pytest.raises(RobfcpError, match=why):
             call()

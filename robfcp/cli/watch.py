@@ -153,7 +153,10 @@ def monitor(
         for path, outputs in batches:
             names = None if reading.ids is None else outputs.ids
             before, truth = watch.state, cast(NDArray[Any], outputs.targets)
-            after = watch.update(outputs.predictions, truth, ids=names)
+            try:
+                after = watch.update(outputs.predictions, truth, ids=names)
+            except RobfcpError as error:
+                raise RobfcpError(f"{path}: {error}") from None
             counted, again = after.n - before.n, after.repeated - before.repeated
             new += counted
             notes = [] if names is not None else outputs.notes
@@ -261,7 +264,7 @@ def alarms(
         ],
     )
     unnamed = merged.n_sites - len(heard) - len(silent)
-    others = f"{unnamed} of {merged.n_sites} sites; --keys or --history would name them"
+    others = f"{unnamed} of {merged.n_sites} sites, not heard of; --keys would name them"
     quiet = [*silent, *([others] if unnamed > 0 else [])]
     for word, names in (("alarms", merged.alarmed), ("drifts", drifting), ("silent", quiet)):
         printer.list(word, names)

@@ -481,7 +481,7 @@ class Monitor:
             if targets.ndim != 1 or len(targets) < LEAST_ROWS:
                 raise RobfcpError(
                     f"samples: fewer than {LEAST_ROWS} may look like others by chance; name them "
-                    "(ids) or their batch, so that nothing is counted twice"
+                    "(--id, ids=) or their batch, so that nothing is counted twice"
                 )
             parts = (predictions, targets)
             kinds = [f"{part.dtype.str}{part.shape}".encode() + part.tobytes() for part in parts]
@@ -554,7 +554,7 @@ class Monitor:
         found = MonitorState.load(path)
         if found.client is None and mine.client is not None:  # one without a name may get it later
             found = msgspec.structs.replace(found, client=mine.client)
-        anew = "start a new state file"
+        anew = "begin another file or folder"
 
         def refuse(so: object, words: str) -> None:
             if so:

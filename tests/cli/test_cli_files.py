@@ -202,6 +202,7 @@ def test_broken_e_reports_alone_do_not_pass_for_silence(folder):
         ("predict calibration.json site.npz --letter letter.json", "name no other one, only"),
         ("predict --local site.npz", "calibration: is missing; name one, or this"),
         ("verify e-0.json", "is a monitor's e-report, not a calibration"),
+        ("show letter.json", "is a site's letter; robfcp verify says what it tells"),
         ("show RECORD", "is a calibration's record, not a calibration"),
         ("monitor calibration.json own.csv --state calibration.json", "not a monitor's state"),
     ],

@@ -227,4 +227,4 @@ def test_alarms_name_who_drifts_and_who_is_silent(tmp_path):
         assert found["drifting"] == ["s0", "s1", "s2"]
         assert found["silent"] == ([] if step == 1 else ["s4"])
     told = said("alarms", tmp_path, "-m", 1, "--sites", 6, code=3)
-    assert "silent  2 of 6 sites; --keys or --history would name them" in told
+    assert "silent  2 of 6 sites, not heard of; --keys would name them" in told
