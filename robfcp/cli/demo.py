@@ -18,7 +18,13 @@ from robfcp.files import make_folder
 from robfcp.lab.faults import compared, stroke_story
 from robfcp.page import write_page
 
-NAMES = {"none": "every report believed", "consensus": "consensus (ours)"}
+NAMES = {"none": "every report believed", "consensus": "consensus (ours)"} | {
+    "swapped-labels": "two labels swapped",
+    "other-class-order": "classes in another order",
+    "old-model": "an old model",
+    "stale-file": "another hospital's file",
+    "temperature-flat": "probabilities flattened",
+}
 LIARS, WIDE = 19, 6  # hospitals that report zeros; in the other story, ones
 
 
@@ -82,11 +88,11 @@ def demo(
         caught = [line["found"], line["false_alarms"]]
         row = NAMES.get(line["defence"], line["defence"]), shares[0], f"{line['set_size']:.2f}"
         rows.append((*row, *shares[1:], *(caught if any(caught) else ("", ""))))
-    heads = ["", "covered", "set size", "worst class", "worst site", "found", "false"]
+    heads = ["", "covered", "size", "class", "site", "found", "false"]
     printer.table("test patients of the hospitals where nothing is wrong", heads, rows)
     printer.line(
-        "rob-fcp is the rule as the paper prints it, rob-fcp-released what its code does; found "
-        "and false count the hospitals left out, rightly and wrongly."
+        "size: outcomes in a set; class, site: the share covered of the worst; found, false: left "
+        "out rightly, wrongly. rob-fcp: as the paper prints it; rob-fcp-released: as its code does."
     )
     fates = []
     for fault in dict.fromkeys(story.faults.values()):
@@ -94,9 +100,9 @@ def demo(
         looked = [found[name].trusted if name in found else None for name in names]
         ends = Counter({None: "used", True: "used, but look", False: "left out"}[x] for x in looked)
         words = dict.fromkeys(found[name].short for name in names if name in found)
-        decided = ", ".join(f"{end}: {number}" for end, number in ends.most_common())
+        decided = ", ".join(end if n == len(names) else f"{end}: {n}" for end, n in ends.items())
         said = ", ".join(words) or "nothing looks wrong"
-        fates.append((fault.replace("-", " "), len(names), decided, said))
+        fates.append((NAMES.get(fault, fault), len(names), decided, said))
     heads = ["what is wrong", "at", "verdict", "what we say"]
     printer.table("what became of the others", heads, fates)
     make_folder(output / "reports")
@@ -119,5 +125,5 @@ def demo(
 def _bars(printer: Printer, head: str, names: Sequence[str], numbers: Sequence[float]) -> None:
     """A picture: a bar a line."""
     rows = zip(names, numbers, strict=True)
-    bars = [f"   {name:<22}{'█' * round(40 * n / max(numbers))} {n:g}" for name, n in rows]
+    bars = [f"   {name:<22}{'#' * round(40 * n / max(numbers))} {n:g}" for name, n in rows]
     printer.line("\n".join([f"   {head}:", *bars, ""]))
