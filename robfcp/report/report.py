@@ -29,17 +29,8 @@ from robfcp.files import MAX_FILE_BYTES, read_limited, write_atomically
 from robfcp.grid import Grid
 from robfcp.privacy import Privacy, add_noise
 from robfcp.probabilities import ClassColumns
-from robfcp.report import wire
+from robfcp.report import private, wire
 from robfcp.report.by_class import By, Strata, as_one, number_of
-from robfcp.report.private import (
-    NOISY_RESOLUTION,
-    check_patients,
-    clamped,
-    clamped_losses,
-    clamped_multilabel,
-    noisy_strata,
-    plausible_size,
-)
 from robfcp.report.signing import sign
 from robfcp.scores import LAC, ClassificationScore, Risk, Score, base
 
@@ -203,7 +194,7 @@ class Report(
         """n_k, refused where the counts do not add up to it or noise cannot make them of it."""
         unit = 1 if self.risk is None else self.risk.resolution
         if self.privacy is not None:
-            return plausible_size(self, self.privacy, unit)
+            return private.plausible_size(self, self.privacy, unit)
         total, n = int(self.counts.sum()), self.n_samples
         if unit == 1 and n is None:
             return total
@@ -414,7 +405,7 @@ class Report(
                 )
             n = len(values)
             if privacy is not None:
-                values = clamped(values, grid)
+                values = private.clamped(values, grid)
             strata = None
             if privacy is not None and least > 1:
                 raise RobfcpError(
@@ -439,7 +430,7 @@ class Report(
             if not fine and privacy is None:
                 counts = None if counts is None else as_one(counts).in_fives().pooled
                 strata = None if strata is None else strata.in_fives()
-            check_patients(privacy, n, patients)
+            private.check_patients(privacy, n, patients)
             sizes = None
             if label_scores is not None:
                 every = floats("label_scores", label_scores)
@@ -453,7 +444,7 @@ class Report(
             if strata is None:
                 counts = add_noise(counts, privacy)
             elif privacy is not None:
-                strata = noisy_strata(strata, privacy)
+                strata = private.noisy_strata(strata, privacy)
         stated: Any = n if privacy is not None and not privacy.hides_size else None
         held: Any = {"n_samples": stated, "strata": strata, "set_sizes": sizes}
         return Report(client, counts, grid, score, round, model, privacy=privacy, **held)
@@ -501,9 +492,9 @@ class Report(
         if not isinstance(risk, Risk):
             risk = _risk(risk, privacy)
         with _named(client):
-            losses = losses if privacy is None else clamped_losses(losses, risk.bound)
+            losses = losses if privacy is None else private.clamped_losses(losses, risk.bound)
             grid, gains, n = risk.falls(losses, lambdas)
-            check_patients(privacy, n, patients)
+            private.check_patients(privacy, n, patients)
         counts = add_noise(gains, privacy, risk.resolution)
         return Report(client, counts, grid, None, round, model, n, privacy, risk)
 
@@ -563,9 +554,9 @@ class Report(
         _check_context(client, grid, None, privacy)
         with _named(client):
             if privacy is not None:
-                probabilities, labels = clamped_multilabel(probabilities, labels)
+                probabilities, labels = private.clamped_multilabel(probabilities, labels)
             gains, n = kind.multilabel_falls(probabilities, labels, grid, weights)
-            check_patients(privacy, n, patients)
+            private.check_patients(privacy, n, patients)
         if not fine and privacy is None:
             gains = as_one(gains).in_fives(kind.resolution).pooled
         counts = add_noise(gains, privacy, kind.resolution)
@@ -742,4 +733,4 @@ def _numbered(
 
 def _risk(name: str, privacy: Privacy | None) -> Risk:
     """The risk of that name, in fewer parts where noise is added to them."""
-    return Risk(name) if privacy is None else Risk(name, resolution=NOISY_RESOLUTION)
+    return Risk(name) if privacy is None else Risk(name, resolution=private.NOISY_RESOLUTION)

@@ -16,7 +16,7 @@ from robfcp.errors import RobfcpError  # noqa: E402
 from robfcp.lab import outputs  # noqa: E402
 from robfcp.lab.datasets import Dataset, Split  # noqa: E402
 from robfcp.lab.training import TrainingSettings, federated, train  # noqa: E402
-from robfcp.lab.training.local import Pool, build, draw_batches, flatten  # noqa: E402
+from robfcp.lab.training.local import Pool, build, draw_batches, flatten, unflatten  # noqa: E402
 
 CPU = torch.device("cpu")
 torch.set_num_threads(1)
@@ -92,7 +92,7 @@ def test_a_round_is_plain_sgd_at_each_client_averaged_by_size() -> None:
     for batches, k in [(draw_batches(shares[k], 2, 64, False, rng), k) for k in order]:
         state, velocity = start, torch.zeros_like(start)
         for step in batches:
-            federated.unflatten(model, state)
+            unflatten(model, state)
             index = torch.as_tensor(step[:, 0]).long()
             model.zero_grad()
             torch.nn.functional.cross_entropy(model(pool.x[index]), pool.y[index]).backward()

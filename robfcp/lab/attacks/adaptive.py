@@ -15,18 +15,7 @@ from robfcp.defence import Consensus, Defence, named_defence, threshold_of
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
 from robfcp.guarantees import fcp_index
-from robfcp.lab.attacks import coordinated, simple
-from robfcp.lab.attacks.base import (
-    Array,
-    Forgery,
-    Indices,
-    ScoreAttack,
-    Stage,
-    attackers,
-    upper_edges,
-    with_pairs,
-    with_scores,
-)
+from robfcp.lab.attacks import base, coordinated, simple
 
 Rule = Callable[[Federation], int | None]
 LEVELS = (0.05, 0.15, 0.25, 0.35, 0.45, 0.55, 0.65, 0.75, 0.82, 0.88, 0.92, 0.96)
@@ -63,7 +52,7 @@ class Adaptive:
     trials: int = 100
     beyond: bool = False
     name: ClassVar[str] = "adaptive"
-    on: ClassVar[Stage] = "counts"
+    on: ClassVar[base.Stage] = "counts"
 
     def __call__(self, data: Federation, malicious: ArrayLike, rng: Rng = None) -> Federation:
         """The worst federation found."""
@@ -74,7 +63,7 @@ class Adaptive:
         if self.direction not in ("down", "up"):
             raise RobfcpError(f"direction: {self.direction!r} is neither 'down' nor 'up'")
         generator = np.random.default_rng(rng)
-        bad = attackers(malicious, data.n_clients)
+        bad = base.attackers(malicious, data.n_clients)
         honest = np.setdiff1d(np.arange(data.n_clients), bad)
         cdf = np.append(np.cumsum(data.counts[honest].sum(axis=0)), 0) / data.sizes[honest].sum()
         cdf[-1], level = 1.0, exact_level(self.coverage)
@@ -131,7 +120,7 @@ def _place(index: int | None) -> int:
     return -1 if index is None else index
 
 
-def families(direction: str) -> list[Forgery]:
+def families(direction: str) -> list[base.Forgery]:
     """The attacks an adaptive attacker tries first, each in several strengths."""
     down, levels = direction == "down", (0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9)
     gross = simple.coverage if down else simple.efficiency
@@ -147,7 +136,7 @@ def families(direction: str) -> list[Forgery]:
         *((twin, copy) for copy in ("exact", "resampled", "jittered")),
         *((coordinated.displacement, share, not down) for share in (0.05, 0.1, 0.2, 0.35, 0.5)),
     ]
-    return list(starmap(ScoreAttack, found))
+    return list(starmap(base.ScoreAttack, found))
 
 
 @dataclass(frozen=True, eq=False)
@@ -165,8 +154,8 @@ class Shape:
     size: log of how many times the samples they have are claimed.
     """
 
-    tilt: Array
-    claim: Array
+    tilt: base.Array
+    claim: base.Array
     loyal: float = 0.0
     own: float = 1.0
     tight: bool = False
@@ -181,7 +170,7 @@ class Shape:
 class _Forge:
     """Makes shapes, and reports of them; by class where all reports are."""
 
-    def __init__(self, data: Federation, bad: Indices, rng: np.random.Generator) -> None:
+    def __init__(self, data: Federation, bad: base.Indices, rng: np.random.Generator) -> None:
         self.data, self.bad, self.rng, strata = data, bad, rng, data.strata
         counts, self.by_class = data.counts[:, None], False
         if strata is not None and strata.by == "class" and len(strata.rows) == data.n_clients:
@@ -237,7 +226,7 @@ class _Forge:
         first = round(shape.loyal * len(self.bad))
         scores = self.given_class * np.exp(shape.tilt)[:, self.block]
         scores /= np.maximum(scores.sum(axis=1, keepdims=True), 1e-300)
-        edges, forged = upper_edges(self.data.grid), []
+        edges, forged = base.upper_edges(self.data.grid), []
         for k, own in zip(self.bad[first:], self.own[first:], strict=True):
             mix = shape.own * own + (1 - shape.own) * self.mix + 1e-12
             mix = mix * np.exp(shape.claim) * self.occurs
@@ -252,5 +241,5 @@ class _Forge:
             label, bins = np.divmod(np.repeat(np.arange(len(counts)), counts), len(edges))
             forged.append((edges[bins], label))
         if self.by_class:
-            return with_pairs(self.data, self.bad[first:], forged)
-        return with_scores(self.data, self.bad[first:], [scores for scores, _ in forged])
+            return base.with_pairs(self.data, self.bad[first:], forged)
+        return base.with_scores(self.data, self.bad[first:], [scores for scores, _ in forged])

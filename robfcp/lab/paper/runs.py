@@ -15,17 +15,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from robfcp import __version__
+from robfcp import __version__, defence
 from robfcp.arguments import Rng
-from robfcp.defence import (
-    Assessment,
-    Consensus,
-    Defence,
-    NoDefence,
-    RobFCP,
-    RobFCPReleased,
-    threshold_of,
-)
 from robfcp.defence.consensus import Finding
 from robfcp.defence.rob_fcp import Characterisation, Metric
 from robfcp.errors import RobfcpError
@@ -42,9 +33,9 @@ from robfcp.lab.worlds import federation_of
 from robfcp.scores import APS, LAC, ClassificationScore
 
 FCP = "fcp"
-TEXT = RobFCP.name
-RELEASED = RobFCPReleased.name
-OURS = Consensus.name
+TEXT = defence.RobFCP.name
+RELEASED = defence.RobFCPReleased.name
+OURS = defence.Consensus.name
 BY_CLASS = f"{OURS} by class"  # the same on reports that keep counts by class
 
 LEVEL = Fraction(9, 10)
@@ -252,34 +243,36 @@ class _Scene:
 
     @cached_property
     def likelihood(self) -> int:
-        return RobFCP().estimate(self.federation)
+        return defence.RobFCP().estimate(self.federation)
 
-    def judge(self, run: Run) -> tuple[int | None, Assessment]:
+    def judge(self, run: Run) -> tuple[int | None, defence.Assessment]:
         """The threshold's bin and whom the method trusts."""
         reports = self.federation
         told = None if run.told is None else round(run.told * reports.n_clients)
-        rule: Defence = NoDefence()
+        rule: defence.Defence = defence.NoDefence()
         if run.method == FEDCP_QQ:
             return fedcp_qq_index(reports, LEVEL), rule(reports)
         if run.method == TEXT:
             assumed = self.likelihood if told is None else told
-            rule = RobFCP(assumed, run.distance, run.characterisation, run.bins)
+            rule = defence.RobFCP(assumed, run.distance, run.characterisation, run.bins)
         elif run.method == RELEASED:
-            rule = RobFCPReleased(told, run.bins)
+            rule = defence.RobFCPReleased(told, run.bins)
         elif run.method != FCP:
             if run.method not in self.findings:
                 seen = self.reports(by_class=True) if run.method == BY_CLASS else reports
-                self.findings[run.method] = seen, Consensus().look(seen)
+                self.findings[run.method] = seen, defence.Consensus().look(seen)
             return ours(told, *self.findings[run.method])
         found = rule(reports)
         return table_edge(reports, LEVEL, found.trusted), found
 
 
-def ours(told: int | None, reports: Federation, finding: Finding) -> tuple[int | None, Assessment]:
+def ours(
+    told: int | None, reports: Federation, finding: Finding
+) -> tuple[int | None, defence.Assessment]:
     """Our defence as `calibrate` takes it, but by the rank of the paper's tables."""
-    rule = Consensus(at_most=told)
+    rule = defence.Consensus(at_most=told)
     found = rule.judge(reports, finding)
-    return threshold_of(rule, reports, found.trusted, full_rank).index(LEVEL), found
+    return defence.threshold_of(rule, reports, found.trusted, full_rank).index(LEVEL), found
 
 
 def expected_coverage(sizes: NDArray[np.int64], benign: Mask, run: Run) -> float | None:

@@ -13,27 +13,11 @@ import numpy as np
 
 from robfcp.defence import Consensus, named_defence
 from robfcp.guarantees import certify
+from robfcp.lab import published
 from robfcp.lab.outputs import entries
+from robfcp.lab.paper import runs
 from robfcp.lab.paper.cases import DATASETS, LABELS, RIVALS, Case
-from robfcp.lab.paper.runs import (
-    FCP,
-    LEVEL,
-    OURS,
-    RELEASED,
-    TEXT,
-    PaperWorld,
-    Results,
-    clients_of,
-    make_trial,
-    ours,
-)
-from robfcp.lab.published import (
-    PublishedSetting,
-    dkw_radius,
-    released_code_variant,
-    table_edge,
-    theorem_1,
-)
+from robfcp.lab.paper.runs import FCP, OURS, RELEASED, TEXT
 
 CELLS = (  # tables of attacks on clients; the others vary Rob-FCP's own parts
     *("main", "known", "unknown", "benign", "beta-sweep", "mimic", "evading", "noises"),
@@ -45,7 +29,7 @@ Row = Mapping[str, Any]
 Cell = tuple[str, Mapping[str, Row]]  # a table, and every method's row in one setting of it
 
 
-def make_rows(cases: Iterable[Case], results: Results) -> list[dict[str, Any]]:
+def make_rows(cases: Iterable[Case], results: runs.Results) -> list[dict[str, Any]]:
     """One row a case, in the order of the cases; a case that comes twice is one row.
 
     Means over seeds with standard deviations; `expected` is the closed form where one exists,
@@ -66,7 +50,7 @@ def make_rows(cases: Iterable[Case], results: Results) -> list[dict[str, Any]]:
             "model": world.stage,
             "accuracy": accuracy[world.dataset, world.split, world.stage],
             "split": world.attribute or ("iid" if world.beta == 0 else f"beta={world.beta:g}"),
-            "clients": clients_of(world),
+            "clients": runs.clients_of(world),
             "ratio": run.ratio,
             "number": case.number,
             "attack": run.attack,
@@ -186,33 +170,32 @@ def bounds(seeds: int) -> list[dict[str, Any]]:
     """Published and proved intervals beside the measured coverage, for growing shares of liars."""
     rows = []
     for dataset, attack in BOUND_WORLDS:
-        trials = [make_trial(PaperWorld(dataset, "iid"), seed) for seed in range(seeds)]
+        trials = [runs.make_trial(runs.PaperWorld(dataset, "iid"), seed) for seed in range(seeds)]
         for ratio in BOUND_RATIOS:
-            runs: list[dict[str, float]] = []
+            found: list[dict[str, float]] = []
             for seed, trial in enumerate(trials):
                 m = round(ratio * trial.federation.n_clients)
                 benign = trial.benign(m)
                 reports = trial.attacked(attack, m, np.random.default_rng(seed))
                 liars = int(reports.sizes[~benign].sum())
                 least = int(reports.sizes[benign].min())
-                given = PublishedSetting(int(benign.sum()), m, least, liars, bins=100)
+                given = published.PublishedSetting(int(benign.sum()), m, least, liars, bins=100)
                 trusted = named_defence(TEXT, m)(reports).trusted
-                edge, _ = ours(m, reports, Consensus().look(reports))
+                edge, _ = runs.ours(m, reports, Consensus().look(reports))
                 intervals = {
-                    "theorem_1": theorem_1(given),
-                    "dkw": theorem_1(given, dkw_radius),
-                    "code": released_code_variant(given),
+                    "theorem_1": published.theorem_1(given),
+                    "dkw": published.theorem_1(given, published.dkw_radius),
+                    "code": published.released_code_variant(given),
                 }
-                row = {
-                    "text_coverage": trial.measure(table_edge(reports, LEVEL, trusted), benign)[0]
-                }
+                text = published.table_edge(reports, runs.LEVEL, trusted)
+                row = {"text_coverage": trial.measure(text, benign)[0]}
                 for name, (lower, upper) in intervals.items():
                     row |= {f"{name}_lower": lower, f"{name}_upper": upper}
                 proved = certify(reports, edge, m, 0.95)
                 row["ours_coverage"] = trial.measure(edge, benign)[0]
                 row |= {"certificate_lower": proved.lower, "certificate_upper": proved.upper}
-                runs.append(row)
-            means = {name: float(np.mean([row[name] for row in runs])) for name in runs[0]}
+                found.append(row)
+            means = {name: float(np.mean([row[name] for row in found])) for name in found[0]}
             rows.append(
                 {"dataset": dataset, "attack": attack, "ratio": ratio, **means, "seeds": seeds}
             )
@@ -226,7 +209,7 @@ def runtime(repeats: int) -> list[dict[str, Any]]:
     """
     rows = []
     for dataset in DATASETS.values():
-        trial = make_trial(PaperWorld(dataset, "beta0.5", "final", 0.5), 0)
+        trial = runs.make_trial(runs.PaperWorld(dataset, "beta0.5", "final", 0.5), 0)
         row: dict[str, Any] = {"dataset": dataset, "published": PUBLISHED_SECONDS[dataset]}
         for name in (TEXT, RELEASED, OURS):
             rule = named_defence(name, 40)
@@ -234,7 +217,7 @@ def runtime(repeats: int) -> list[dict[str, Any]]:
             for _ in range(repeats):
                 federation = trial.attacked("coverage", 40, np.random.default_rng(0))
                 started = perf_counter()
-                table_edge(federation, LEVEL, rule(federation).trusted)
+                published.table_edge(federation, runs.LEVEL, rule(federation).trusted)
                 times.append(perf_counter() - started)
             row[name] = float(np.median(times))
         rows.append(row)

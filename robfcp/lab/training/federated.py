@@ -16,15 +16,8 @@ from robfcp.errors import RobfcpError
 from robfcp.files import write_atomically
 from robfcp.lab import partitions
 from robfcp.lab.datasets import Dataset
-from robfcp.lab.training.local import (
-    Pool,
-    TrainingSettings,
-    build,
-    draw_batches,
-    flatten,
-    train_client,
-    unflatten,
-)
+from robfcp.lab.training import local
+from robfcp.lab.training.local import TrainingSettings
 
 EVALUATE = 5  # rounds from one look at the test samples to the next
 
@@ -49,14 +42,14 @@ def train(
         device = "cuda" if torch.cuda.is_available() else "cpu"
     chosen = torch.device(device)
     torch.backends.cudnn.benchmark = chosen.type == "cuda"
-    pool = Pool(dataset.train, chosen, settings.augment)
-    model = build(settings.model, pool.shape, len(dataset.classes), settings.seed).to(chosen)
+    pool = local.Pool(dataset.train, chosen, settings.augment)
+    model = local.build(settings.model, pool.shape, len(dataset.classes), settings.seed).to(chosen)
     rng = np.random.default_rng([settings.seed, 0])
     if settings.beta is None:
         shares = partitions.iid(len(dataset.train), settings.clients, rng)
     else:
         shares = partitions.dirichlet(dataset.train.y, settings.clients, settings.beta, rng)
-    state, first = flatten(model), 0
+    state, first = local.flatten(model), 0
     if checkpoint is not None and checkpoint.exists():
         state, first = load_checkpoint(checkpoint, settings)
         state = state.to(chosen)
@@ -76,7 +69,7 @@ def train(
 
 def run_round(
     model: nn.Module,
-    pool: Pool,
+    pool: local.Pool,
     state: Tensor,
     shares: list[NDArray[np.intp]],
     settings: TrainingSettings,
@@ -89,13 +82,15 @@ def run_round(
     rng = np.random.default_rng([settings.seed, 1, number])
     taking_part = rng.choice(settings.clients, settings.per_round, replace=False)
     batches = [
-        draw_batches(shares[k], settings.local_epochs, settings.batch, settings.mirror, rng)
+        local.draw_batches(shares[k], settings.local_epochs, settings.batch, settings.mirror, rng)
         for k in taking_part
     ]
     cosine = (1 + np.cos(np.pi * number / max(1, settings.rounds - 1))) / 2
     factor = settings.final_rate + (1 - settings.final_rate) * cosine
     rate = float(settings.learning_rate * factor)
-    states = torch.stack([train_client(model, pool, state, own, rate, settings) for own in batches])
+    states = torch.stack(
+        [local.train_client(model, pool, state, own, rate, settings) for own in batches]
+    )
     sizes = torch.as_tensor([len(shares[k]) for k in taking_part], device=states.device)
     weights = sizes.to(states.dtype)
     return (weights / weights.sum()) @ states
@@ -103,10 +98,10 @@ def run_round(
 
 @torch.no_grad()
 def predict(
-    model: nn.Module, state: Tensor, pool: Pool, x: NDArray[np.generic], batch: int = 1000
+    model: nn.Module, state: Tensor, pool: local.Pool, x: NDArray[np.generic], batch: int = 1000
 ) -> NDArray[np.float32]:
     """Logits (n, classes) of the network with that state, in single precision."""
-    unflatten(model, state)
+    local.unflatten(model, state)
     model.eval()
     device = pool.y.device
     parts = [
