@@ -397,12 +397,17 @@ def _of_table(
         found, names = replace(found, targets=raw), [table.names[k] for k in places]
         if how.guess and raw is not None and raw.dtype.kind in "if":
             there = raw[np.isfinite(raw)]
-            measured = len(places) == 1 and not np.isin(there, (0, 1)).all()
-            if measured and np.array_equal(there, np.round(there)):
+            measured = there.size and (there != np.round(there)).mean() > 0.1
+            if measured and len(places) > 1 and not ends:
                 raise RobfcpError(
-                    f"labels are whole numbers from {there.min():g} to {there.max():g} beside one "
-                    f"column, {names[0]:.40}; write 0 and 1 if it is the probability of class 1, "
-                    "or pass --score absolute-residual if it predicts these numbers"
+                    f"labels are measured values beside columns {a_few(names)}; keep one column of "
+                    "predictions, or two quantiles and call them lower and upper"
+                )
+            if len(places) == 1 and not measured and not np.isin(there, (0, 1)).all():
+                raise RobfcpError(
+                    f"labels go from {there.min():g} to {there.max():g} beside one column, "
+                    f"{names[0]:.40}; write 0 and 1 if it is the probability of class 1, or pass "
+                    "--score absolute-residual if it predicts these numbers"
                 )
             if ends or measured:
                 said = _of_table(table, aside, "values", how)
@@ -422,6 +427,8 @@ def _of_table(
         return _by_class(found, names, take, how, cell)
     places = [called[name] for name in ends] or places
     predictions = _matrix(table, places, how)
+    if ends and (predictions[:, 0] > predictions[:, 1]).mean() > 0.5:
+        raise RobfcpError(f"{ends[0]} is above {ends[1]} in most rows; rename the columns")
     values = None if label is None else table.numbers(label, lenient=how.lenient)
     if predictions.shape[1] == 1:
         return replace(found, predictions=predictions[:, 0], targets=values)

@@ -111,8 +111,8 @@ def collect(
     with printer.busy(f"reading {len(files)} reports"):
         found = agreed_on.read(files)
         found.save(output)
-    said: dict[str, Any] = {"faulty": found.faulty, "missing": found.missing}
-    said["signatures"] = signatures = found.checked.signatures
+    signatures = found.checked.signatures
+    said = {"faulty": found.faulty, "missing": found.missing, "signatures": signatures}
     many = f"{found.n_clients} valid reports of {len(files)} files"
     printer.line(f"{many} (signatures: {signatures}) -> {output}")
     printer.list("faulty", [fault.reason for fault in found.faulty])

@@ -284,12 +284,11 @@ def predict(
     printer: Printer,
     reading: FileReading,
     used: ThresholdOptions,
-    calibration: Annotated[Path | None, typer.Argument(help="None with --letter.")] = None,
+    calibration: Annotated[Path, typer.Argument(help="A calibration, or this site's letter.")],
     data: Annotated[Path | None, typer.Argument(help=".csv, .npz, .npy or .parquet.")] = None,
     output: Annotated[
         Path | None, basic("The sets: .csv, .parquet or .npy.", "--output", "-o")
     ] = None,
-    letter: Annotated[Path | None, basic("The site's letter, with --local.")] = None,
     non_empty: Annotated[bool, basic("The likeliest label where empty.", "--non-empty")] = False,
     group: Annotated[str | None, basic("The column or npz array with each sample's group.")] = None,
     model: console.Model = None,
@@ -298,22 +297,16 @@ def predict(
 ) -> None:
     """Turn model outputs into prediction sets (or intervals); with labels, say how well they cover.
 
-    With --letter and --local by the site's own threshold: the federation's for its label mix, from
+    With a letter and --local by the site's own threshold: the federation's for its label mix, from
     the letter that the server wrote it, clipped to its own samples.
 
     [dim]Example: robfcp predict calibration.json test.csv -o sets.csv[/dim]
-    [dim]Example: robfcp predict new.csv --letter letter.json --local own.csv -o sets.csv[/dim]
+    [dim]Example: robfcp predict letter.json new.csv --local own.csv -o sets.csv[/dim]
     """
-    if letter is not None:
-        if data is not None:
-            raise RobfcpError("--letter: holds its calibration; name no other one, only outputs")
-        if used.local is None:
-            raise RobfcpError("--letter: a site's own threshold needs its samples; pass --local")
-        calibration, data = letter, calibration
-    if calibration is None:
-        raise RobfcpError("calibration: is missing; name one, or this site's letter with --letter")
     if data is None and (used.local is None or output is not None or non_empty):
-        raise RobfcpError("data: name the outputs to predict from, after the calibration")
+        raise RobfcpError(
+            "data: is missing; name the outputs to predict from, after the calibration"
+        )
     console.prepare(output, endings=ENDINGS)
     figures: dict[str, Any] = {}
     notes: list[str] = []

@@ -11,7 +11,6 @@ import numpy as np
 import typer
 from numpy.typing import NDArray
 
-from robfcp.calibration import coverage_check
 from robfcp.cli import console
 from robfcp.cli.console import Printer, agreed, basic, expert
 from robfcp.cli.input_tables import REPORTS, TABLES, FileReading, expanded
@@ -132,7 +131,6 @@ def monitor(
     with printer.busy("watching"):
         loaded, watched, place, letter = used.read(calibration, reading)
         bag = None if own is None else Report.from_json(signing.unwrap(read_limited(own)), str(own))
-        coverage_check.floor_of(loaded, place)
         watch = Monitor(
             watched,
             report=bag,

@@ -182,8 +182,14 @@ def test_further_wrong_files_are_refused_in_our_words(name, data, message, tmp_p
         ("zero.npz", {"normalise": True}, "row 1: sums to 0; it cannot be normalised"),
         ("one.csv", {"classes": NAMES}, "columns p1, p2, p3 count from 1, the classes from 0;"),
         ("one.csv", {"classes": 3}, "columns p1, p2, p3 count from 1, the classes from 0; number"),
-        ("binary.csv", {"guess": True}, "labels are whole numbers from 1 to 2 beside one column"),
+        (
+            "binary.csv",
+            {"guess": True},
+            "labels go from 1 to 2 beside one column, p1; write 0 and 1",
+        ),
         ("stay.csv", {"guess": True}, "or pass --score absolute-residual if it predicts these"),
+        ("q.csv", {"guess": True}, "labels are measured values beside columns q05, q95; keep one"),
+        ("ends.csv", {"guess": True}, "lower is above upper in most rows; rename the columns"),
     ],
 )
 def test_options_that_do_not_fit_are_refused(name, how, message, tmp_path):
@@ -192,6 +198,8 @@ def test_options_that_do_not_fit_are_refused(name, how, message, tmp_path):
     (tmp_path / "zero.npz").write_bytes(npz(probabilities=0 * P, labels=Y))
     (tmp_path / "one.csv").write_bytes(text(frame(P, Y % 2 + 1, ["p1", "p2", "p3"])))
     (tmp_path / "binary.csv").write_bytes(text(frame(P[:, :1], Y % 2 + 1, ["p1"])))
+    for file, columns in (("q.csv", ["q05", "q95"]), ("ends.csv", ["upper", "lower"])):
+        (tmp_path / file).write_bytes(text(frame(P[:, :2] + [0, 1], P[:, 0], columns)))
     (tmp_path / "stay.csv").write_bytes(text(frame(9 * P[:, :1], np.arange(300), ["days"])))
     with pytest.raises(RobfcpError, match=re.escape(message)):
         read(tmp_path / name, **how)
