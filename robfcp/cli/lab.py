@@ -136,19 +136,10 @@ def simulate(
     """
     defences = defence or ["none", "rob-fcp", Consensus.name]
     p, labels, setting = told.setting(data)
+    setting |= {"attack": attack, "share": share, "n_clients": clients, "seeds": seeds, "rng": seed}
     with printer.busy("simulating", seeds * len(defences)) as step:
-        rows = range_.simulate(
-            p,
-            labels,
-            attack=attack,
-            share=share,
-            n_clients=clients,
-            defences=defences,
-            seeds=seeds,
-            rng=seed,
-            progress=lambda: step(advance=1),
-            **setting,
-        )
+        setting["progress"] = lambda: step(advance=1)
+        rows = range_.simulate(p, labels, defences=defences, **setting)
     first, means = rows[0], list(range_.summarise(rows))
     printer.table(
         f"{first.n_malicious} of {first.n_clients} sites attack ({attack}), number {told.liars}"
@@ -254,16 +245,10 @@ def rivals(
     told = Range(output=output, plot=plot)
     told.prepare()
     chosen, started = data or list(team.FIELD), now()
+    same: dict[str, Any] = {"n_clients": clients, "seeds": seeds, "rng": seed}
+    same |= {"attacks": attack or team.FIELD_ATTACKS, "workers": workers or os.cpu_count() or 1}
     with printer.busy("comparing", len(chosen)) as step:
-        cells = team.field(
-            chosen,
-            attacks=attack or team.FIELD_ATTACKS,
-            n_clients=clients,
-            seeds=seeds,
-            rng=seed,
-            workers=workers or os.cpu_count() or 1,
-            progress=lambda: step(advance=1),
-        )
+        cells = team.field(chosen, progress=lambda: step(advance=1), **same)
     lines = team.standings(cells)
     steps = [name for name in team.STEPS if name in lines[0]]
     printer.table(
@@ -305,16 +290,10 @@ def reproduce(
         return
     console.prepare(page, output / "any")
     chosen = list(known) if "all" in names else list(dict.fromkeys(names))
+    told: dict[str, Any] = {"seeds": seeds, "workers": workers, "resume": resume}
     with printer.busy("running") as step:
-        tables = paper.reproduce(
-            chosen,
-            output,
-            seeds=seeds,
-            workers=workers,
-            resume=resume,
-            start=lambda total: step(total=total),
-            advance=lambda: step(advance=1),
-        )
+        told |= {"start": lambda total: step(total=total), "advance": lambda: step(advance=1)}
+        tables = paper.reproduce(chosen, output, **told)
     for name, rows in tables.items():
         printer.line(f"{name}: {known[name]} ({len(rows)} rows)")
     if page is not None:

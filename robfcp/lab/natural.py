@@ -70,18 +70,10 @@ def lies(
     """A row an attack, the number of liars estimated, all defences beside each other: error of
     coverage, liars found and honest sites flagged, means over the seeds."""
     given, sites = federation.load()
+    told: dict[str, Any] = {"sites": sites, "min_size": MIN_SIZE, "liars": "estimate"}
+    told |= {"share": share, "seeds": seeds, "defences": ("none", *COMPARED)}
     for attack in attacks:
-        rows = simulate(
-            given.probabilities,
-            given.labels,
-            attack=attack,
-            share=share,
-            defences=("none", *COMPARED),
-            sites=sites,
-            min_size=MIN_SIZE,
-            liars="estimate",
-            seeds=seeds,
-        )
+        rows = simulate(given.probabilities, given.labels, attack=attack, **told)
         liars, mean = rows[0].n_malicious, {one["defence"]: one for one in summarise(rows)}
         line: dict[str, Any] = {
             "federation": federation.title,

@@ -161,22 +161,14 @@ def _field_of(
     if column is not None:
         sites = given.column(column)
         same, n_clients = {"sites": sites, "min_size": 50}, len(partitions.by_site(sites, 50))
+    same |= {"defences": METHODS, "seeds": seeds, "rng": rng, "liars": "estimate"}
     steps: dict[int, str] = {}  # the first name of each number of liars
     for step, part in STEPS.items():
         steps.setdefault(max(1, round(part * n_clients)), step)
     found = []
     for liars, step in {0: NOBODY, **steps}.items():
-        cells = redteam(
-            given.probabilities,
-            given.labels,
-            attacks=attacks if liars else attacks[:1],
-            defences=METHODS,
-            shares=(liars / n_clients,),
-            seeds=seeds,
-            rng=rng,
-            liars="estimate",
-            **same,
-        )
+        same |= {"attacks": attacks if liars else attacks[:1], "shares": (liars / n_clients,)}
+        cells = redteam(given.probabilities, given.labels, **same)
         for cell in cells:
             attack = cell.attack if liars else ""
             found.append({"data": name, "step": step, **_record(cell), "attack": attack})

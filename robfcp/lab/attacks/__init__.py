@@ -11,21 +11,9 @@ from __future__ import annotations
 from robfcp.errors import RobfcpError
 from robfcp.lab.attacks import coordinated, simple
 from robfcp.lab.attacks.adaptive import Adaptive
-from robfcp.lab.attacks.base import Attack, PairAttack, SampleAttack, Scene, ScoreAttack
+from robfcp.lab.attacks.base import Attack, PairAttack, SampleAttack, ScoreAttack
 
-__all__ = [
-    "ATTACKS",
-    "EVERYDAY",
-    "Adaptive",
-    "Attack",
-    "PairAttack",
-    "SampleAttack",
-    "Scene",
-    "ScoreAttack",
-    "coordinated",
-    "named_attack",
-    "simple",
-]
+__all__ = ["ATTACKS", "Adaptive", "Attack", "PairAttack", "SampleAttack", "ScoreAttack"]
 
 EVERYDAY: dict[str, Attack] = {  # mistakes that happen at honest sites
     "swapped-labels": SampleAttack(simple.swapped_labels),

@@ -168,7 +168,14 @@ def _epochs(directory: Path, verify: bool) -> Epochs:
             f"sleep: no table of epochs (*.npz) in {folder}; make one from {SLEEP.home}: x, y in "
             "0..4, subject"
         )
-    tables = [_epochs_of(path) for path in paths]
+    tables = []
+    for path in paths:
+        with np.load(path, allow_pickle=False) as content:
+            known = ("x", "y", "subject", *_KEPT)
+            tables.append({key: content[key] for key in known if key in content})
+        missing = [name for name in known[:3] if name not in tables[-1]]
+        if missing:
+            raise RobfcpError(f"sleep: {path} needs x, y and subject (no {missing[0]}); rebuild it")
     widths = {table["x"].shape[1] for table in tables}
     if len(widths) > 1:
         raise RobfcpError(
@@ -180,16 +187,6 @@ def _epochs(directory: Path, verify: bool) -> Epochs:
         raise RobfcpError(f"sleep: {folder} holds features that are not finite; clean the table")
     kinds = {"x": np.float32, "y": np.int64, **dict.fromkeys(_KEPT, np.str_)}
     return {name: values.astype(kinds.get(name, values.dtype)) for name, values in found.items()}
-
-
-def _epochs_of(path: Path) -> Epochs:
-    """One table's x, y, subject and what is kept."""
-    with np.load(path, allow_pickle=False) as content:
-        column = {key: content[key] for key in ("x", "y", "subject", *_KEPT) if key in content}
-    missing = [name for name in ("x", "y", "subject") if name not in column]
-    if missing:
-        raise RobfcpError(f"sleep: {path} needs x, y and subject (no {missing[0]}); rebuild it")
-    return column
 
 
 LOADERS = {"sleep": (SLEEP, load_sleep)}

@@ -104,11 +104,8 @@ def reproduce(
 
 def write_page(directory: Path, page: Path) -> None:
     """Write the page from the CSV files in `directory`; they and their figures go beside it."""
-    contents = {
-        name: _read(directory / f"{name}.csv")
-        for name in TITLES
-        if (directory / f"{name}.csv").is_file()
-    }
+    there = {path.stem: path for path in directory.glob("*.csv")}
+    contents = {name: _read(there[name]) for name in TITLES if name in there}
     if not contents:
         raise RobfcpError(f"{directory}: holds no results; run `robfcp lab reproduce all` first")
     folder = page.parent / page.stem

@@ -364,7 +364,10 @@ def run_cases(
                 kept[world] |= zip(
                     missing[world], map(list, zip(*by_seed, strict=True)), strict=True
                 )
-                _save(store, world, seeds, kept[world])
+                if store is not None:
+                    store.mkdir(parents=True, exist_ok=True)
+                    held = _File(__version__, seeds, list(kept[world].items()))
+                    write_atomically(_path(store, world), msgspec.json.encode(held))
     return {(world, run): kept[world][run] for world, runs in wanted.items() for run in runs}
 
 
@@ -389,10 +392,3 @@ def _load(store: Path | None, world: PaperWorld, seeds: int) -> Kept:
     except msgspec.DecodeError:  # of a version with other fields
         return {}
     return dict(found.runs) if (found.version, found.seeds) == (__version__, seeds) else {}
-
-
-def _save(store: Path | None, world: PaperWorld, seeds: int, runs: Kept) -> None:
-    if store is not None:
-        store.mkdir(parents=True, exist_ok=True)
-        content = msgspec.json.encode(_File(__version__, seeds, list(runs.items())))
-        write_atomically(_path(store, world), content)
