@@ -56,7 +56,6 @@ def demo(
         found = diagnose(calibration)
     worst = plain["by_class"].index(plain["worst_class"])
     wrong = [round(1000 * (1 - one["by_class"][worst])) for one in (lines[0], plain, ours)]
-    name = f'patients with the outcome "{plain["worst_class_name"]}"'
     patients = sum(report.n_samples for report in story.reports)
     hurt = max(plain["wrong"], key=lambda one: plain["wrong"][one] - lines[0]["wrong"][one])
     kinds = "all honest", "every report believed", "defended"
@@ -67,7 +66,8 @@ def demo(
         f"and {LIARS} hospitals that claim the model is never in doubt.\n"
     )
     printer.line(
-        f"1. Believe every report, and {wrong[1]} of 1,000 {name} get a set without it, in place "
+        f"1. Believe every report, and {wrong[1]} of 1,000 patients with the outcome "
+        f'"{plain["worst_class_name"]}" get a set without it, in place '
         f"of {wrong[0]} were all honest; at {hurt}, {plain['wrong'][hurt]} of "
         f"{len(story.tests[hurt][1])} sets are wrong in place of {lines[0]['wrong'][hurt]}."
     )

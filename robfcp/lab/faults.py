@@ -29,6 +29,7 @@ LIE = "all scores equal"
 DEFENCES = ("none", "rob-fcp", "rob-fcp-released", Consensus.name)
 HONEST = "honest hospitals only"
 
+Half = Literal["first", "second"]  # of the sites, every other one by name
 Pair = tuple[NDArray[Any], NDArray[np.intp]]
 
 
@@ -188,7 +189,7 @@ def named(
     federation: NaturalFederation,
     faults: Sequence[str] = (*NAMES, NOBODY),
     *,
-    half: Literal["first", "second"] = "second",
+    half: Half = "second",
     most: int = 30,
     seed: int = 0,
     fine: bool = True,
@@ -225,8 +226,6 @@ def told(reports: Sequence[Report], client: str) -> Diagnosis:
     return diagnose(calibration, [client])[client]
 
 
-def named_table(
-    half: Literal["first", "second"] = "second", most: int = 30, *, fine: bool = True
-) -> list[Named]:
+def named_table(half: Half = "second", most: int = 30, *, fine: bool = True) -> list[Named]:
     """All faults in all natural federations."""
     return [row for one in FEDERATIONS for row in named(one, half=half, most=most, fine=fine)]

@@ -12,12 +12,11 @@ from numpy.typing import NDArray
 
 from robfcp.calibration import Calibration, Level, by_class
 from robfcp.certificate import at_least
-from robfcp.diagnosis import Diagnosis
+from robfcp.diagnosis import FEWEST, Diagnosis
 from robfcp.federation import Federation, Stratified
 from robfcp.guarantees import FcpThreshold
 from robfcp.scores import Risk
 
-FEW = 20  # a class with fewer samples counts as if it had so many
 NAMED = 4  # sites that the first sentence names with their cause
 
 
@@ -94,7 +93,7 @@ def _mostly(calibration: Calibration, both: Sequence[Level], counts: str) -> tup
     held = found[0][2][used].sum(axis=0)
     now, then = (held - covered[used].sum(axis=0) for _, covered, _ in found)
     more = then - now
-    c = int(np.argmax(np.where(more > 0, then / np.maximum(held, FEW), -1)))
+    c = int(np.argmax(np.where(more > 0, then / np.maximum(held, FEWEST), -1)))
     often = "mostly" if 2 * more[c] > more.sum() else "worst"
     name = f"{strata.by} {strata.labels[c]}"
     rates = [round(1000 * one[c] / max(held[c], 1)) for one in (then, now)]
