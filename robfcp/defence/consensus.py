@@ -11,10 +11,12 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property, lru_cache
+from math import sqrt
+from statistics import NormalDist
 from typing import Any, ClassVar
 
 import numpy as np
@@ -234,34 +236,23 @@ def rejected(chance: Array, level: float) -> Mask:
 class Hypothesis:
     """A majority as the reference: who goes, who stands out, and how everybody compares with it.
 
-    `seen` is given the labels, `mixed` without classes. Where more than half would stand out
-    (`refuted`) it is the majority of nobody.
+    `seen` is given the labels, `mixed` without classes. Without those `aside` the threshold is
+    taken too, and the higher one counts. Where more than half would stand out (`refuted`) it is
+    the majority of nobody.
     """
 
     out: Mask
+    aside: Mask
     stands: Mask
     seen: Compared
     mixed: Compared
     refuted: bool = False
 
     @property
-    def fits(self) -> list[float]:
+    def fits(self) -> Array:
         """Mean misfits of those that do not stand out, sampling's at least."""
-        kept = ~self.stands
-        return [
-            max(float(one.misfit[kept].mean(dtype=np.float64)), 1.0)
-            for one in (self.seen, self.mixed)
-        ]
-
-    def beside(self, best: Hypothesis) -> bool:
-        """Whether it fits about as well, and whom the best leaves out fit it as its others do."""
-        close = [own <= LOOSE * its for own, its in zip(self.fits, best.fits, strict=True)]
-        kept = best.out & ~self.stands
-        others = ~self.stands & ~kept
-        if kept.any() and others.any():
-            for one in (self.seen.misfit, self.mixed.misfit):
-                close.append(one[kept].mean() <= LOOSE * max(float(one[others].mean()), 1.0))
-        return all(close)
+        views, kept = (self.seen, self.mixed), ~self.stands
+        return np.maximum([one.misfit[kept].mean(dtype=np.float64) for one in views], 1)
 
 
 def both(sites: Sites, pooled: Sites, reference: Mask) -> tuple[Compared, Compared]:
@@ -273,35 +264,34 @@ def both(sites: Sites, pooled: Sites, reference: Mask) -> tuple[Compared, Compar
 def settled(sites: Sites, pooled: Sites, reference: Mask, level: float) -> Hypothesis:
     """Who stands out from a reference, which becomes all the others until nothing changes.
 
-    Whoever goes stands out given its labels, or without classes if it is easier: to lose easier
-    sites raises the threshold. Of several harder ones each must stand out without classes too.
+    Whoever goes is doubted without classes too. Of several harder ones, without whom the threshold
+    falls, each must be impossible there as well. Others with fewer large scores are set aside.
     """
-    most, by_class = (sites.n - 1) // 2, pooled is not sites
-    stands = np.ones(sites.n, dtype=bool)
+    most, stands = (sites.n - 1) // 2, np.ones(sites.n, dtype=bool)
     for _ in range(10):
         seen = mixed = None  # what is not needed any more
         seen, mixed = both(sites, pooled, reference)
         chance = chances(sites, seen, reference)
+        without = chance if mixed is seen else chances(pooled, mixed, reference)
         before, stands = stands, rejected(chance, level)
-        out = stands & seen.impossible(int(stands.sum()) == 1) & (sites.n * chance <= BESIDE)
-        if by_class:
-            without = chances(pooled, mixed, reference)
-            odd = rejected(without, level) & (sites.n * without <= BESIDE)
-            easier = odd & mixed.impossible(int(odd.sum()) == 1) & ~mixed.hard
-            out, stands = out | easier, stands | easier
+        odd, also = stands & (sites.n * chance <= BESIDE), sites.n * without <= BESIDE
+        also &= rejected(without, level)
+        out = odd & seen.impossible(int(stands.sum()) == 1) & (without < LEVEL)
+        easier = also & mixed.impossible(int(also.sum()) == 1) & ~mixed.hard
+        aside, stands = odd & (~seen.hard | (seen.tail < 1)) | easier, stands | easier
         refuted = bool(2 * stands.sum() > sites.n)
         if stands.sum() > most:
             oddest = np.argsort(np.where(stands, chance, 2), kind="stable")[:most]
             stands = np.isin(np.arange(sites.n), oddest)
-            out &= stands
-        if by_class and (out & seen.hard).sum() > 1:
-            out &= ~seen.hard | (odd & mixed.impossible(False))
+        out, aside = out & stands, aside & stands
+        if (out & seen.hard).sum() > 1:
+            out &= ~seen.hard | (also & mixed.impossible(False))
         if (before == stands).all():
             break
         reference = ~stands
     else:
         seen, mixed = both(sites, pooled, reference)
-    return Hypothesis(out, stands, seen, mixed, refuted)
+    return Hypothesis(out, out | aside, stands, seen, mixed, refuted)
 
 
 def majorities(sites: Sites, lot: np.random.Generator) -> list[Mask]:
@@ -357,15 +347,17 @@ def explanations(sites: Sites, few: Indices, level: float, seed: int) -> list[Hy
     """What explains the reports, the best first; sought among the drawn, settled among all."""
     part = sites.some(few)
     pooled, lot = part.pooled(), np.random.default_rng(seed)
-    settles = [settled(part, pooled, half, level) for half in _distinct(majorities(part, lot))]
+    halves = [*majorities(part, lot), np.ones(part.n, dtype=bool)]
+    settles = [settled(part, pooled, half, level) for half in _distinct(halves)]
     others = [concentrated(part, one.stands, STEPS) for one in settles if one.stands.sum() > 1]
     settles += [settled(part, pooled, half, level) for half in _distinct(others)]
     different = {one.stands.tobytes(): one for one in settles}.values()
     found = sorted((one for one in different if not one.refuted), key=lambda one: np.prod(one.fits))
     if not found:  # no half explains the reports: everybody is kept
         nobody = np.zeros(part.n, dtype=bool)
-        found = [Hypothesis(nobody, nobody, *both(part, pooled, ~nobody))]
-    found = [found[0], *(one for one in found[1:] if one.beside(found[0]))]
+        found = [Hypothesis(nobody, nobody, nobody, *both(part, pooled, ~nobody))]
+    plausible = [LOOSE, LOOSE**2] * found[0].fits  # labels may explain how pooled counts differ
+    found = [one for one in found if (one.fits <= plausible).all()]
     if len(few) == sites.n:
         return found
     whole = sites.pooled()
@@ -381,14 +373,13 @@ class Finding:
 
     `oddness` is (K,), minus the logarithm (base 10) of the chance that an honest site is so odd;
     `stands_out` says who goes; `others` are the sites that go in other plausible explanations;
-    `easier` and `harder` whoever is doubted for it; `named` whom the remarks name; `reasons` why;
+    `harder` whoever is doubted for it; `named` whom the remarks name; `reasons` why;
     `remarks` what else to say.
     """
 
     oddness: Array
     stands_out: Mask
     others: tuple[Mask, ...]
-    easier: Mask
     harder: Mask
     named: Mask
     reasons: Reasons
@@ -406,7 +397,7 @@ def stand_out(federation: Federation, level: float = LEVEL, seed: int = 0) -> Fi
         few_sites = "fewer than four sites are too few to tell a liar from an unusual site"
         remarks = [*copy_note(copies), few_sites]
         nothing = Reasons(federation, np.flatnonzero(nobody), str)
-        masks = nobody, (), nobody, nobody, nobody
+        masks = nobody, (), nobody, nobody
         return Finding(np.zeros(len(nobody)), *masks, nothing, tuple(remarks))
     few = few if sites.n == federation.n_clients else drawn(sites.n, seed)
     plausible = explanations(sites, few, level, seed)
@@ -415,12 +406,8 @@ def stand_out(federation: Federation, level: float = LEVEL, seed: int = 0) -> Fi
     best, reference = plausible[0], ~plausible[0].stands
     seen, mixed = best.seen, best.mixed
     chance = chances(sites, seen, reference)
-    doubted = (
-        chance < LEVEL,
-        (chance if mixed is seen else chances(sites, mixed, reference)) < LEVEL,
-    )
-    easier = (doubted[0] & ~seen.hard) | (doubted[1] & ~mixed.hard)
-    harder = (doubted[0] & seen.hard) | (doubted[1] & mixed.hard)
+    without = chance if mixed is seen else chances(sites, mixed, reference)
+    harder = ((chance < LEVEL) & seen.hard) | ((without < LEVEL) & mixed.hard)
     remarks = [*copy_note(copies)]
     unsure = np.logical_or.reduce([one.out for one in plausible]) & ~out
     for members, how in (
@@ -434,10 +421,10 @@ def stand_out(federation: Federation, level: float = LEVEL, seed: int = 0) -> Fi
                 "these sites what differs, state the number of liars (--exactly, Consensus(exactly"
                 "=m)) or give a trusted sample (--anchor, anchor=)"
             )
-    others = _distinct([one.out[owner] for one in plausible if (one.out != out).any()])
+    others = [mask for one in plausible for mask in (one.out, one.aside) if (mask != out).any()]
     odd, rows = np.flatnonzero(out), np.flatnonzero(out[owner])
     misfit, named = seen.misfit[odd], (unsure | best.stands & ~out)[owner]
-    del plausible, best, seen, mixed, doubted  # numbers of every site
+    del plausible, best, seen, mixed, without  # numbers of every site
     told = numbers_of(sites, reference, odd, chance[odd], misfit)
     if not isinstance(owner, slice):  # copies are told what one of them is
         told = told[np.searchsorted(odd, owner[rows])]
@@ -446,8 +433,7 @@ def stand_out(federation: Federation, level: float = LEVEL, seed: int = 0) -> Fi
     return Finding(
         oddness=0.0 - np.log10(chance)[owner],  # not -0.0
         stands_out=out[owner],
-        others=tuple(others),
-        easier=easier[owner],
+        others=tuple(_distinct([mask[owner] for mask in others])),
         harder=harder[owner],
         named=named,
         reasons=Reasons(federation, rows, lambda row: in_words(told[row], edges, said)),
@@ -619,11 +605,7 @@ class Consensus(Defence):
 
 
 class VotedThreshold:
-    """The vote of the trusted, as high as any plausible explanation asks.
-
-    Where somebody was left out and the threshold would fall below everybody's, whoever is doubted
-    for its easier scores does not vote: below that only sites beyond doubt lead.
-    """
+    """The vote of the trusted, as high as any plausible explanation asks."""
 
     def __init__(
         self,
@@ -647,11 +629,6 @@ class VotedThreshold:
         edge, finding = self._edge(self._trusted, level), self._finding
         if finding is not None and (self._trusted | finding.stands_out).all():
             edge = max([edge, *(self._edge(~out, level) for out in finding.others)])
-            beyond_doubt = self._trusted & ~finding.easier
-            if not self._trusted.all() and beyond_doubt.sum() >= 3:
-                plain = self._edge(np.ones_like(self._trusted), level)
-                if edge < plain:
-                    edge = max(edge, min(plain, self._edge(beyond_doubt, level)))
         return None if np.isinf(edge) else int(edge)
 
 
@@ -660,8 +637,8 @@ class Vote:
 
     At an edge t a site's share F_k(t) counts as g_k(F_k(t) - L) - e_k: g_k(x) is x cut off at v s_k
     above and at s_k / v below (v s_k if it is doubted for its harder scores), v = VOUCH, s_k^2 =
-    L (1 - L) (1/n_k + phi), and e_k is the mean of g_k(X/n_k - L) for X beta-binomial. The edge is
-    the first at or beyond FCP's with sum_k w_k [g_k(F_k(t) - L + d) - e_k] >= 0, d the standard
+    L (1 - L) (1/n_k + phi), and e_k is the mean of g_k(s_k Z) for Z normal. The edge
+    is the first at or beyond FCP's with sum_k w_k [g_k(F_k(t) - L + d) - e_k] >= 0, d the standard
     deviation of the difference between vote and mean when nobody lies, less 1/N. Weights are
     sizes, at most CAP times the median unless registered. Copies speak once, with the least of
     their shares.
@@ -697,16 +674,18 @@ class Vote:
         if first is None or self._trusted.sum() < 3:
             return first
         share, phi = float(level), self._phi
-        every = np.unique(np.concatenate([np.unique(sizes) for sizes, _ in self._weighed()]))
-        law = _laws(every, share, phi)
-        total = sum(float(weights.sum()) for _, weights in self._weighed())
-        squares = sum(float(((w * law(n)[2]) ** 2).sum()) for n, w in self._weighed())
-        most, wanted = self._most, share - max((np.sqrt(squares) - 1) / total, 0.0)
+        (mean, off), total = _law(), sum(float(weights.sum()) for _, weights in self._weighed())
+
+        def deviation(sizes: Array) -> Array:
+            return np.sqrt(share * (1 - share) * (1 / sizes + phi))
+
+        squares = sum(float(((w * deviation(n)) ** 2).sum()) for n, w in self._weighed())
+        most, wanted = self._most, share - max((off * np.sqrt(squares) - 1) / total, 0.0)
 
         def given(sizes: Array, weights: Array, shares: Array, harder: Mask) -> Whole:
-            deviation, means, _ = (one[:, None] for one in law(sizes))
-            lowest = np.where(harder[:, None], VOUCH, 1 / VOUCH) * deviation
-            own = np.clip(shares - wanted, -lowest, VOUCH * deviation) - means
+            unit = deviation(sizes)[:, None]
+            lowest = np.where(harder[:, None], VOUCH, 1 / VOUCH)
+            own = unit * (np.clip((shares - wanted) / unit, -lowest, VOUCH) - mean)
             return np.rint(WHOLE / total * weights[:, None] * own).astype(np.int64).sum(axis=0)
 
         def accepted(edges: Indices) -> Mask:
@@ -748,40 +727,15 @@ class Vote:
         return float(f"{np.clip(np.quantile(excess, 0.3), 0, 0.3):.1e}")
 
 
-def _laws(every: Array, level: float, phi: float) -> Callable[[Array], tuple[Array, Array, Array]]:
-    """Of sites of some sizes: s_k, e_k and the deviation of mean less vote; from 32 at most."""
-    every = np.unique(np.minimum(every, 301)).astype(np.int64)
-    if len(every) > 32:
-        every = np.unique(np.round(np.geomspace(every[0], every[-1], 32)).astype(np.int64))
-    known = np.array([_law(int(n), level, phi) for n in every]).T
-
-    def law(sizes: Array) -> tuple[Array, Array, Array]:
-        deviation = np.sqrt(level * (1 - level) * (1 / sizes + phi))
-        mean, spread = (np.interp(np.log(sizes), np.log(every), column) for column in known)
-        return deviation, mean * deviation, spread * deviation
-
-    return law
-
-
-@lru_cache(maxsize=4096)
-def _law(n: int, level: float, phi: float) -> tuple[float, float]:
-    """The same for n samples, hits beta-binomial; normal beyond 300."""
-    from scipy.special import gammaln
-
-    if n > 300:
-        values = np.linspace(-6, 6, 1201)
-        logs = -(values**2) / 2
-    else:
-        hits, strength = np.arange(n + 1), 1 / max(phi, 1e-6) - 1
-        a, b = level * strength, (1 - level) * strength
-        logs = gammaln(hits + a) + gammaln(n - hits + b) - gammaln(hits + 1) - gammaln(n - hits + 1)
-        values = (hits / n - level) / np.sqrt(level * (1 - level) * (1 / n + phi))
-    masses = np.exp(logs - logs.max())
-    masses /= masses.sum()
-    cut = np.clip(values, -1 / VOUCH, VOUCH)
-    inside = max(float(masses[(values < VOUCH) & (values > -1 / VOUCH)].sum()), 0.05)
-    mean = float(masses @ cut)
-    return mean, float(np.sqrt(masses @ (values - (cut - mean) / inside) ** 2))
+def _law() -> tuple[float, float]:
+    """Of Z normal, cut off as votes are: E g(Z), and the deviation of Z - (g(Z) - E g(Z)) / P."""
+    low, high, normal = -1 / VOUCH, VOUCH, NormalDist()
+    below, above = normal.cdf(low), 1 - normal.cdf(high)
+    inside = 1 - below - above
+    mean = low * below + high * above + normal.pdf(low) - normal.pdf(high)
+    square = low**2 * below + high**2 * above + inside
+    square += low * normal.pdf(low) - high * normal.pdf(high)
+    return mean, sqrt((square - mean**2) / inside**2 - 1)
 
 
 def estimate_malicious(federation: Federation) -> int:
