@@ -262,19 +262,20 @@ def test_vote_never_falls_below_fcps_threshold_whatever_sizes_are_claimed() -> N
             assert (vote is None) or (plain is not None and vote >= plain)
 
 
-def test_below_the_undefended_threshold_only_sites_beyond_doubt_lead() -> None:
+def test_without_those_who_are_set_aside_the_threshold_is_no_higher() -> None:
     """Some liars send the largest scores and go; others' easy ones must not lead then."""
     rng = np.random.default_rng(1)
     counts = rng.multinomial(200, np.full(50, 0.02), 20)
     counts[:4] = 0
     counts[:4, 49] = 200
-    easy = np.linspace(2, 0, 50)
+    easy = np.linspace(1.6, 0.4, 50)
     counts[4:8] = rng.multinomial(200, easy / easy.sum(), 4)
     federation = Federation.from_counts(counts)
     rule = robfcp.Consensus()
     finding = rule.look(federation)
     assert finding.stands_out[:4].all()
-    assert finding.easier[4:8].all()
+    assert not finding.stands_out[4:].any()
+    assert any(mask[:8].all() and not mask[8:].any() for mask in finding.others)
     trusted = ~finding.stands_out
     alone = Vote(federation, trusted, rank_charge, finding.harder).index(LEVEL)
     led = rule.threshold(federation, trusted).index(LEVEL)
