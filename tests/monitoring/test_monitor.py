@@ -239,6 +239,8 @@ def test_the_command_counts_batches_once_draws_and_reports(tmp_path, monkeypatch
     assert (EReport.load("e.json").client, EReport.load("e.json").n_samples) == ("site-9", 120)
     common = ["monitor", "c.json", "--own", "own.json", "--state", "m.json"]
     assert "no alarm: 120 samples" in said(*common, "mon.csv")
+    few = table("few.csv", *samples(9, 0.1, 0))
+    assert "few.csv: samples: fewer than 30 may look like others" in refused(*common, few)
     table("more.csv", *(part[:90] for part in samples(120, 0.1, 0)))
     told = said(*common, "mon.csv", "tue.csv", "more.csv", code=3)
     assert "mon.csv: 120 of 120 samples were counted before" in told
