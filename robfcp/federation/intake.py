@@ -266,8 +266,9 @@ class Shard:
     """A table of reports; where it `stays` its counts are left where they are.
 
     `pieces(grid)` are its rows, checked; `each(work)` is what work makes of its portions;
-    `joined_names` are all names and which come more than once. `places` are those of its rows among
-    all reports, -1 of rows that are not right; `common` are the round's classes.
+    `joined_names` are all names, those of tables `packed`, and which come more than once. `places`
+    are those of its rows among all reports, -1 of rows that are not right; `common` are the round's
+    classes.
     """
 
     name: Any
@@ -277,6 +278,7 @@ class Shard:
     pieces: Any
     each: Any
     joined_names: Any
+    packed: Any
 
     def kept(self, places: Indices, common: tuple[By, Names] | None) -> Shard:
         """The same with the final places, and the classes of the round."""
@@ -501,7 +503,9 @@ class Intake:
             return
         numbers = [self.headers.setdefault(one, len(self.headers)) for one in block.headers]
         stays, names = shard is not None and shard.stays, block.names
-        self._names.append(names if stays or isinstance(names, list) else names.to_pylist())
+        if not isinstance(names, list):
+            names = shard.packed(names) if shard is not None and stays else names.to_pylist()
+        self._names.append(names)
         self._firsts.append(self._kept)
         self._positions.append(positions)
         kinds = narrowed(np.array(numbers)[block.kinds])

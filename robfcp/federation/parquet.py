@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from robfcp.arguments import RESERVED, are_clients
 from robfcp.errors import MAX_NAME, RobfcpError, plain
@@ -25,6 +26,7 @@ from robfcp.federation.counts import (
     SparseCounts,
     Stratified,
     Whole,
+    narrowed,
 )
 from robfcp.federation.intake import Block, Fault, FilePath, Piece, Sent, Shard
 from robfcp.federation.majority import GridDigest, Header
@@ -128,15 +130,29 @@ class Clients(Sequence[str]):
         return set(chosen.filter(pa.compute.is_in(chosen, wanted)).to_pylist())
 
 
-def joined_names(parts: Iterable[Any], repeated: Iterable[str] | None) -> tuple[Clients, Indices]:
+def packed(names: Any) -> tuple[NDArray[Any], NDArray[np.uint8]]:
+    """The lengths and the bytes of names, out of what was read with them."""
+    array = arrow().array(names).cast(arrow().large_string())
+    _, ends, data = array.buffers()
+    ends = np.frombuffer(ends, np.int64)[array.offset : array.offset + len(array) + 1]
+    held = np.frombuffer(data or b"", np.uint8)[slice(*ends[[0, -1]])] if len(ends) else ends
+    return narrowed(np.diff(ends)), held.astype(np.uint8)
+
+
+def joined_names(parts: list[Any], repeated: Iterable[str] | None) -> tuple[Clients, Indices]:
     """All names, and which come more than once: `repeated`, or those that are counted here."""
     pa = arrow()
-    arrays = [pa.array(part) if isinstance(part, list) else part for part in parts]
-    kind = pa.string() if sum(array.nbytes for array in arrays) < 2**31 else pa.large_string()
-    every = Clients(pa.concat_arrays([array.cast(kind) for array in arrays]))
+    pairs = [packed(part) if isinstance(part, list) else part for part in parts]
+    parts.clear()
+    lengths, data = map(np.concatenate, zip(*pairs, strict=True))
+    del pairs
+    kind: Any = (pa.StringArray, np.int32) if len(data) < 2**31 else (pa.LargeStringArray, np.int64)
+    ends = np.zeros(len(lengths) + 1, kind[1])
+    np.cumsum(lengths, out=ends[1:])
+    every = Clients(kind[0].from_buffers(len(lengths), pa.py_buffer(ends), pa.py_buffer(data)))
     if repeated is None:
         return every, every.repeated()
-    twice = pa.array(sorted(repeated), kind)
+    twice = pa.array(sorted(repeated), every.array.type)
     return every, np.flatnonzero(np.asarray(pa.compute.is_in(every.array, twice)))
 
 
@@ -327,6 +343,7 @@ class File(Shard):
     """A Parquet file of reports."""
 
     path: Path
+    packed = staticmethod(packed)
     stays: bool = False
     places: list[Indices] = field(default_factory=list)
     common: tuple[By, Names] | None = None
@@ -344,7 +361,8 @@ class File(Shard):
         try:
             if not self.path.is_file():
                 raise FileNotFoundError(self.path)
-            with pa.parquet.ParquetFile(self.path) as file:
+            how: Any = {"pre_buffer": False, "buffer_size": 2**18}  # else all of it is held
+            with pa.parquet.ParquetFile(self.path, **how) as file:
                 yield file
         except FileNotFoundError as error:
             raise RobfcpError(unreadable(self.path, error)) from None
@@ -394,12 +412,12 @@ class File(Shard):
             size = max(1, min(ROWS, VALUES * n_rows // max(values, 1)))
             names = [name for name in schema().names if name in file.schema_arrow.names]
             yield from file.iter_batches(batch_size=size, columns=names)
+        arrow().default_memory_pool().release_unused()  # what the rest of a round needs
 
     def pieces(self, grid: Grid | None) -> Iterator[Piece]:
         """The rows, checked."""
         self.shared = Shared.read(self._known[3], self.name, grid)
         yield from map(self.shared.piece, self._batches())
-        arrow().default_memory_pool().release_unused()  # what the rest of a round needs
 
     def joined_names(self, parts: list[Any]) -> tuple[Clients, Indices]:
         """All names, and which of them come more than once."""

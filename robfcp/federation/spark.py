@@ -19,7 +19,16 @@ import numpy as np
 from robfcp.errors import RobfcpError, plain
 from robfcp.federation.counts import Indices, Portion, joined
 from robfcp.federation.intake import Block, Fault, Piece, Shard
-from robfcp.federation.parquet import SHARED, Clients, Shared, arrow, joined_names, misfit, schema
+from robfcp.federation.parquet import (
+    SHARED,
+    Clients,
+    Shared,
+    arrow,
+    joined_names,
+    misfit,
+    packed,
+    schema,
+)
 from robfcp.grid import Grid
 
 T = TypeVar("T")
@@ -115,7 +124,7 @@ def _metadata(frame: Any, file: str) -> bytes:
 class Frame(Shard):
     """The rows of a frame that share one thing; `whole` are all of its rows."""
 
-    stays, name = True, "frame"
+    stays, name, packed = True, "frame", staticmethod(packed)
 
     def __init__(self, frame: Any, whole: Any, text: bytes) -> None:
         self._frame, self._whole, self._text = frame, whole, text
