@@ -94,7 +94,6 @@ def level_by_class(
     every, m, strata = held_strata(record, by), liars, strata_of(federation, by)
     merged = record.clusters is not None and OTHER in strata.labels
     sure = 1 - (1 - confidence) / len(every)
-    place = {client: k for k, client in enumerate(federation.ids)}
     points = None if len(every) <= FEW else FIRST
     anchors = {} if anchor is None else _anchors(anchor, by, every, level, 1 - sure)
 
@@ -106,7 +105,7 @@ def level_by_class(
         if promise is not None and m < holders:
             edge, certificate = promise.threshold(held, level, sure, own)
         else:
-            mask = record.trusted_mask[[place[client] for client in held.ids]]
+            mask = record.trusted_mask[held.rows]
             fcp = promise is None and mask.any()
             edge = FcpThreshold(held, mask).index(level) if fcp else None
             if own is not None:

@@ -69,14 +69,14 @@ def what_if(
     every: tuple[Held, ...] = (Held("", (), lambda: federation),)
     if by is not None:
         every = held_strata(calibration.record, by)
-    place = {client: k for k, client in enumerate(federation.ids)}
     sure = 1 - (1 - confidence) / len(every)
 
     found = []
     for held in every:
         own = held.federation()
         if stored is None:
-            trusted = calibration.trusted_mask[[place[client] for client in own.ids]]
+            mask = calibration.trusted_mask
+            trusted = mask if own.rows is None else mask[own.rows]
             edge = FcpThreshold(own, trusted).index(level) if trusted.any() else None
         else:
             part = next((one for one in stored.parts if one.name in held.members), stored)

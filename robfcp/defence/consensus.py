@@ -72,14 +72,17 @@ def expected(
     V_b = sum_c n_c p_cb (1 - p_cb) (1 + n_c / (N_c + a)): a site's own noise and the error of the
     reference. All classes' shares are worth `a` samples of each, by how alike classes are.
     """
-    labels, rest = own.sum(axis=2), total - said
-    every, worth = rest.sum(axis=1), samples_worth(total)
+    (n_classes, n_bins), rest, worth = total.shape, total - said, samples_worth(total)
+    labels, every = own @ np.ones(n_bins), np.ones(n_classes) @ rest  # faster than sums
     rest[:, -1] = every if withheld else rest[:, -1]
     pooled = every + 0.5
-    weight = rest.sum(axis=2) + worth
+    weight = rest @ np.ones(n_bins) + worth
     prior = worth * pooled / pooled.sum(axis=1, keepdims=True)
     shares = (rest + prior[:, None]) / weight[:, :, None]
-    sizes, passed = labels * (1 + labels / weight), np.cumsum(shares, axis=2)[:, :, :-1]
+    passed = (shares.reshape(-1, n_bins) @ np.triu(np.ones((n_bins, n_bins)))[:, :-1]).reshape(
+        *shares.shape[:2], n_bins - 1
+    )
+    sizes = labels * (1 + labels / weight)
     by_bin, up_to = (np.matmul(sizes[:, None], p * (1 - p))[:, 0] for p in (shares, passed))
     return np.matmul(labels[:, None], shares)[:, 0], by_bin, up_to
 
@@ -150,7 +153,7 @@ def _compared(sites: Sites, say: Array, total: Array, block: slice) -> tuple[NDA
     counts, size = sites.counts[block], sites.sizes(block)[:, None]
     own = counts * sites.scale(block)[:, None, None]
     means, by_bin, up_to = expected(own, counts * say[:, None, None], total, sites.withheld)
-    h = own.sum(axis=1)
+    h = np.ones(own.shape[1]) @ own
     noise = np.zeros((1, h.shape[1])) if sites.noise is None else sites.noise[block]
     shift, rate = 0.375 + noise, means + noise
     larger, larger_variance = means + shift, by_bin + shift

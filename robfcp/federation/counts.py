@@ -145,6 +145,7 @@ class SparseCounts:
         first, number = 0, most or _ENTRIES
         while first < self.n_rows:
             last = int(np.searchsorted(self.starts, self.starts[first] + number, side="right")) - 1
+            last = min(last, first + number // 16)  # rows of one entry are many
             yield slice(first, last := max(last, first + 1))
             first = last
 

@@ -40,7 +40,7 @@ from robfcp.privacy import Noise, Privacy
 from robfcp.report import Report, Strata, agreement, wire
 from robfcp.scores import Risk, Score
 
-BLOCK_ENTRIES = 2**22  # of a table: what is worked on at a time
+BLOCK_ENTRIES = 2**20  # of a table: what is worked on at a time
 TAKEN = 2**16  # reports made of stored counts at a time
 
 Array = NDArray[np.float64]
@@ -90,6 +90,8 @@ class Federation:
         The scores of all labels as counts, of the reports that tell them: one stratum.
     checked
         How each part of the reports was checked, for the record.
+    rows
+        Of one class or group: the places of its clients in the round.
 
     Examples
     --------
@@ -116,6 +118,7 @@ class Federation:
     risk: Risk | None = None
     strata: Stratified | None = None
     set_sizes: Stratified | None = None
+    rows: NDArray[np.intp] | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.table, np.ndarray):
@@ -347,6 +350,7 @@ class Federation:
             strata=None if self.strata is None else self.strata.chosen(rows),
             set_sizes=None if self.set_sizes is None else self.set_sizes.chosen(rows),
             privacy=_at(self.privacy, rows),
+            rows=None,
         )
 
     def take(self, rows: NDArray[np.intp]) -> Federation:
@@ -407,6 +411,7 @@ class Federation:
             set_sizes=None,
             privacy=privacy,
             sizes_known=self.sizes_known and not private,
+            rows=rows,
         )
 
     @cached_property
