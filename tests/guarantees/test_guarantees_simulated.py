@@ -12,6 +12,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from fractions import Fraction
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -59,8 +60,10 @@ class Rounds(NamedTuple):
         return tail.reached(flat, unit * self.sizes, told).reshape(self.below.shape[:2])
 
 
-def rounds(seed, sizes, liars, spread=0.5, unit=1, edges=EDGES):
+@lru_cache(maxsize=3)  # for m liars, then for one less
+def rounds(seed, sizes, liars, spread=0.5, unit=1, edges=tuple(EDGES)):
     """Sites with scores U^(1/p), p within e^-spread to e^spread."""
+    sizes, edges = np.array(sizes), np.array(edges)
     rng, honest = np.random.default_rng(seed), len(sizes) - liars
     cdf = edges ** np.exp(rng.uniform(-spread, spread, len(sizes)))[:, None]
     chances = np.diff(cdf, prepend=0, append=1, axis=1)
@@ -71,12 +74,12 @@ def rounds(seed, sizes, liars, spread=0.5, unit=1, edges=EDGES):
 
 
 def marginal(told, sizes=UNEQUAL, unit=1):
-    here = rounds(1, sizes, 2, unit=unit)
+    here = rounds(1, tuple(sizes), 2, unit=unit)
     return here.missed(here.reached(swap_tail(LEVEL, len(sizes), unit), told, unit))
 
 
 def pac(told, sizes=UNEQUAL, unit=1, spread=0.5):
-    here = rounds(2, sizes, 2, spread, unit)
+    here = rounds(2, tuple(sizes), 2, spread, unit)
     tail = pac_tail(sizes, told, LEVEL, DELTA, unit)
     return here.missed(here.reached(tail, told, unit)) > ALPHA
 
@@ -85,7 +88,7 @@ def by_class(told):
     """Three classes that share delta: a round fails where any of them does."""
     failed = np.zeros(RUNS, dtype=bool)
     for c in range(3):
-        here = rounds([3, c], EQUAL, 2)
+        here = rounds((3, c), tuple(EQUAL), 2)
         tail = pac_tail(EQUAL, told, LEVEL, DELTA / 3)
         failed |= here.missed(here.reached(tail, told)) > ALPHA
     return failed
@@ -106,7 +109,7 @@ class AllAtOnce(ExactCounts):
 
 def curve(told):
     """The intervals of all m from the true number on, at all edges: one that errs is a failure."""
-    here = rounds(4, 10 * UNEQUAL, 2, edges=np.array([0.3, 0.9]))
+    here = rounds(4, tuple(10 * UNEQUAL), 2, edges=(0.3, 0.9))
     every, budgets = np.arange(RUNS * len(here.truth)), [told, told + 1]
     low, high = coverage_interval(AllAtOnce(here), every, budgets, DELTA)
     truth = np.tile(here.truth, RUNS)
@@ -141,7 +144,7 @@ def private(told, known=True):
     one fails."""
     rng, grid, found = np.random.default_rng(6), Grid.uniform(21), []
     law = Privacy(2.0, neighbours="substitution" if known else "add-remove")
-    here = rounds(7, 10 * EQUAL, 2, edges=EDGES[::3])
+    here = rounds(7, tuple(10 * EQUAL), 2, edges=tuple(EDGES[::3]))
     counts = np.diff(here.below, prepend=0, axis=1).transpose(0, 2, 1)
     for one in counts if known else counts[:250]:
         whole = np.column_stack([one, here.sizes - one.sum(axis=1)])
@@ -194,14 +197,19 @@ def floor_of_anchor(beyond):
     return 1 - ordered[:, a - 1] - (1 - (a + 1 - beyond) / 30)
 
 
+@cache
+def anchors():
+    """What 100 trusted samples allow in each round."""
+    chances, rng = np.diff(EDGES, prepend=0, append=1), np.random.default_rng(9)
+    return [Anchor.of(own, LEVEL, DELTA) for own in rng.multinomial(100, chances, RUNS)]
+
+
 def anchored_pac(told):
     """Promise (ii): a PAC threshold held between the ends of 100 trusted samples."""
-    here = rounds(11, EQUAL, 2, spread=0)
+    here = rounds(11, tuple(EQUAL), 2, spread=0)
     accepted = here.reached(pac_tail(EQUAL, told, LEVEL, DELTA), told)
     first = np.where(accepted.any(axis=1), accepted.argmax(axis=1), len(EDGES)).tolist()
-    chances, rng = np.diff(EDGES, prepend=0, append=1), np.random.default_rng(9)
-    trusted = [Anchor.of(own, LEVEL, DELTA) for own in rng.multinomial(100, chances, RUNS)]
-    ends = [one.clipped(edge) for one, edge in zip(trusted, first, strict=True)]
+    ends = [one.clipped(edge) for one, edge in zip(anchors(), first, strict=True)]
     return np.append(EDGES, 1)[ends] < 0.9
 
 

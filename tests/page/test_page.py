@@ -27,7 +27,7 @@ HOSTILE = "</script><script>alert(1)</script>\u2028&"
 
 
 @cache
-def federation(n_clients: int = 24, attackers: int = 3) -> Federation:
+def federation(n_clients: int = 14, attackers: int = 3) -> Federation:
     """Clients of unequal sizes, the first ones reporting zeros only."""
     scores = beta_scores(0, n_clients, 120, attackers)
     parts = [part[: 40 + 7 * k % 80] for k, part in enumerate(scores)]
