@@ -118,6 +118,10 @@ class Reasons(Mapping[str, str]):
         """Names and reasons, one after another."""
         return zip(self, map(self.words, range(len(self))), strict=True)
 
+    def __reduce__(self) -> Any:
+        """Pickled as the dictionary it stands for."""
+        return dict, (list(self.items()),)
+
     def among(self, mask: NDArray[np.bool_]) -> Reasons:
         """Of the chosen sites alone.
 
