@@ -276,20 +276,9 @@ def by_class(seen: Seen) -> Array:
     return np.array([part.threshold for part in found.levels[0].parts])
 
 
-RULES: dict[str, Rule] = {
-    FEDCP_QQ: fedcp_qq,
-    "fedwq-cp": fedwq_cp,
-    "gc-fcp": gc_fcp,
-    "pfwcp": pfwcp,
-    "crc-shrinkage": crc_shrinkage,
-    "prism-fcp": prism_fcp,
-    "majority": majority,
-    "p-coqs": p_coqs,
-    "own data": own_data,
-    "letter": letter,
-    "guaranteed": guaranteed,
-    "by class": by_class,
-}
+_FIELD = (fedcp_qq, fedwq_cp, gc_fcp, pfwcp, crc_shrinkage, prism_fcp, majority, p_coqs)
+RULES: dict[str, Rule] = {rule.__name__.replace("_", "-"): rule for rule in _FIELD}
+RULES |= {"own data": own_data, "letter": letter, "guaranteed": guaranteed, "by class": by_class}
 BY_CLASS = ("gc-fcp", "pfwcp", "letter", "by class")  # need counts by class of everybody
 
 

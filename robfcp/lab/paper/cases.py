@@ -18,14 +18,6 @@ RIVALS = (FCP, FEDCP_QQ, TEXT, RELEASED)
 COMPARED = (*RIVALS, OURS)
 EVERY = (*COMPARED, BY_CLASS)
 DETECTORS = (TEXT, RELEASED, OURS)  # those that say how many lie
-LABELS = {
-    FCP: "FCP, undefended",
-    FEDCP_QQ: "FedCP-QQ",
-    TEXT: "Rob-FCP, the paper's text",
-    RELEASED: "Rob-FCP, the released code",
-    BY_CLASS: f"{OURS}, ours, reports by class",
-    OURS: f"{OURS}, ours",
-}
 DATASETS = {
     "MNIST": "mnist",
     "CIFAR-10": "cifar10",

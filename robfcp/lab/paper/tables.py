@@ -16,7 +16,8 @@ from robfcp.guarantees import certify
 from robfcp.lab import published
 from robfcp.lab.outputs import entries
 from robfcp.lab.paper import runs
-from robfcp.lab.paper.cases import DATASETS, LABELS, RIVALS, Case
+from robfcp.lab.paper.cases import DATASETS, RIVALS, Case
+from robfcp.lab.paper.charts import LOOKS
 from robfcp.lab.paper.runs import FCP, OURS, RELEASED, TEXT
 
 CELLS = (  # tables of attacks on clients; the others vary Rob-FCP's own parts
@@ -128,7 +129,7 @@ def standings(found: Sequence[Cell]) -> Sequence[tuple[str, ...]]:
         errors = np.array([error(row) for row in own])
         worst, off = int(np.abs(errors).argmax()), int((np.abs(errors) > APART).sum())
         numbers = f"{np.abs(errors).mean():.4f}", f"{errors[worst]:+.3f}", setting(own[worst])
-        lines.append((LABELS[name], *numbers, f"{off} of {len(own)}"))
+        lines.append((LOOKS[name][2], *numbers, f"{off} of {len(own)}"))
     return lines
 
 
