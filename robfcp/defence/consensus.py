@@ -281,7 +281,7 @@ def settled(sites: Sites, pooled: Sites, reference: Mask, level: float) -> Hypot
         also &= rejected(without, level)
         out = odd & seen.impossible(int(stands.sum()) == 1) & (without < LEVEL)
         easier = also & mixed.impossible(int(also.sum()) == 1) & ~mixed.hard
-        aside, stands = odd & (~seen.hard | (seen.tail < 1)) | easier, stands | easier
+        aside, stands = odd & (seen.tail < 1) | easier, stands | easier
         refuted = bool(2 * stands.sum() > sites.n)
         if stands.sum() > most:
             oddest = np.argsort(np.where(stands, chance, 2), kind="stable")[:most]
