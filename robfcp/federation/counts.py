@@ -380,13 +380,13 @@ class Spans(NamedTuple):
     values: Whole
 
 
-def spans(table: Counts, n_bins: int, unit: int) -> tuple[Spans, Mask]:
+def spans(table: Counts, n_bins: int, unit: int, exact: Mask | None = None) -> tuple[Spans, Mask]:
     """Where all entries may lie, and (K,) which rows are in fives: `Strata.in_fives`.
 
     A sample of such a row is not below the cell before its own, and of many only five may be below
     it. They are known by it: in every stratum all cells but the first hold a multiple of five
     samples, that one five or more, or it is the last bin. Others may look so by chance: their
-    bounds are wider.
+    bounds are wider; those that are not `exact` are none.
     """
     starts, cells, values = table.entries()
     rows, least = np.repeat(np.arange(len(starts) - 1), np.diff(starts)), unit * Strata.FEW
@@ -394,6 +394,7 @@ def spans(table: Counts, n_bins: int, unit: int) -> tuple[Spans, Mask]:
     first = (np.diff(rows, prepend=-1) != 0) | (np.diff(strata, prepend=-1) != 0)
     fits = np.where(first, (values >= least) | (high == n_bins - 1), values % least == 0)
     known = (np.bincount(rows, ~fits, minlength=len(starts) - 1) == 0) & (np.diff(starts) > 0)
+    known = known if exact is None else known & exact
     low = np.where(first, 0, np.roll(high, 1))
     loose = np.where(values < 2 * least, values, least + values % least) * known[rows]
     found = Spans(

@@ -426,9 +426,15 @@ class Federation:
             found = np.zeros(block.n_clients, dtype=bool)
             for rows, counts, _, n_strata in block._tables():
                 found[rows] = in_fives(counts, n_strata, *shape)
-            return found & ~np.array([one is not None for one in block.privacy] or [False])
+            return found & block._without_noise
 
         return self.map(known)
+
+    @property
+    def _without_noise(self) -> NDArray[np.bool_]:
+        """(K,) whose report is not private."""
+        stated = [one is None for one in self.privacy]
+        return np.array(stated) if stated else np.ones(self.n_clients, dtype=bool)
 
     def _tables(self) -> Iterator[tuple[NDArray[np.intp], Counts, int, int]]:
         """Rows, counts, the number of their first class and of their classes; C is no class's."""
@@ -443,9 +449,9 @@ class Federation:
     def spans(self) -> tuple[Spans, NDArray[np.bool_]]:
         """Where all counts may lie, and who is in fives; C is the class of reports without any."""
         known, found = np.zeros(self.n_clients, dtype=bool), []
-        shape = self.grid.n_bins, self.unit
+        shape, exact = (self.grid.n_bins, self.unit), self._without_noise
         for rows, counts, number, _ in self._tables():
-            part, known[rows] = spans(counts, *shape)
+            part, known[rows] = spans(counts, *shape, exact[rows])
             found.append(part._replace(rows=rows[part.rows], strata=part.strata + number))
         return Spans(*map(np.concatenate, zip(*found, strict=True))), known
 

@@ -28,7 +28,7 @@ from robfcp.federation.counts import (
     Whole,
     narrowed,
 )
-from robfcp.federation.intake import Block, Fault, FilePath, Piece, Sent, Shard
+from robfcp.federation.intake import MOST_ENTRIES, Block, Fault, FilePath, Piece, Sent, Shard
 from robfcp.federation.majority import GridDigest, Header
 from robfcp.files import make_folder, read_limited, unreadable, writing
 from robfcp.grid import Grid
@@ -254,7 +254,7 @@ class Shared:
     def sent(self, row: pa.RecordBatch) -> bytes:
         """One row as the report it should be."""
         n_bins, compute = self.header.grid.n_bins, arrow().compute
-        most = min(n_bins * self.header.n_strata + 1, SPARE_VALUES)
+        most = min(n_bins * self.header.n_strata + 1, MOST_ENTRIES)
         own = {name: row.column(name) for name in row.schema.names}
         for name in LISTS:
             if name in own and len(own[name].flatten()) > most:
@@ -402,16 +402,20 @@ class File(Shard):
         except RobfcpError:
             return 0
 
+    def _check_unchanged(self, state: tuple[int, ...]) -> None:
+        now = os.stat(self.path)
+        if (now.st_ino, now.st_size, now.st_mtime_ns) != state:
+            raise RobfcpError(f"{self.path}: changed while it was read; start again")
+
     def _batches(self) -> Iterator[pa.RecordBatch]:
         """The rows, some at a time: the same ones every time."""
         state, n_rows, values, _ = self._known
         with self._opened() as file:
-            now = os.stat(self.path)
-            if (now.st_ino, now.st_size, now.st_mtime_ns) != state:
-                raise RobfcpError(f"{self.path}: changed while it was read; start again")
+            self._check_unchanged(state)
             size = max(1, min(ROWS, VALUES * n_rows // max(values, 1)))
             names = [name for name in schema().names if name in file.schema_arrow.names]
             yield from file.iter_batches(batch_size=size, columns=names)
+            self._check_unchanged(state)
         arrow().default_memory_pool().release_unused()  # what the rest of a round needs
 
     def pieces(self, grid: Grid | None) -> Iterator[Piece]:
@@ -451,14 +455,18 @@ def read_files(paths: FilePath | Iterable[FilePath]) -> Iterator[Sent | Fault | 
     tables = {file: File(file) for file in files if file.suffix == ".parquet"}
     stays = sum(file.n_values for file in tables.values()) > HELD_VALUES
     for file in files:
-        if file in tables:
+        inside = Path(os.path.realpath(file)).is_relative_to(os.path.realpath(file.parent))
+        if file.is_symlink() and not inside:
+            reason = f"{file}: is a link out of its folder; name or copy the file itself"
+            yield Fault(f"file:{file}", "file", reason)
+        elif file in tables:
             tables[file].stays = stays
             yield tables[file]
-            continue
-        try:
-            yield Sent(read_limited(file), f"file:{file}")
-        except RobfcpError as error:
-            yield Fault(f"file:{file}", "file", str(error))
+        else:
+            try:
+                yield Sent(read_limited(file), f"file:{file}")
+            except RobfcpError as error:
+                yield Fault(f"file:{file}", "file", str(error))
 
 
 def write(federation: Federation, path: FilePath) -> None:

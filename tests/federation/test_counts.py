@@ -367,3 +367,12 @@ def test_prediction_sets_are_built_a_block_at_a_time(tmp_path):
     most = peak(lambda: sizes.extend(members.sum() for _, members in blocks))
     assert most < 80 * 2**20  # blocks of 2 MiB and what an argsort of them takes
     assert len(sizes) > 5
+
+
+def test_noise_that_leaves_multiples_of_five_is_not_taken_for_fives():
+    stated = [Privacy(1.0), None]
+    found = Federation.from_counts([[10, 5, 0, 5]] * 2, privacy=stated, sizes=[20, 20])
+    (rows, _, low, high, _), known = found.spans()
+    assert known.tolist() == found.in_fives.tolist() == [False, True]
+    assert (low == high)[rows == 0].all()
+    assert found.lowered().counts[0].tolist() == [10, 5, 0, 5]

@@ -136,9 +136,36 @@ def without(kind):
     return list(Federation.from_reports([json.dumps(site(k, kind)) for k in (0, 1, 3, 4)]))
 
 
+def message_of(row, kind):
+    """The report a row should be."""
+    said = {**site(2, kind), "client": row["client"], "n_samples": row["n"]}
+    lists = {name: row[name] or [] for name in ("bins", "counts")}
+    if row.get("privacy") is not None:
+        try:
+            said["privacy"] = json.loads(row["privacy"])
+        except (ValueError, RecursionError):
+            said["privacy"] = row["privacy"]
+    if row.get("set_size_bins") or row.get("set_size_counts"):
+        said["set_sizes"] = {n: row.get(f"set_size_{n}") or [] for n in ("bins", "counts")}
+    if row.get("classes") is None:
+        said = {name: value for name, value in said.items() if name != "strata"}
+        said["counts"] = lists
+    else:
+        n_bins, end = Grid.default().n_bins, 3 * Grid.default().n_bins
+        pairs = list(zip(row["classes"], lists["bins"], strict=False))
+        pairs = pairs if len(row["classes"]) == len(lists["bins"]) else []
+        fits = [None not in one and 0 <= one[1] < n_bins and one[0] >= 0 for one in pairs]
+        cells = [c * n_bins + b if fit else end for (c, b), fit in zip(pairs, fits, strict=True)]
+        steps = np.diff(cells, prepend=0).tolist()
+        said["strata"] = {**said.get("strata", {}), "steps": steps, "counts": lists["counts"]}
+    return {name: value for name, value in said.items() if value is not None}
+
+
 @pytest.mark.parametrize(("field", "wrong"), ROWS)
 @pytest.mark.parametrize("kind", ["plain", "class"])
-def test_one_wrong_row_costs_itself_alone(field, wrong, kind, tmp_path, monkeypatch):
+def test_one_wrong_row_costs_itself_alone_in_the_words_of_a_report(
+    field, wrong, kind, tmp_path, monkeypatch
+):
     rows = [row_of(site(k, kind)) for k in range(5)]
     if not isinstance(wrong, tuple):
         rows[2][field] = wrong
@@ -147,6 +174,8 @@ def test_one_wrong_row_costs_itself_alone(field, wrong, kind, tmp_path, monkeypa
     else:
         rows[2][field] = [*rows[2].get(field, [0])[1:], *wrong[1:] * 2**19]
     file = write(tmp_path / "r.parquet", rows, BY_CLASS if kind == "class" else SHARED)
+    reports = [json.dumps(site(k, kind)) for k in (0, 1, 3, 4)]
+    alone = Federation.from_reports([*reports, json.dumps(message_of(rows[2], kind))]).faulty
     for home in ("memory", "many blocks"):
         stay(monkeypatch, home)
         found = Federation.read(file)
@@ -155,8 +184,10 @@ def test_one_wrong_row_costs_itself_alone(field, wrong, kind, tmp_path, monkeypa
             continue
         assert list(found) == without(kind)
         (fault,) = found.faulty
-        assert fault.client in fault.reason
         assert fault.reason.isprintable()
+        source = f"{file} row 3" if alone[0].client == "report #5" else alone[0].client
+        assert fault.client == source[:200]
+        assert fault.reason == alone[0].reason.replace(alone[0].client, source)
 
 
 def broken(kind, path):
@@ -182,6 +213,10 @@ def broken(kind, path):
         "classes": lambda: write(path, one, {**SHARED, "strata": {"by": "class", "names": 10**6}}),
         "bomb": lambda: write(path, [{**one[0], "bins": [0] * 2**21}]),
         "link": lambda: (path.unlink(), path.symlink_to(path.parent / "nowhere")),
+        "link out": lambda: (
+            path.rename(path.parent.parent / "elsewhere.parquet"),
+            path.symlink_to(path.parent.parent / "elsewhere.parquet"),
+        ),
         "pipe": lambda: (path.unlink(), os.mkfifo(path)),
     }
     ways[kind]()
@@ -201,6 +236,7 @@ def broken(kind, path):
         ("classes", "1000000 of them; give 1 to 20000"),
         ("bomb", "numbers, which no reports do"),
         ("link", "no such file; check the path"),
+        ("link out", "is a link out of its folder; name or copy the file itself"),
         ("pipe", "no such file; check the path"),
     ],
 )
@@ -232,6 +268,39 @@ def test_a_name_twice_is_one_site_or_none_in_one_table_or_several(tmp_path, monk
         assert [fault.client for fault in found.faulty] == ["s01", "s03"]
         assert "sent 2 different reports for this round" in found.faulty[0].reason
         assert Federation.read(tmp_path, invited=["s05", "s09"]).missing == ("s09",)
+
+
+def test_a_file_linked_within_its_folder_is_read_once(tmp_path):
+    write(tmp_path / "a.parquet", [row_of(site(k)) for k in range(3)])
+    (tmp_path / "b.parquet").symlink_to(tmp_path / "a.parquet")
+    (tmp_path / "c.json").symlink_to(tmp_path.parent / "nowhere.json")
+    found = Federation.read(tmp_path)
+    assert found.n_samples == 90
+    assert [fault.reason for fault in found.faulty] == [
+        f"{tmp_path / 'c.json'}: is a link out of its folder; name or copy the file itself"
+    ]
+
+
+def test_a_folder_that_changes_while_it_is_read_is_said(tmp_path, monkeypatch):
+    stay(monkeypatch, "many blocks")
+    for name in "abc":
+        write(tmp_path / f"{name}.parquet", [row_of(site(ord(name) + k)) for k in range(9)])
+    pieces = parquet.File.pieces
+
+    def read(file, grid):
+        for number, piece in enumerate(pieces(file, grid)):
+            if (file.path.stem, number) == ("a", 1):
+                (tmp_path / "b.parquet").unlink()
+                write(tmp_path / "a.parquet", [row_of(site(1))])
+            yield piece
+
+    monkeypatch.setattr(parquet.File, "pieces", read)
+    found = Federation.read(tmp_path)
+    assert found.n_clients == 9
+    assert [fault.reason.split(": ")[1] for fault in found.faulty] == [
+        "changed while it was read; start again",
+        "no such file; check the path",
+    ]
 
 
 def test_a_table_that_changes_between_two_passes_is_refused(tmp_path, monkeypatch):
