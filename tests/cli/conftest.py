@@ -1,5 +1,6 @@
 """A federation in files: whatever the commands, their examples and their tests name."""
 
+import os
 import shutil
 
 import numpy as np
@@ -55,6 +56,6 @@ def made(tmp_path_factory):
 
 @pytest.fixture
 def folder(made, tmp_path, monkeypatch):
-    """A copy that a test may change, as the current folder."""
+    """A copy whose files a test may replace but not change, as the current folder."""
     monkeypatch.chdir(tmp_path)
-    return shutil.copytree(made, tmp_path, dirs_exist_ok=True)
+    return shutil.copytree(made, tmp_path, dirs_exist_ok=True, copy_function=os.link)

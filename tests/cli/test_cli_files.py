@@ -137,6 +137,8 @@ def test_a_place_that_cannot_be_written_is_refused_before_the_work(
     def work(*_, **__):
         raise AssertionError("the work has begun")
 
+    for home in {*COMMANDS.values(), *LAB.values()}:  # else they would keep what is put here
+        import_module(f"robfcp.cli.{home}")
     for name in (
         "cli.site.read_outputs", "cli.server.run.calibrate", "federation.Federation.read",
         "cli.server.auditing.verify_calibration", "cli.watch.read_alarms", "cli.show.write_page",
