@@ -119,7 +119,7 @@ def pinned_key(text: str | None) -> str | None:
 class Printer:
     """Sends a command's result to people or to programs, as asked."""
 
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for programs only.")] = False
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")] = False
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")] = False
 
     def table(self, title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:

@@ -53,16 +53,16 @@ class Agreement:
 
     keys: console.Keys = None
     revoked: Annotated[Path | None, agreed("Public keys that count no more, one a line.")] = None
-    sizes: Annotated[Path | None, agreed("JSON {site: samples}: refuse others.")] = None
+    sizes: Annotated[Path | None, agreed("JSON of {site: samples}: refuse other sizes.")] = None
     quorum: Annotated[float | None, agreed("Least number of valid reports, or their share.")] = None
     round: console.Round = None
     terms: console.TermsFile = None
     model: console.Model = None
     score: Annotated[str | None, agreed("Refuse reports of another score.")] = None
     grid: Annotated[str | None, agreed("Refuse reports on another grid.")] = None
-    epsilon: Annotated[float | None, agreed("Refuse reports of another privacy.")] = None
-    delta: Annotated[float | None, agreed("The same of (epsilon, delta).")] = None
-    max_share: Annotated[float | None, agreed("Refuse a site with a larger share.")] = None
+    epsilon: Annotated[float | None, agreed("Refuse reports of another epsilon.")] = None
+    delta: Annotated[float | None, agreed("Refuse reports of another delta.")] = None
+    max_share: Annotated[float | None, agreed("Refuse a larger share of all samples.")] = None
 
     def stated(self) -> agreement.Terms:
         """The terms, from their file and besides."""
@@ -126,24 +126,24 @@ def calibrate(
     reports: Reports,
     output: console.Output = None,
     coverage: Annotated[list[str] | None, basic("Wanted coverage (0.9); may be repeated.")] = None,
-    promise: Annotated[str | None, basic("To hold whatever some do", among=PROMISES)] = None,
+    promise: Annotated[str | None, basic("What must hold though some lie", among=PROMISES)] = None,
     liars: Annotated[int | None, basic("The most sites that may lie.", min=0)] = None,
     alike: Annotated[float | None, basic("How much honest sites may differ.")] = None,
     by: Annotated[str | None, basic("A threshold for each", among=("class", "group"))] = None,
     defence: Annotated[str, basic("Whom to trust", among=DEFENCES)] = Consensus.name,
     html: console.Html = None,
-    letters: Annotated[Path | None, basic("Folder for a small file to each site.")] = None,
-    previous: Annotated[Path | None, basic("The calibration before: keep the chain.")] = None,
+    letters: Annotated[Path | None, basic("Folder for a letter to each site.")] = None,
+    previous: Annotated[Path | None, basic("Last round's calibration: keep a chain.")] = None,
     sign: console.Sign = None,
     confidence: Annotated[float, expert("With which certificates hold.")] = 0.95,
-    mix: Annotated[list[str] | None, expert("uniform, any or flu=0.1,cold=0.9.")] = None,
+    mix: Annotated[list[str] | None, expert("Label mix: uniform, any or flu=0.1,cold=0.9.")] = None,
     samples: Annotated[int | None, expert("Most samples liars may hold (marginal).")] = None,
     anchor: Annotated[Path | None, expert("Trusted samples: outputs, or a report of them.")] = None,
-    risk: Annotated[list[str] | None, expert("Of losses: the mean accepted.")] = None,
+    risk: Annotated[list[str] | None, expert("Of reports of losses: the mean accepted.")] = None,
     exactly: Annotated[int | None, expert("Consensus leaves out exactly so many.")] = None,
-    alarms: Annotated[Path | None, expert("What alarms --history kept of --previous.")] = None,
+    alarms: Annotated[Path | None, expert("History of alarms on --previous.")] = None,
     readmit: Annotated[list[str] | None, expert("Take back a site that is out.")] = None,
-    spark: Annotated[str | None, expert("Read tables by this Spark: its master's URL.")] = None,
+    spark: Annotated[str | None, expert("Read tables by Spark: its master's URL.")] = None,
     audit: AuditFile = None,
 ) -> None:
     """Find whom to trust, take one threshold, and say what is proved about it.

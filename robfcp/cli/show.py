@@ -36,12 +36,12 @@ def show(
     study: Annotated[str, basic("The study or protocol, for the page.")] = "",
     run_by: Annotated[str, basic("Who ran it, for the page.")] = "",
     date: Annotated[str | None, basic("The page's date; today's if not given.")] = None,
-    history: Annotated[list[Path] | None, basic("Alarms or monitors for the page.")] = None,
+    history: Annotated[list[Path] | None, basic("Files of alarms or monitors.")] = None,
     liars: Annotated[list[str] | None, basic("What if so many lie.", "--liars", "-m")] = None,
-    coverage: Annotated[list[str] | None, basic("What if this were wanted.")] = None,
+    coverage: Annotated[list[str] | None, basic("What if this coverage were wanted.")] = None,
     alike: Annotated[float | None, basic("What if honest sites differ by at most this.")] = None,
-    confidence: Annotated[float, expert("Of the certificates.")] = 0.95,
     server_key: console.ServerKey = None,
+    confidence: Annotated[float, expert("With which certificates hold.")] = 0.95,
 ) -> None:
     """Say what is proved for each number of liars and what each promise would cost; or a page.
 

@@ -32,14 +32,14 @@ if TYPE_CHECKING:
 GRIDS = ("default", "extended", "open-ended", "uniform:BINS", "logistic:BINS")
 GRID_BINS = 32  # of private reports of scores in [0, 1] unless told
 ENDINGS = (".csv", ".npy", ".parquet")
-_OWN = ("id", "set", "size")
+_OWN = ("id", "row", "set", "size")
 _FORMULA = "=+-@\t\r\uff1d\uff0b\uff0d\uff20"  # what spreadsheets compute, full-width ones too
 
 
 def keygen(
     printer: Printer,
     client: Annotated[str, typer.Argument(help="This site's registered name.")],
-    output: Annotated[Path, basic("The private key.", "--output", "-o")] = Path("robfcp.key"),
+    output: Annotated[Path, basic("Where the key goes.", "--output", "-o")] = Path("robfcp.key"),
 ) -> None:
     """Make a private key for this site and print the lines the server's registry needs.
 
@@ -77,9 +77,9 @@ def terms(
 class NoiseOptions:
     """The noise of a private report, beside its epsilon."""
 
-    delta: Annotated[float, private("Of (epsilon, delta); 0 takes Laplace noise.")] = 0.0
-    neighbours: Annotated[str, private("Or add-remove: n is hidden.")] = "substitution"
-    samples_per_patient: Annotated[int, private("Most samples of one person, protected too.")] = 1
+    delta: Annotated[float, private("Of (epsilon, delta)-privacy; 0: Laplace noise.")] = 0.0
+    neighbours: Annotated[str, private("Or add-remove: hides how many samples.")] = "substitution"
+    samples_per_patient: Annotated[int, private("Most samples of one person; protects all.")] = 1
     rounds: Annotated[int, private("How many reports share the budget.")] = 1
 
 
@@ -90,7 +90,7 @@ def report(
     data: Annotated[Path, typer.Argument(help="Outputs with labels: .csv, .npz or .parquet.")],
     client: Annotated[str, basic("This site's registered name.", "--client", "-c")],
     output: Annotated[Path, basic("Where the report goes.", "--output", "-o")],
-    score: Annotated[str | None, basic("As agreed, or lac", among=base.SCORES)] = None,
+    score: Annotated[str | None, basic("The score agreed on, or lac", among=base.SCORES)] = None,
     classes: Annotated[str | None, basic("The probability columns as a,b,c.")] = None,
     by_class: Annotated[bool | None, basic("Keep counts by class.", "--by-class/--pooled")] = None,
     group: Annotated[str | None, basic("Keep counts by this column instead.")] = None,
@@ -101,14 +101,14 @@ def report(
     server_key: console.ServerKey = None,
     sign: console.Sign = None,
     epsilon: Annotated[float | None, private("Add noise: differential privacy.")] = None,
-    ledger: Annotated[Path | None, private("Record of what was spent.")] = None,
+    ledger: Annotated[Path | None, private("File of what was spent; --epsilon needs it.")] = None,
     dataset: Annotated[str | None, private("The data's name in the ledger.")] = None,
     least: Annotated[int, private("Merge classes with fewer samples into '(other)'.", min=1)] = 1,
-    fine: Annotated[bool, private("Cells of fewer than five, too.", "--fine")] = False,
+    fine: Annotated[bool, private("Show cells of fewer than five.", "--fine")] = False,
     groups: Annotated[str | None, expert("All groups there are, as a,b,c.")] = None,
     set_sizes: Annotated[bool, expert("Tell the size of sets too; not private.")] = False,
     risk: Annotated[str | None, expert("A loss, not scores", among=Risk.multilabel)] = None,
-    randomized: Annotated[bool | None, expert("Draw u; for the aps and saps.")] = None,
+    randomized: Annotated[bool | None, expert("Randomise the score, if it can be.")] = None,
     seed: console.Seed = 0,
 ) -> None:
     """Turn one site's calibration outputs into a report file to send to the server.
@@ -229,8 +229,8 @@ def report(
 class ThresholdOptions:
     """The threshold that a site uses: of which level, and the federation's or its own."""
 
-    level: Annotated[str | None, basic("The level, 0.95 say; the first if none.", "--level")] = None
-    local: Annotated[Path | None, basic("Own outputs: by an own threshold.", "--local")] = None
+    level: Annotated[str | None, basic("A level, 0.95 say, if not the first.", "--level")] = None
+    local: Annotated[Path | None, basic("This site's outputs: own threshold.", "--local")] = None
 
     def read(
         self, path: Path, reading: FileReading, key: str | None = None, seed: int = 0
@@ -272,24 +272,32 @@ def read_letter(path: Path, key: str | None = None) -> letters.Letter | None:
 
 
 def read_for(
-    calibration: Calibration, data: Path, reading: FileReading, **asked: Any
+    calibration: Calibration, data: Path, reading: FileReading, labelled: bool = True, **more: Any
 ) -> FileOutputs:
     """Outputs for a calibration, in its order of classes; with their truth unless told."""
     kind = expects(calibration.score, calibration.risk)
     how = replace(reading, classes=calibration.classes)
-    return read_outputs(data, **{"needs_targets": True, **asked}, expects=kind, reading=how)
+    found = read_outputs(data, needs_targets=labelled, expects=kind, reading=how, **more)
+    if kind == "values" and calibration.score is not None:  # refused here, by the file's name
+        p, truth = found.predictions, found.targets
+        try:
+            calibration.score(p, np.zeros(p.shape[:1]) if truth is None or not labelled else truth)
+        except RobfcpError as error:
+            raise RobfcpError(f"{data}: {error}") from None
+    return found
 
 
 def predict(
     printer: Printer,
     reading: FileReading,
     used: ThresholdOptions,
-    calibration: Annotated[Path, typer.Argument(help="A calibration, or this site's letter.")],
+    calibration: Annotated[Path | None, typer.Argument(help="Left out with --letter.")] = None,
     data: Annotated[Path | None, typer.Argument(help=".csv, .npz, .npy or .parquet.")] = None,
     output: Annotated[
         Path | None, basic("The sets: .csv, .parquet or .npy.", "--output", "-o")
     ] = None,
-    non_empty: Annotated[bool, basic("The likeliest label where empty.", "--non-empty")] = False,
+    letter: Annotated[Path | None, basic("This site's letter; needs --local.")] = None,
+    non_empty: Annotated[bool, basic("Likeliest label into empty sets.", "--non-empty")] = False,
     group: Annotated[str | None, basic("The column or npz array with each sample's group.")] = None,
     model: console.Model = None,
     server_key: console.ServerKey = None,
@@ -297,16 +305,22 @@ def predict(
 ) -> None:
     """Turn model outputs into prediction sets (or intervals); with labels, say how well they cover.
 
-    With a letter and --local by the site's own threshold: the federation's for its label mix, from
+    With --letter and --local by the site's own threshold: the federation's for its label mix, from
     the letter that the server wrote it, clipped to its own samples.
 
     [dim]Example: robfcp predict calibration.json test.csv -o sets.csv[/dim]
-    [dim]Example: robfcp predict letter.json new.csv --local own.csv -o sets.csv[/dim]
+    [dim]Example: robfcp predict new.csv --letter letter.json --local own.csv -o sets.csv[/dim]
     """
+    if letter is not None:
+        if data is not None:
+            raise RobfcpError("--letter: holds its calibration; name no other one, only outputs")
+        if used.local is None:
+            raise RobfcpError("--letter: a site's own threshold needs its samples; pass --local")
+        calibration, data = letter, calibration
+    if calibration is None:
+        raise RobfcpError("calibration: is missing; name one, or this site's letter with --letter")
     if data is None and (used.local is None or output is not None or non_empty):
-        raise RobfcpError(
-            "data: is missing; name the outputs to predict from, after the calibration"
-        )
+        raise RobfcpError("data: is missing; name the outputs to predict from")
     console.prepare(output, endings=ENDINGS)
     figures: dict[str, Any] = {}
     notes: list[str] = []
@@ -320,13 +334,13 @@ def predict(
                 "nothing for another one: calibrate again"
             )
         if data is not None:
-            outputs = read_for(loaded, data, reading, needs_targets=False, columns=[group])
+            outputs = read_for(loaded, data, reading, labelled=False, columns=[group])
             notes += outputs.notes
             groups = {} if used.local else {"groups": outputs.columns.get(group or "")}
             how: Any = {"level": place, "rng": console.seed_of(seed, "predict"), **groups}
             found, figures, text = _predicted(watched, loaded, outputs, non_empty=non_empty, **how)
             if output is not None:
-                write_atomically(output, as_file(output.suffix.lower(), found, text, outputs))
+                write_atomically(output, as_file(output.suffix.lower(), found, text))
     if used.local is not None:
         own: Any = watched
         for one in own.levels:
@@ -382,7 +396,6 @@ def _predicted(
     from robfcp import metrics
 
     p, truth, score = outputs.predictions, outputs.targets, calibration.score
-    ids = [str(name) for name in (outputs.rows if outputs.ids is None else outputs.ids)]
 
     def at_level(found: NDArray[Any]) -> NDArray[Any]:
         return found[:, :, level] if calibration.several else found
@@ -392,59 +405,61 @@ def _predicted(
         figures, name = {"set_size": metrics.set_size(sets)}, calibration.risk.name
         if truth is not None and name in Risk.multilabel:
             figures[name] = float(Risk(name).multilabel_losses(sets, truth).mean())
-        return sets, figures, sets_as_csv(sets, ids)
+        return sets, figures, sets_as_csv(sets, outputs)
     if score is not None and not isinstance(score, ClassificationScore):
         ends = at_level(calibration.predict_interval(p, non_empty=non_empty, **how))
         figures = {"width": metrics.interval_width(ends)}
         if truth is not None:
             figures["coverage"] = metrics.interval_coverage(ends, truth)
-        lines = zip(ids, *(map(repr, end.tolist()) for end in ends.T), strict=True)
-        return ends, figures, _csv(["id", "low", "high"], lines)
+        lines = zip(*(map(repr, end.tolist()) for end in ends.T), strict=True)
+        return ends, figures, _csv(outputs, ["low", "high"], lines)
     sets = at_level(watched.predict_set(p, rng, non_empty=non_empty, **how))
     figures = {} if truth is None else dict(metrics.summary(sets, truth))
     figures |= {"set_size": metrics.set_size(sets), "empty": metrics.empty_share(sets)}
     figures["singletons"] = metrics.singleton_share(sets)
     if non_empty:
         figures["filled"] = metrics.empty_share(at_level(watched.predict_set(p, rng, **how)))
-    return sets, figures, sets_as_csv(sets, ids, outputs.names)
+    return sets, figures, sets_as_csv(sets, outputs)
 
 
-def sets_as_csv(sets: NDArray[np.bool_], ids: Sequence[str], names: tuple[str, ...] = ()) -> str:
-    """One line a sample: its id, its set in words, how many labels that are, and a column a class.
+def sets_as_csv(sets: NDArray[np.bool_], outputs: FileOutputs) -> str:
+    """One line a sample: its set in words, how many labels that are, and a column a class.
 
     Classes are called by name where they have one, else by number.
     """
-    shown = names or tuple(map(str, range(sets.shape[1])))
+    shown = outputs.names or tuple(map(str, range(sets.shape[1])))
     heads = [f"class {name}" if name in _OWN else name for name in shown]
     lines = (
-        [name, " | ".join(shown[c] for c in np.flatnonzero(row)), int(row.sum()), *map(int, row)]
-        for name, row in zip(ids, sets, strict=True)
+        [" | ".join(shown[c] for c in np.flatnonzero(row)), int(row.sum()), *map(int, row)]
+        for row in sets
     )
-    return _csv([*_OWN, *heads], lines)
+    return _csv(outputs, ["set", "size", *heads], lines)
 
 
-def as_file(kind: str, sets: NDArray[Any], text: str, outputs: FileOutputs) -> bytes | str:
-    """The CSV text, the bare array, or for programs Parquet: by own ids, else by `row` from 0."""
+def as_file(kind: str, sets: NDArray[Any], text: str) -> bytes | str:
+    """The CSV text, the same as Parquet, or the bare array."""
     buffer = io.BytesIO()
     if kind == ".npy":
         np.save(buffer, sets, allow_pickle=False)
     if kind != ".parquet":
         return buffer.getvalue() or text
-    from pyarrow import array, csv, parquet, string
+    from pyarrow import csv, parquet, string
 
     names = csv.ConvertOptions(column_types=dict.fromkeys(("id", "set"), string()))
-    found = csv.read_csv(io.BytesIO(text.encode()), convert_options=names)
-    if outputs.ids is None:
-        found = found.set_column(0, "row", array(np.arange(len(found))))
-    parquet.write_table(found, buffer)
+    parquet.write_table(csv.read_csv(io.BytesIO(text.encode()), convert_options=names), buffer)
     return buffer.getvalue()
 
 
-def _csv(header: Sequence[str], lines: Iterable[Sequence[object]]) -> str:
+def _csv(outputs: FileOutputs, header: Sequence[str], lines: Iterable[Sequence[object]]) -> str:
+    """The lines, each after its sample's own id, or else its `row` as programs count, from 0."""
+    first, ids = "id", outputs.ids
+    if ids is None:
+        first, ids = "row", np.arange(len(outputs.predictions))
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerow([_harmless(name) for name in header])
-    writer.writerows([_harmless(cell) for cell in line] for line in lines)
+    writer.writerow([_harmless(name) for name in (first, *header)])
+    named = zip(ids, lines, strict=True)
+    writer.writerows([_harmless(cell) for cell in (str(name), *line)] for name, line in named)
     return buffer.getvalue()
 
 

@@ -39,7 +39,7 @@ def check(
     calibration: Watched,
     data: Annotated[Path, typer.Argument(help="Fresh labelled outputs: .csv, .npz or .parquet.")],
     group: Annotated[str | None, basic("A column to split by: night, ward, scanner.")] = None,
-    floor: Annotated[float | None, basic("Hold coverage against this.")] = None,
+    floor: Annotated[float | None, basic("Coverage to hold, if not the promise.")] = None,
     strict: Strict = False,
     confidence: Annotated[float, expert("Of the exact intervals.")] = 0.95,
     seed: console.Seed = 0,
@@ -96,10 +96,10 @@ def monitor(
     used: ThresholdOptions,
     calibration: Annotated[Path | None, typer.Argument(help="None if --state keeps it.")] = None,
     data: Annotated[list[Path] | None, typer.Argument(help="Fresh labelled batches.")] = None,
-    state: Annotated[Path, basic("Its memory: a file, or a folder.", "--state", "-s")] = Path(
-        "monitor.json"
-    ),
-    own: Annotated[Path | None, basic("Its report made with --fine: watch for drift.")] = None,
+    state: Annotated[
+        Path, basic("The monitor's memory: a file, or a folder.", "--state", "-s")
+    ] = Path("monitor.json"),
+    own: Annotated[Path | None, basic("This site's report (--fine): see drift too.")] = None,
     floor: Annotated[float | None, basic("Coverage to hold, if not what --own proves.")] = None,
     html: console.Html = None,
     client: Annotated[str | None, agreed("This site's name.", "--client", "-c")] = None,
@@ -203,16 +203,16 @@ def _kept(
 def alarms(
     printer: Printer,
     reports: Annotated[list[Path], typer.Argument(help="The sites' e-reports, or their folder.")],
-    liars: Annotated[int, basic("The most that may lie.", "--liars", "-m", min=0)],
-    sites: Annotated[int | None, basic("How many are watched, if not all.")] = None,
+    liars: Annotated[int, basic("The most sites that may lie.", "--liars", "-m", min=0)],
+    sites: Annotated[int | None, basic("How many are watched, if not all sent one.")] = None,
     history: Annotated[Path | None, basic("Keep every look in this file; needs --step.")] = None,
     html: console.Html = None,
-    independent: Annotated[bool, expert("Sites are independent.", "--independent")] = False,
-    delta: Delta = None,
     keys: console.Keys = None,
     round: console.Round = None,
     quorum: Annotated[int, agreed("Least number of valid e-reports.", min=1)] = 1,
     step: Step = None,
+    independent: Annotated[bool, expert("Sites are independent.", "--independent")] = False,
+    delta: Delta = None,
 ) -> None:
     """Merge sites' e-reports into one alarm that at most so many liars cannot ring; list sites.
 

@@ -75,8 +75,8 @@ class _RegressionScore:
 def _finite(field: str, values: ArrayLike, columns: tuple[int, ...]) -> Scores:
     array = floats(field, values)
     if not array.ndim or array.shape[1:] != columns:
-        shape = f"(n, {columns[0]})" if columns else "(n,)"
-        raise RobfcpError(f"{field}: shape {array.shape} is not {shape}; reshape them")
+        shape, many = (f"(n, {columns[0]})", columns[0]) if columns else ("(n,)", "one")
+        raise RobfcpError(f"{field}: shape {array.shape} is not {shape}; give {many} a sample")
     broken = ~np.isfinite(array).reshape(len(array), -1).all(axis=1)
     if broken.any():
         row = int(np.argmax(broken))

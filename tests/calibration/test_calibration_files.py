@@ -214,7 +214,7 @@ def test_commands_say_what_a_letter_says(swapped, tmp_path, monkeypatch):
         ("verify", own),
         ("predict", own, "new.npz"),
         ("check", own, "new.npz"),
-        ("predict", own, "--local", "new.npz"),
+        ("predict", "--letter", own, "--local", "new.npz"),
         ("monitor", own, "new.npz"),
     ):
         assert letter.sentence in " ".join(said(*words, code=None).split()), words

@@ -31,7 +31,7 @@ CALLS = {  # one of each command, and of what it does besides
     "collect": "collect reports -o clean.parquet",
     "calibrate": "calibrate reports --exactly 2",
     "predict": "predict calibration.json site.npz",
-    "predict --local": "predict letter.json --local site.npz",
+    "predict --letter": "predict --letter letter.json --local site.npz",
     "check": "check calibration.json site.npz",
     "monitor": "monitor calibration.json site.npz -c site --report e.json",
     "alarms": "alarms e-0.json -m 0",

@@ -182,11 +182,7 @@ def test_further_wrong_files_are_refused_in_our_words(name, data, message, tmp_p
         ("zero.npz", {"normalise": True}, "row 1: sums to 0; it cannot be normalised"),
         ("one.csv", {"classes": NAMES}, "columns p1, p2, p3 count from 1, the classes from 0;"),
         ("one.csv", {"classes": 3}, "columns p1, p2, p3 count from 1, the classes from 0; number"),
-        (
-            "binary.csv",
-            {"guess": True},
-            "labels go from 1 to 2 beside one column, p1; write 0 and 1",
-        ),
+        ("binary.csv", {"guess": True}, "labels go from 1 to 2 beside one column, p1; write 0"),
         ("stay.csv", {"guess": True}, "or pass --score absolute-residual if it predicts these"),
         ("q.csv", {"guess": True}, "labels are measured values beside columns q05, q95; keep one"),
         ("ends.csv", {"guess": True}, "lower is above upper in most rows; rename the columns"),

@@ -19,16 +19,18 @@ def report(folder, k, *options, n=300):
 
 def test_regression_runs_from_files_too(tmp_path):
     drawn = np.random.default_rng(0).normal(size=(200, 2))
-    table(tmp_path / "a.csv", drawn, names=["prediction", "target"])
-    made = "-c", "a", "-o", tmp_path / "r.json", "--score", "absolute-residual"
-    words = "report", tmp_path / "a.csv", *made
+    a = table(tmp_path / "a.csv", drawn, names=["prediction", "target"])
+    words = "report", a, "-c", "a", "-o", tmp_path / "r.json", "--score", "absolute-residual"
     assert "noise would drown" in refused(*words, "--epsilon", 1)
     assert "has no classes" in refused(*words, "--by-class")
     said(*words)
     said("calibrate", tmp_path / "r.json", "-o", tmp_path / "c.json", "-q")
-    words = "predict", tmp_path / "c.json", tmp_path / "a.csv", "-o", tmp_path / "i.csv"
+    words = "predict", tmp_path / "c.json", a, "-o", tmp_path / "i.csv"
     assert 0.88 < json.loads(said(*words, "--json"))["coverage"] < 0.95
-    assert (tmp_path / "i.csv").read_text().startswith("id,low,high\n2,")
+    two = table(tmp_path / "two.csv", drawn[:, [0, 0, 1]], names=["q1", "q2", "target"])
+    for command in ("predict", "check", "monitor"):
+        assert "two.csv: predictions: shape (200, 2)" in refused(command, tmp_path / "c.json", two)
+    assert (tmp_path / "i.csv").read_text().startswith("row,low,high\n0,")
 
 
 @pytest.mark.parametrize("score", ["aps", "raps", "lac", "saps", "ordinal-aps"])
