@@ -4,19 +4,17 @@ A test that takes `cases(n)` of them bears the mark `effort`, by which `make tes
 """
 
 import os
-from collections.abc import Iterable
-from typing import Any
 
 import pytest
 
 EFFORT = int(os.environ.get("EFFORT", "1"))
 
 
-def cases(number: int) -> int:
+def cases(number):
     """So many, times the effort asked for."""
     return EFFORT * number
 
 
-def thorough(values: Iterable[Any], *quick: Any) -> list[Any]:
+def thorough(values, *quick):
     """The parameters of a test; all but the quick ones are for `make test-slow`."""
     return [one if one in quick else pytest.param(one, marks=pytest.mark.slow) for one in values]

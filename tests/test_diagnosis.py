@@ -1,7 +1,5 @@
 """The diagnosis names what was done to a site's report, and only that."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from effort import cases, thorough
@@ -16,9 +14,7 @@ from robfcp.lab.faults import NAMES, NOBODY, named
 CLASSES = ("none", "mild", "grave")
 
 
-def site(
-    name: str, seed: int, *, n: int = 300, mix=(0.5, 0.3, 0.2), change=None, fine: bool = True
-) -> Report:
+def site(name, seed, *, n=300, mix=(0.5, 0.3, 0.2), change=None, fine=True):
     """A site of a fairly sure model; `change` gets and gives (probabilities, labels)."""
     rng = np.random.default_rng(seed)
     labels = rng.choice(3, n, p=mix)
@@ -33,7 +29,7 @@ def site(
 HONEST = [site(f"s{k:02d}", k) for k in range(11)]
 
 
-def told(odd: Report) -> robfcp.Diagnosis:
+def told(odd):
     calibration = robfcp.calibrate([*HONEST, odd], defence="none")
     return robfcp.diagnose(calibration, [odd.client])[odd.client]
 
@@ -74,14 +70,14 @@ def odd_in_none(probabilities, labels):
         (lambda p, y: (np.where(np.eye(3)[y], 0.6, 0.2), y), "scores all equal", "one bin"),
     ],
 )
-def test_faults_are_called_by_their_names(change, cause, words) -> None:
+def test_faults_are_called_by_their_names(change, cause, words):
     for seed in range(100, 106):
         found = told(site("dresden", seed, n=600, change=change))
         assert found.cause == cause
         assert words in found.finding
 
 
-def test_who_is_left_in_but_looks_odd_is_named_with_what_to_do(monkeypatch) -> None:
+def test_who_is_left_in_but_looks_odd_is_named_with_what_to_do(monkeypatch):
     reports = [*HONEST, site("dresden", 77, change=swapped), site("flat", 6, change=powered(0.35))]
     calibration = robfcp.calibrate(reports, defence="none")
     found = robfcp.diagnose(calibration)["dresden"]
@@ -95,14 +91,14 @@ def test_who_is_left_in_but_looks_odd_is_named_with_what_to_do(monkeypatch) -> N
         robfcp.diagnose(calibration, ["c"])
 
 
-def test_another_mix_of_the_same_cases_is_no_fault() -> None:
+def test_another_mix_of_the_same_cases_is_no_fault():
     found = told(site("dresden", 5, n=600, mix=(0.05, 0.05, 0.9)))
     assert found.cause == "other mix of classes"
     assert '"grave" where the others have 2' in found.finding
 
 
 @pytest.mark.parametrize("fine", [True, False])
-def test_honest_sites_are_not_told_of_faults_and_not_looked_at(fine) -> None:
+def test_honest_sites_are_not_told_of_faults_and_not_looked_at(fine):
     reports = [site(f"s{k:02d}", 900 + k, fine=fine) for k in range(40)]
     calibration = robfcp.calibrate(reports, defence="none")
     assert robfcp.diagnose(calibration) == {}
@@ -115,14 +111,14 @@ def test_honest_sites_are_not_told_of_faults_and_not_looked_at(fine) -> None:
     assert [one.cause for one in found.values()] == causes
 
 
-def test_whom_a_remark_names_is_to_be_looked_at() -> None:
+def test_whom_a_remark_names_is_to_be_looked_at():
     calibration = robfcp.calibrate([*HONEST, site("dresden", 5, n=100, change=powered(0.7))])
     assert calibration.flagged == ()
     assert any("as another population would: dresden." in one for one in calibration.remarks)
     assert set(robfcp.diagnose(calibration)) == {"dresden"}
 
 
-def test_a_copy_names_the_other_site_and_small_ones_are_none() -> None:
+def test_a_copy_names_the_other_site_and_small_ones_are_none():
     whole = [*HONEST, structs.replace(HONEST[4], client="twin")]
     found = robfcp.diagnose(robfcp.calibrate(whole, defence="none"))
     assert (found["twin"].short, found["s04"].short) == ("copy of s04", "copy of twin")
@@ -131,7 +127,7 @@ def test_a_copy_names_the_other_site_and_small_ones_are_none() -> None:
     assert robfcp.diagnose(robfcp.calibrate(few, 0.5, defence="none")) == {}
 
 
-def test_pooled_private_and_grouped_reports_and_losses_are_diagnosed_too() -> None:
+def test_pooled_private_and_grouped_reports_and_losses_are_diagnosed_too():
     rng, lambdas, groups = np.random.default_rng(1), [0.1, 0.2, 0.3, 0.4], ["old", "young"] * 100
     scores = [*rng.beta(1, 4, (8, 200)), rng.beta(6, 1, 200)]
     for more in ({}, {"groups": groups}):
@@ -150,14 +146,14 @@ def test_pooled_private_and_grouped_reports_and_losses_are_diagnosed_too() -> No
 
 
 @pytest.mark.effort
-def test_an_unsure_diagnosis_says_what_else_it_may_be() -> None:
+def test_an_unsure_diagnosis_says_what_else_it_may_be():
     seen = [told(site("x", seed, n=40, change=powered(0.6))) for seed in range(cases(8))]
     unsure = [one for one in seen if one.instead]
     assert unsure
     assert all(not one.sure and one.instead != one.short for one in unsure)
 
 
-def test_coverage_is_told_where_it_is_off() -> None:
+def test_coverage_is_told_where_it_is_off():
     said = {0.403: "only 40%", 1.0: "all", 0.0: "none", 0.996: "99.6%", 0.94: "", 0.88: ""}
     for covered, words in said.items():
         found = robfcp.Diagnosis("x", True, "not told", "", "", covered, 0.9).fact
@@ -165,7 +161,7 @@ def test_coverage_is_told_where_it_is_off() -> None:
 
 
 @pytest.mark.parametrize("sites", thorough([1, 5], 1))
-def test_everyday_faults_at_real_hospitals_are_named(sites) -> None:
+def test_everyday_faults_at_real_hospitals_are_named(sites):
     """On hospitals that the laws were not fitted to."""
     right = {row.fault: row.right for row in named(natural.FEDERATIONS[0], most=sites, seed=1)}
     assert set(right) == {*NAMES, NOBODY}

@@ -7,18 +7,14 @@ out, and so does Flower: its blocks are parts of an app, and whole apps are run 
 `robfcp.engines.flower`.
 """
 
-from __future__ import annotations
-
 import glob
 import re
 import shlex
 import shutil
-from collections.abc import Iterator
 from copy import deepcopy
 from pathlib import Path
 from pkgutil import resolve_name
 from runpy import run_path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -42,7 +38,7 @@ EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 LONG = ("start", "monitoring", "page", "files", "beyond-one-threshold")  # half a second each
 
 
-def blocks(page: Path) -> Iterator[tuple[str, str, int]]:
+def blocks(page):
     """Kind, code and line number of every block that is to be run."""
     text = page.read_text()
     for found in BLOCK.finditer(text):
@@ -52,7 +48,7 @@ def blocks(page: Path) -> Iterator[tuple[str, str, int]]:
 
 
 @pytest.fixture(scope="module")
-def prepared(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+def prepared(tmp_path_factory):
     """Forty sites of one model, one of which lies, as objects and as files."""
     folder = tmp_path_factory.mktemp("prepared")
     p, y = outputs(0, 2400, 4, 0.3)
@@ -70,7 +66,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, 
     return folder, given
 
 
-def commands(code: str) -> Iterator[list[str]]:
+def commands(code):
     """The arguments of every robfcp call in a shell block, wildcards expanded."""
     for line in code.replace("\\\n", " ").splitlines():
         words = shlex.split(line.removeprefix("$ "), comments=True)
@@ -86,12 +82,7 @@ RUNNING = [page for page in PAGES if any(blocks(page))]
     thorough(RUNNING, *(page for page in RUNNING if page.stem not in LONG)),
     ids=lambda page: page.relative_to(ROOT).as_posix(),
 )
-def test_every_block_runs_as_printed(
-    page: Path,
-    prepared: tuple[Path, dict[str, Any]],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_every_block_runs_as_printed(page, prepared, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "80")
     folder, given = prepared
@@ -110,21 +101,19 @@ def test_every_block_runs_as_printed(
 @pytest.mark.parametrize(
     "example", thorough(EXAMPLES, ROOT / "examples" / "certificates.py"), ids=lambda path: path.name
 )
-def test_every_example_makes_its_figure(
-    example: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_example_makes_its_figure(example, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     run_path(str(example), run_name="__main__")
     assert (tmp_path / f"{example.stem}.png").stat().st_size > 5_000
 
 
-def test_links_between_pages_lead_somewhere() -> None:
+def test_links_between_pages_lead_somewhere():
     for page in PAGES:
         for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", page.read_text()):
             assert re.match(r"[a-z]+:", target) or (page.parent / target).exists(), (page, target)
 
 
-def test_the_navigation_holds_every_page_and_at_most_a_dozen_at_once() -> None:
+def test_the_navigation_holds_every_page_and_at_most_a_dozen_at_once():
     listed = (ROOT / "mkdocs.yml").read_text().split("nav:\n")[1]
     docs = ROOT / "docs"
     pages = {page.relative_to(docs).as_posix() for page in docs.rglob("*.md")}
@@ -133,7 +122,7 @@ def test_the_navigation_holds_every_page_and_at_most_a_dozen_at_once() -> None:
     assert max(len(sections), *(section.count("- ") for section in sections)) <= 12
 
 
-def test_the_documentation_stays_small() -> None:
+def test_the_documentation_stays_small():
     """Counted as `wc -w` does, tables included."""
     words = {page.name: len(page.read_text().split()) for page in PAGES if page.parent != ROOT}
     assert len(words) <= 36
@@ -152,7 +141,7 @@ OTHERS = {  # options of flwr, pip and our own scripts
 }  # fmt: skip
 
 
-def options(command: Any) -> set[str]:
+def options(command):
     """Every option that a command or one below it takes."""
     found = {word for one in command.params for word in (*one.opts, *one.secondary_opts)}
     if hasattr(command, "list_commands"):
@@ -162,7 +151,7 @@ def options(command: Any) -> set[str]:
     return found
 
 
-def exists(name: str) -> bool:
+def exists(name):
     """Whether a dotted name leads to something; what needs an engine is looked for in its file."""
     *rooms, last = name.split(".")
     if rooms[1:2] == ["engines"] and len(rooms) > 2:
@@ -175,7 +164,7 @@ def exists(name: str) -> bool:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
-def test_a_page_names_only_what_there_is(page: Path) -> None:
+def test_a_page_names_only_what_there_is(page):
     text = page.read_text()
     assert not STALE.findall(text)
     names = set(re.findall(r"\brobfcp(?:\.[A-Za-z_]\w*)+(?!\w*\.(?:json|toml))", text))
@@ -190,7 +179,7 @@ def test_a_page_names_only_what_there_is(page: Path) -> None:
         assert f"\n{target}:" in targets, target
 
 
-def test_every_line_of_the_security_page_names_tests_that_there_are() -> None:
+def test_every_line_of_the_security_page_names_tests_that_there_are():
     _, *tables = (ROOT / "docs" / "security.md").read_text().split("| tests |\n|---|---|---|\n")
     assert len(tables) == 5
     there = "\n".join(path.read_text() for path in Path(__file__).parent.rglob("*.py"))

@@ -4,15 +4,11 @@ Examples are looked for in the source, so that decorated functions and cached pr
 each docstring starts with nothing imported, as its reader does, in an empty folder.
 """
 
-from __future__ import annotations
-
 import ast
 import doctest
 import inspect
 import re
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from effort import thorough
@@ -29,11 +25,11 @@ OPTIONS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 SECTION = re.compile(r"^(\w[\w ]*)\n-{3,}\n", re.MULTILINE)
 
 
-def examples(path: Path) -> list[doctest.DocTest]:
+def examples(path):
     """The examples of a file, one test a docstring."""
     parser, found = doctest.DocTestParser(), []
 
-    def walk(node: ast.AST, name: str) -> None:
+    def walk(node, name):
         if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
             words = ast.get_docstring(node, clean=False)
             if words and ">>>" in words:
@@ -69,7 +65,7 @@ def test_examples_run_as_printed(place, tmp_path, monkeypatch):
     assert runner.failures == 0, "".join(said)
 
 
-def public() -> Iterator[tuple[str, Any]]:
+def public():
     """Every public class and function, those of modules that are public as a whole included."""
     things = [getattr(robfcp, name) for name in robfcp.__all__]
     for module in (robfcp.metrics, partitions, figures):
@@ -86,7 +82,7 @@ def public() -> Iterator[tuple[str, Any]]:
 PUBLIC = dict(public())
 
 
-def methods(kind: type) -> Iterator[tuple[str, Any]]:
+def methods(kind):
     """The public methods of a class, its own and those of our bases; calling it counts."""
     for base in kind.__mro__:
         if not base.__module__.startswith("robfcp"):
@@ -97,13 +93,13 @@ def methods(kind: type) -> Iterator[tuple[str, Any]]:
                 yield f"{base.__name__}.{name}", found
 
 
-def sections(words: str | None) -> dict[str, str]:
+def sections(words):
     """A docstring's sections by their titles."""
     _, *parts = SECTION.split(inspect.cleandoc(words or ""))
     return dict(zip(parts[::2], parts[1::2], strict=True))
 
 
-def unnamed(function: Any, documented: str) -> set[str]:
+def unnamed(function, documented):
     """The parameters that the section leaves out."""
     named = {
         name.strip() for line in re.findall(r"^\w.*$", documented, re.M) for name in line.split(",")

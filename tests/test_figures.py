@@ -20,7 +20,7 @@ SITES = reports_of(beta_scores(0, 14, 60, 2))
 FLAGGED = robfcp.calibrate(SITES, defence=robfcp.RobFCP(liars=2))
 
 
-def test_comparison_shows_means_and_extremes_over_the_runs() -> None:
+def test_comparison_shows_means_and_extremes_over_the_runs():
     told = {"set_size": 1.8, "honest_coverage": 0.9, "honest_set_size": 1.8, "defence": "none"}
     cells = [("coverage", 0.8), ("coverage", 0.802), ("gaussian", 0.88), ("gaussian", 0.882)]
     rows: list[Any] = [SimpleNamespace(attack=a, coverage=c, **told) for a, c in cells]
@@ -30,14 +30,14 @@ def test_comparison_shows_means_and_extremes_over_the_runs() -> None:
         np.testing.assert_allclose(np.asarray(drawn.get_ydata(), float), wanted)
 
 
-def test_lines_look_different_and_heatmaps_write_every_number() -> None:
+def test_lines_look_different_and_heatmaps_write_every_number():
     looks = figures.looks(("none", "rob-fcp", "consensus", "a", "b"))
     assert len({look for _, look in looks}) == 5
     ax = figures.plot_heatmap([[-0.1, 0.02], [0.0, np.nan]], ["a", "b"], ["x", "y"])
     assert [text.get_text() for text in ax.texts] == ["-0.100", "+0.020", "+0.000", ""]
 
 
-def test_calibration_figures_tell_flagged_from_trusted_clients_and_what_is_proved() -> None:
+def test_calibration_figures_tell_flagged_from_trusted_clients_and_what_is_proved():
     ax = figures.plot_oddness(FLAGGED)
     sizes = {str(part.get_label()): len(part.get_offsets()) for part in ax.collections}
     assert sizes == {"used": 12, "flagged": 2}
@@ -49,7 +49,7 @@ def test_calibration_figures_tell_flagged_from_trusted_clients_and_what_is_prove
 
 
 @pytest.mark.parametrize("suffix", thorough(list(FORMATS), "svg"))
-def test_saved_figures_are_the_same_bytes_and_nothing_else_is_touched(suffix, tmp_path) -> None:
+def test_saved_figures_are_the_same_bytes_and_nothing_else_is_touched(suffix, tmp_path):
     before, ax = dict(mpl.rcParams), figures.new_axes()[0]
     for name in ("a", "b"):
         figures.save(figures.plot_cdf(FLAGGED), tmp_path / f"{name}.{suffix}")

@@ -40,7 +40,7 @@ class Outer(msgspec.Struct, forbid_unknown_fields=True):
         (ValueError("Invalid value (at line 1, column 5)"), "see line 1, column 5"),  # TOML
     ],
 )
-def test_what_decoders_find_wrong_is_told_in_our_words(data, words) -> None:
+def test_what_decoders_find_wrong_is_told_in_our_words(data, words):
     if isinstance(data, bytes):
         with pytest.raises(msgspec.MsgspecError) as error:
             msgspec.json.decode(data, type=Outer)

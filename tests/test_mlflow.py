@@ -18,13 +18,13 @@ APP = Path(__file__).parents[1] / "examples" / "mlflow_app"
 
 
 @pytest.fixture
-def calibration(tmp_path: Path) -> robfcp.Calibration:
+def calibration(tmp_path):
     made = robfcp.calibrate(by_class([outputs(k, 100) for k in range(8)], ["a", "b", "c"]))
     made.save(tmp_path / "calibration.json")
     return made
 
 
-def test_the_model_predicts_what_the_calibration_does(calibration, tmp_path, monkeypatch) -> None:
+def test_the_model_predicts_what_the_calibration_does(calibration, tmp_path, monkeypatch):
     pandas, kept = pytest.importorskip("pandas"), []
     told: Any = SimpleNamespace(
         pyfunc=SimpleNamespace(PythonModel=object), models=SimpleNamespace(set_model=kept.append)
@@ -44,7 +44,7 @@ def test_the_model_predicts_what_the_calibration_does(calibration, tmp_path, mon
 @pytest.mark.filterwarnings("ignore")  # of MLflow itself
 def test_a_calibration_logged_to_a_file_store_predicts_from_there(
     calibration, tmp_path, monkeypatch
-) -> None:
+):
     mlflow, pandas = pytest.importorskip("mlflow"), pytest.importorskip("pandas")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")

@@ -1,12 +1,9 @@
 """Every notebook runs from top to bottom, and its page in the documentation is that notebook."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 from effort import thorough
@@ -14,7 +11,7 @@ from effort import thorough
 ROOT = Path(__file__).parents[1]
 
 
-def script(name: str) -> Any:
+def script(name):
     """A script as a module."""
     spec = importlib.util.spec_from_file_location(name, ROOT / "scripts" / f"{name}.py")
     assert spec
@@ -29,7 +26,7 @@ PATHS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 
 
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
-def test_a_notebooks_page_is_up_to_date(path: Path) -> None:
+def test_a_notebooks_page_is_up_to_date(path):
     notebook = json.loads(path.read_text())
     assert not re.search(r"/(home|root|tmp|work|Users)/", path.read_text())
     text, pictures = notebooks.page(notebook, path.stem)
@@ -42,7 +39,7 @@ def test_a_notebooks_page_is_up_to_date(path: Path) -> None:
 @pytest.mark.parametrize(
     "path", thorough(PATHS, ROOT / "notebooks" / "hospitals.ipynb"), ids=lambda path: path.stem
 )
-def test_a_notebook_runs(path: Path) -> None:
+def test_a_notebook_runs(path):
     pytest.importorskip("matplotlib")
     notebook = json.loads(path.read_text())
     absent = notebooks.missing(notebook)
@@ -51,7 +48,7 @@ def test_a_notebook_runs(path: Path) -> None:
     notebooks.run(notebook, pictures=False)
 
 
-def test_the_shipped_claims_are_what_our_model_says(tmp_path: Path) -> None:
+def test_the_shipped_claims_are_what_our_model_says(tmp_path):
     claims = script("claims")
     shipped, claims.OUT = claims.OUT, tmp_path / "claims.csv"
     claims.main()

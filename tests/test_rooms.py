@@ -13,7 +13,7 @@ MODULES = sorted(ROOT.rglob("*.py"))
 
 
 @cache
-def imports(path: Path) -> list[tuple[str, bool]]:
+def imports(path):
     """Every robfcp module that a file imports from, and whether it does so inside a function."""
     found, functions = [], [0]  # how far what is inside them is indented
     for line in path.read_text(encoding="utf-8").splitlines():
@@ -25,7 +25,7 @@ def imports(path: Path) -> list[tuple[str, bool]]:
     return found
 
 
-def room(path: Path) -> str:
+def room(path):
     parts = path.relative_to(ROOT).parts
     return parts[0] if len(parts) > 1 else path.stem
 

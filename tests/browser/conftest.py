@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 import robfcp
-from robfcp.page import About, History, write_page
+from robfcp.page import write_page
 
 QUIET = ("background-networking", "component-update", "gpu", "quic", "sync")
 FLAGS = ["--no-sandbox", "--no-first-run", *(f"--disable-{name}" for name in QUIET)]
@@ -25,28 +23,28 @@ class Opened:
     messages: list[str] = field(default_factory=list)
     requests: list[str] = field(default_factory=list)
 
-    def text(self, element: str) -> str:
+    def text(self, element):
         """What an element shows."""
         return str(self.page.locator(f"#{element}").inner_text())
 
-    def value(self, element: str) -> str:
+    def value(self, element):
         """The number behind what an element shows."""
         return str(self.page.locator(f"#{element}").get_attribute("data-value"))
 
-    def slide(self, slider: str, position: int) -> None:
+    def slide(self, slider, position):
         """Move a slider as a hand does."""
         self.page.locator(f"#{slider}").evaluate(
             "(e, p) => { e.value = p; e.dispatchEvent(new Event('input', { bubbles: true })); }",
             position,
         )
 
-    def data(self) -> Any:
+    def data(self):
         """The embedded data."""
         return self.page.evaluate("JSON.parse(document.getElementById('data').textContent)")
 
 
 @pytest.fixture(scope="session")
-def browser() -> Iterator[Any]:
+def browser():
     """Debian's Chromium."""
     api = pytest.importorskip("playwright.sync_api")
     executable = shutil.which("chromium") or shutil.which("chromium-browser")
@@ -58,17 +56,12 @@ def browser() -> Iterator[Any]:
 
 
 @pytest.fixture
-def show(browser: Any, tmp_path: Path) -> Iterator[Callable[..., Opened]]:
+def show(browser, tmp_path):
     """Open a calibration's page, or one that a function writes; at the end it must have kept quiet
     and to itself."""
     opened: list[Opened] = []
 
-    def open_page(
-        shown: robfcp.Calibration | Callable[[Path], None],
-        history: History | None = None,
-        about: About | None = None,
-        **options: Any,
-    ) -> Opened:
+    def open_page(shown, history=None, about=None, **options):
         path = tmp_path / f"page{len(opened)}.html"
         if isinstance(shown, robfcp.Calibration):
             write_page(shown, path, history, about)

@@ -1,7 +1,5 @@
 """The page in a real browser: what is shown is what the library computes."""
 
-from __future__ import annotations
-
 import csv
 import re
 import time
@@ -14,7 +12,7 @@ import numpy as np
 import pytest
 
 import robfcp
-from robfcp import Calibration, Federation, Grid, Report
+from robfcp import Federation, Grid, Report
 from robfcp.federation import Fault
 from robfcp.lab.faults import stroke_story
 from robfcp.page import About
@@ -27,27 +25,25 @@ ROWS = "#table tbody tr[data-client]"
 
 
 @pytest.fixture(scope="module")
-def stroke() -> Calibration:
+def stroke():
     """Real hospitals with faults as they happen, by class."""
     return robfcp.calibrate(stroke_story(seed=1).reports)
 
 
-def saved(opened: Any, button: str) -> list[str]:
+def saved(opened, button):
     """The lines of the file that a button hands out."""
     with opened.page.expect_download() as download:
         opened.page.locator(f"#{button}").click()
     return Path(download.value.path()).read_text().splitlines()
 
 
-def shown_numbers(opened: Any) -> tuple[float, ...]:
+def shown_numbers(opened):
     """Threshold, excluded and certificate as the page holds them."""
     words = [opened.value(f"out-{name}") for name in ("threshold", "excluded", "certificate")]
     return tuple(map(float, " ".join(words).split()))
 
 
-def test_page_says_what_harm_was_done_by_whom_and_what_is_proved_and_loads_nothing(
-    show: Show, stroke: Calibration
-) -> None:
+def test_page_says_what_harm_was_done_by_whom_and_what_is_proved_and_loads_nothing(show, stroke):
     opened, out = show(stroke), len(stroke.flagged)
     for part, words in (
         ("first", "Had every report been believed, about "),
@@ -74,7 +70,7 @@ def test_page_says_what_harm_was_done_by_whom_and_what_is_proved_and_loads_nothi
 
 
 @pytest.mark.parametrize("mode", ["defence", "marginal"])
-def test_sliders_show_what_the_library_computes(show: Show, stroke: Calibration, mode: str) -> None:
+def test_sliders_show_what_the_library_computes(show, stroke, mode):
     opened = show(stroke)
     opened.page.locator(f"#modes [data-key={mode}]").click()
     table = opened.data()["whatif"]["tables"][mode]
@@ -92,7 +88,7 @@ def test_sliders_show_what_the_library_computes(show: Show, stroke: Calibration,
     assert shown_numbers(opened)[0] == stroke.threshold
 
 
-def test_the_table_filters_sorts_chooses_and_exports(show: Show, stroke: Calibration) -> None:
+def test_the_table_filters_sorts_chooses_and_exports(show, stroke):
     opened, flagged = show(stroke), stroke.flagged[0]
     opened.page.locator("#verdicts [data-key=flagged]").click()
     assert opened.page.locator(ROWS).count() == len(stroke.flagged)
@@ -112,9 +108,7 @@ def test_the_table_filters_sorts_chooses_and_exports(show: Show, stroke: Calibra
         assert (row["verdict"] == "flagged") == (row["client"] in stroke.flagged)
 
 
-def test_hostile_names_stay_text_and_exported_ones_are_no_formulas(
-    show: Show, stroke: Calibration
-) -> None:
+def test_hostile_names_stay_text_and_exported_ones_are_no_formulas(show, stroke):
     reports = stroke.federation
     fault = Fault(HOSTILE + "f", "counts", f"{HOSTILE}: counts are broken")
     ids = (HOSTILE, '=HYPERLINK("x")', "\uff1dHYPERLINK", *reports.ids[3:])
@@ -138,7 +132,7 @@ def test_hostile_names_stay_text_and_exported_ones_are_no_formulas(
     assert found == {'\'=HYPERLINK("x")', "'\uff1dHYPERLINK"}
 
 
-def test_two_thousand_clients_do_not_stutter(show: Show) -> None:
+def test_two_thousand_clients_do_not_stutter(show):
     counts = np.random.default_rng(0).multinomial(150, np.full(50, 0.02), size=2000)
     opened = show(robfcp.calibrate(Federation.from_counts(counts), defence=robfcp.RobFCP(liars=60)))
     assert opened.page.locator(ROWS).count() < 60
@@ -151,9 +145,7 @@ def test_two_thousand_clients_do_not_stutter(show: Show) -> None:
     assert time.monotonic() - start < 20 * 0.25
 
 
-def test_dark_page_is_dark_and_a_printed_one_light_and_two_pages(
-    show: Show, stroke: Calibration
-) -> None:
+def test_dark_page_is_dark_and_a_printed_one_light_and_two_pages(show, stroke):
     opened = show(stroke, color_scheme="dark", viewport={"width": 375, "height": 700})
     assert opened.page.evaluate("document.documentElement.scrollWidth") <= 375
     ground = opened.page.evaluate("getComputedStyle(document.body).backgroundColor")
@@ -178,8 +170,8 @@ BROKEN = """() => [...document.querySelectorAll("td, th")].filter((cell) => {
 
 @pytest.mark.parametrize(("width", "picture"), [(500, "page-narrow"), (1280, "page")])
 def test_harm_before_culprits_before_sliders_and_tables_never_break_a_word(
-    show: Show, stroke: Calibration, width: int, picture: str
-) -> None:
+    show, stroke, width, picture
+):
     title = "Outcome after stroke, 49 hospitals"
     about = About(title, "International Stroke Trial", "the demo", "15 November 2026")
     opened = show(stroke, about=about, viewport={"width": width, "height": 1180})
@@ -206,7 +198,7 @@ def test_harm_before_culprits_before_sliders_and_tables_never_break_a_word(
         opened.page.locator(f"#{part}").screenshot(path=IMAGES / f"page-{name}.png")
 
 
-def test_a_missed_liar_is_used_but_to_be_looked_at(show: Show) -> None:
+def test_a_missed_liar_is_used_but_to_be_looked_at(show):
     story = stroke_story(faults=("other-class-order",), liars=0, seed=1)
     (liar,) = story.faults
     calibration = robfcp.calibrate(story.reports, defence="none")
@@ -224,7 +216,7 @@ UNUSUAL = [
 
 
 @pytest.mark.parametrize(("grid", "sites", "law", "promise"), UNUSUAL)
-def test_unusual_federations_have_a_page(show: Show, grid, sites, law, promise) -> None:
+def test_unusual_federations_have_a_page(show, grid, sites, law, promise):
     rng = np.random.default_rng(0)
     reports = [Report.from_scores(f"s{k}", law(rng), grid) for k in range(sites)]
     calibration = robfcp.calibrate(reports, [0.8, 0.85], promise=promise)

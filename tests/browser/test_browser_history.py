@@ -1,10 +1,6 @@
 """The history in a real browser: curves, alarms and advice, alone and on a calibration's page."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -19,11 +15,11 @@ IMAGES = Path(__file__).parents[2] / "docs" / "images"
 HOSTILE = "<img src=x onerror=alert(2)>"
 
 
-def calibration(seed: int = 0) -> robfcp.Calibration:
+def calibration(seed=0):
     return robfcp.calibrate(reports_of(beta_scores(seed, 6, 300)), defence="none")
 
 
-def watched(identity: str, first: str = "site-00") -> AlarmHistory:
+def watched(identity, first="site-00"):
     """Twenty sites over ten weeks: from the fourth on seven drift; one falls silent, two lie."""
     history, rng = AlarmHistory(identity, "spring", 20, 2, 0.05), np.random.default_rng(0)
     logs = np.cumsum(rng.normal(-0.1, 0.4, (2, 10, 20)), axis=1)
@@ -40,7 +36,7 @@ def watched(identity: str, first: str = "site-00") -> AlarmHistory:
     return history
 
 
-def test_the_page_of_a_history_draws_and_switches(show: Callable[..., Any]) -> None:
+def test_the_page_of_a_history_draws_and_switches(show):
     history, size = History(watched("ab" * 32)), {"width": 1280, "height": 1000}
     opened = show(lambda path: write_page(history, path), viewport=size)
     opened.page.screenshot(path=IMAGES / "history.png")
@@ -56,9 +52,7 @@ def test_the_page_of_a_history_draws_and_switches(show: Callable[..., Any]) -> N
     assert opened.page.locator("#history-chart .readout").inner_text().startswith("step 10: all")
 
 
-def test_the_calibrations_page_warns_of_an_alarm_and_shows_its_rounds(
-    show: Callable[..., Any],
-) -> None:
+def test_the_calibrations_page_warns_of_an_alarm_and_shows_its_rounds(show):
     first, fresh = calibration(0), calibration(1)
     admitted = Chain.begin(first).admit(fresh.federation, 1)
     chain = Chain.begin(first).extended(fresh, first, admitted, watched(first.identity))

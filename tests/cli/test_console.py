@@ -50,18 +50,18 @@ EVERY = {**COMMANDS, **LAB}
 AT_ONCE = set(CALLS) - {"demo", "train", "redteam", "rivals", "show --html"}  # half a second
 
 
-def output(words: str, *more: str) -> str:
+def output(words, *more):
     split = [m for word in shlex.split(words) for m in (sorted(glob.glob(word)) or [word])]
     printed: str = said(*split, *more)
     return printed
 
 
-def of(name: str) -> str:
+def of(name):
     """A command as it is typed."""
     return f"lab {name}" if name in LAB else name
 
 
-def click_command(name: str) -> Any:
+def click_command(name):
     """A command with its options, as the shell sees it."""
     group: Any = get_command(app)
     return (group.get_command(None, "lab") if name in LAB else group).get_command(None, name)
@@ -71,7 +71,7 @@ assert {name.split()[0] for name in CALLS} == set(EVERY)
 
 
 @pytest.mark.parametrize("name", EVERY)
-def test_help_shows_examples_shared_options_and_at_most_ten_basics(name: str) -> None:
+def test_help_shows_examples_shared_options_and_at_most_ten_basics(name):
     text = output(f"{of(name)} --help")
     for words in (f"Example: robfcp {of(name)}", "--json", "--quiet", "-q"):
         assert words in text
@@ -91,7 +91,7 @@ SLOW = (  # minutes; the other example of each does the same on less
 
 
 @pytest.mark.parametrize("name", thorough(EVERY, *(set(EVERY) - LONG)))
-def test_a_commands_examples_run(name: str, folder: Path) -> None:
+def test_a_commands_examples_run(name, folder):
     examples = re.findall(r"\[dim\]Example: (.+?)\[/dim\]", click_command(name).help)
     assert len(examples) >= 2
     assert all(example.startswith(f"robfcp {of(name)} ") for example in examples)
@@ -105,9 +105,7 @@ def test_a_commands_examples_run(name: str, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("call", thorough(CALLS, *AT_ONCE))
-def test_tables_fit_eighty_columns_json_is_json_and_quiet_is_silent(
-    call: str, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tables_fit_eighty_columns_json_is_json_and_quiet_is_silent(call, folder, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     text = output(CALLS[call])
     assert text.strip()
@@ -117,12 +115,12 @@ def test_tables_fit_eighty_columns_json_is_json_and_quiet_is_silent(
     assert output(again[1], "--quiet") == ""
 
 
-def test_shells_complete_words() -> None:
+def test_shells_complete_words():
     words = {"COMP_WORDS": "robfcp lab simulate --attack mimic-h", "COMP_CWORD": "4"}
     assert run(_ROBFCP_COMPLETE="complete_bash", **words).stdout.split() == ["mimic-high"]
 
 
-def test_users_errors_are_one_line_with_their_exit_code_and_debug_shows_where() -> None:
+def test_users_errors_are_one_line_with_their_exit_code_and_debug_shows_where():
     plain = run("show", "nowhere.json")
     assert plain.returncode == 1
     assert plain.stderr == "robfcp: nowhere.json: no such file; check the path\n"
@@ -133,7 +131,7 @@ def test_users_errors_are_one_line_with_their_exit_code_and_debug_shows_where() 
     assert robfcp.__version__ in run("--version").stdout
 
 
-def test_the_installed_command_gives_a_shell_what_it_can_take(folder: Path) -> None:
+def test_the_installed_command_gives_a_shell_what_it_can_take(folder):
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     line = "PYTHONIOENCODING=ascii robfcp report site.npz -c Žilina -o r.json"
     for words, first in (("robfcp calibrate --help | true", ""), (line, r"\u017dilina: 1200")):
@@ -143,8 +141,8 @@ def test_the_installed_command_gives_a_shell_what_it_can_take(folder: Path) -> N
         assert done.stdout.startswith(first)
 
 
-def test_what_is_wrong_inside_is_not_somebody_elses_text(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(*_: object, **__: object) -> None:
+def test_what_is_wrong_inside_is_not_somebody_elses_text(monkeypatch):
+    def broken(*_, **__):
         raise KeyError("some library's own words")
 
     monkeypatch.setattr("robfcp.cli.console.Printer.json", broken)
@@ -152,7 +150,7 @@ def test_what_is_wrong_inside_is_not_somebody_elses_text(monkeypatch: pytest.Mon
     assert line == "robfcp: internal error (KeyError); run with --debug to see where\n"
 
 
-def test_json_holds_arrays_fractions_and_infinities_as_every_parser_reads_them() -> None:
+def test_json_holds_arrays_fractions_and_infinities_as_every_parser_reads_them():
     value = {"a": np.arange(2), "b": [np.float64("inf"), np.int64(3)], 4: "Ž"}
     assert console.json_text(value).isascii()
     assert json.loads(console.json_text(value)) == {"a": [0, 1], "b": [None, 3], "4": "Ž"}

@@ -1,7 +1,5 @@
 """What a site makes: reports of every score, private ones, and under agreed terms."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Pruning: which clients cannot be benign, against brute force and simulation."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from scipy.stats import binomtest

@@ -1,7 +1,5 @@
 """Certificates: numbers, assumptions as data, and the words."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from fractions import Fraction
 
@@ -25,7 +23,7 @@ from robfcp.guarantees.tails import pac_threshold
 LEVEL = Fraction(9, 10)
 
 
-def federation(n: int = 500, n_clients: int = 100, bins: int = 100) -> Federation:
+def federation(n=500, n_clients=100, bins=100):
     rng = np.random.default_rng(0)
     return Federation.from_counts(rng.multinomial(n, np.full(bins, 1 / bins), n_clients))
 

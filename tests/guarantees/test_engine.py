@@ -1,7 +1,5 @@
 """The engine against brute force over all sets that may be honest, in exact fractions."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from decimal import Decimal
 from fractions import Fraction
@@ -28,21 +26,21 @@ LEVELS = [Fraction(9, 10), Fraction(1, 2), Fraction(3, 4), Fraction(19, 20), Fra
 EIGHT = Federation.from_counts([[5, 5]] * 8)
 
 
-def random_federation(rng: np.random.Generator, largest: int = 40) -> Federation:
+def random_federation(rng, largest=40):
     n_clients, bins = int(rng.integers(2, 8)), int(rng.integers(2, 9))
     sizes = rng.integers(1, largest, n_clients)
     shares = rng.dirichlet(np.full(bins, 0.5), n_clients)
     return Federation.from_counts(rng.multinomial(sizes, shares))
 
 
-def plausible(n_clients: int, m: int):
+def plausible(n_clients, m):
     """Every set of clients that may be left when at most m are removed."""
     for number in range(m + 1):
         for removed in combinations(range(n_clients), number):
             yield [k for k in range(n_clients) if k not in removed]
 
 
-def as_number(index: int | None) -> float:
+def as_number(index):
     return np.inf if index is None else index
 
 
@@ -134,7 +132,7 @@ def test_levels_are_read_as_people_mean_them_and_impossible_ones_refused():
 # Marginal thresholds
 
 
-def fcp(federation: Federation, kept: list[int], level: Fraction) -> float:
+def fcp(federation, kept, level):
     """FCP's threshold on these clients as an edge number, infinity if none.
 
     A client left alone by removals is charged like the others: who is benign is not known.

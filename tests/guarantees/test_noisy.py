@@ -1,7 +1,5 @@
 """Thresholds and certificates from private reports: by brute force, and simulated with liars."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 from itertools import combinations, pairwise
 

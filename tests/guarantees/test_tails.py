@@ -1,7 +1,5 @@
 """Tails against scipy's, PAC over all sets that may be honest, and where delta is spent."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 from itertools import combinations, product
 
@@ -27,7 +25,7 @@ from robfcp.privacy import Privacy
 LEVEL = Fraction(4, 5)
 
 
-def brute_force(below: np.ndarray, sizes: np.ndarray, m: int, level: Fraction, delta: float):
+def brute_force(below, sizes, m, level, delta):
     """Whether every set that leaves out at most m clients reaches its own critical count."""
     for number in range(m + 1):
         for removed in combinations(range(len(sizes)), number):

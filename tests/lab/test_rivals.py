@@ -41,7 +41,7 @@ from robfcp.scores import LAC
 LEVEL = Fraction(9, 10)
 
 
-def published_coverage(m: int, n: int, order: int, place: int) -> Fraction:
+def published_coverage(m, n, order, place):
     """The finite-sample formula of the rule's paper, term by term."""
     total = Fraction(0)
     for counts in product(range(n + 1), repeat=m):
@@ -52,14 +52,14 @@ def published_coverage(m: int, n: int, order: int, place: int) -> Fraction:
 
 
 @pytest.mark.parametrize(("m", "n"), [(2, 4), (3, 3), (4, 2)])
-def test_expected_coverage_is_the_published_formula(m: int, n: int) -> None:
+def test_expected_coverage_is_the_published_formula(m, n):
     for order in range(1, n + 1):
         found = expected_coverages(np.full(m, order), np.full(m, n))
         exact = [float(published_coverage(m, n, order, place)) for place in range(1, m + 1)]
         np.testing.assert_allclose(found, exact, atol=1e-9)
 
 
-def test_its_orders_reach_the_level_and_it_covers_on_sites_of_one_distribution() -> None:
+def test_its_orders_reach_the_level_and_it_covers_on_sites_of_one_distribution():
     for sizes in ((50,) * 20, (500,) * 9, tuple(range(20, 120, 5))):
         local, place = chosen_orders(sizes, LEVEL) or ((), 0)
         coverage = expected_coverages(np.array(local), np.array(sizes))[place - 1]

@@ -1,9 +1,6 @@
 """Federated training learns, resumes exactly, and averages what clients send by their sizes."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -22,7 +19,7 @@ CPU = torch.device("cpu")
 torch.set_num_threads(1)
 
 
-def blobs() -> Dataset:
+def blobs():
     """Gaussian clouds in six dimensions: an MLP separates them almost perfectly."""
     rng = np.random.default_rng(0)
     centres, y = 3 * rng.normal(size=(4, 6)), np.arange(1200) % 4
@@ -30,7 +27,7 @@ def blobs() -> Dataset:
     return Dataset("blobs", Split(x[:600], y[:600]), Split(x[600:], y[600:]), tuple("abcd"))
 
 
-def pictures(n: int, size: int) -> Dataset:
+def pictures(n, size):
     rng = np.random.default_rng(1)
     y = np.arange(n) % 3
     x = rng.integers(0, 90, (n, size, size, 3), dtype=np.uint8)
@@ -42,7 +39,7 @@ QUICK = {"clients": 10, "fraction": 0.4, "local_epochs": 2, "batch": 16, "learni
 
 
 @pytest.mark.parametrize(("model", "epochs", "least"), [("cnn", 10, 0.9), ("resnet18", 1, 0.0)])
-def test_networks_take_pictures(model: str, epochs: int, least: float) -> None:
+def test_networks_take_pictures(model, epochs, least):
     settings = {"clients": 2, "fraction": 1.0, "batch": 8, "local_epochs": epochs}
     chosen = TrainingSettings(model, 2, **settings, learning_rate=0.01, augment=True, mirror=True)
     logits, history = train(pictures(48, 12), chosen, device="cpu")
@@ -50,7 +47,7 @@ def test_networks_take_pictures(model: str, epochs: int, least: float) -> None:
     assert np.isfinite(logits).all()
 
 
-def test_epochs_visit_every_sample_and_shifts_and_mirrors_move_pixels_only() -> None:
+def test_epochs_visit_every_sample_and_shifts_and_mirrors_move_pixels_only():
     draws = draw_batches(np.arange(100, 137), 3, 10, True, np.random.default_rng(0))
     for epoch in draws.reshape(3, 40, 4):
         assert sorted(epoch[:37, 0]) == list(range(100, 137))
@@ -64,7 +61,7 @@ def test_epochs_visit_every_sample_and_shifts_and_mirrors_move_pixels_only() -> 
     assert y.tolist() == [0, 1, 2]
 
 
-def test_a_run_resumed_from_its_checkpoint_ends_where_an_unbroken_one_does(tmp_path: Path) -> None:
+def test_a_run_resumed_from_its_checkpoint_ends_where_an_unbroken_one_does(tmp_path):
     settings, rounds = TrainingSettings("mlp", 4, **QUICK), []
     whole, history = train(blobs(), settings, device="cpu")
     assert history[-1] == (4, (whole.argmax(axis=1) == blobs().test.y).mean())
@@ -82,7 +79,7 @@ def test_a_run_resumed_from_its_checkpoint_ends_where_an_unbroken_one_does(tmp_p
             train(blobs(), other, **told)
 
 
-def test_a_round_is_plain_sgd_at_each_client_averaged_by_size() -> None:
+def test_a_round_is_plain_sgd_at_each_client_averaged_by_size():
     pool = Pool(blobs().train, CPU, augment=False)
     settings = TrainingSettings("mlp", 3, clients=2, fraction=1.0, local_epochs=2)
     model, shares = build("mlp", (6,), 4, seed=0), [np.arange(40), np.arange(40, 160)]
@@ -103,7 +100,7 @@ def test_a_round_is_plain_sgd_at_each_client_averaged_by_size() -> None:
     assert torch.allclose(joined, expected, atol=1e-5)
 
 
-def test_wrong_settings_are_refused_with_the_remedy() -> None:
+def test_wrong_settings_are_refused_with_the_remedy():
     for call, given, word in (
         (TrainingSettings, ("mlp", 4, 9, 0.0), "fraction"),
         (build, ("vit", (8, 8, 3), 2, 0), "no such model"),
@@ -113,7 +110,7 @@ def test_wrong_settings_are_refused_with_the_remedy() -> None:
             call(*given)
 
 
-def test_the_command_trains_and_writes_outputs_with_provenance(tmp_path: Path) -> None:
+def test_the_command_trains_and_writes_outputs_with_provenance(tmp_path):
     (tmp_path / "sleep").mkdir()
     data, target, subject = blobs(), tmp_path / "out.npz", np.repeat(np.arange(12), 50)
     np.savez(tmp_path / "sleep" / "a.npz", x=data.train.x, y=data.train.y, subject=subject)

@@ -1,9 +1,6 @@
 """The page of a history says what the files hold, to anybody, whatever sites call themselves."""
 
-from __future__ import annotations
-
 import math
-from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +14,7 @@ from robfcp.page.history import MOST_LINES, MOST_SITES
 DIGEST = "ab" * 32
 
 
-def looks(calibration: str = DIGEST, rising: int = 3, drift: float = 0.25) -> AlarmHistory:
+def looks(calibration=DIGEST, rising=3, drift=0.25):
     """Six sites over four steps: some rise, the last falls silent, one is refused at the end."""
     history = AlarmHistory(calibration, "spring", 6, 1, 0.05)
     for step in range(1, 5):
@@ -31,15 +28,15 @@ def looks(calibration: str = DIGEST, rising: int = 3, drift: float = 0.25) -> Al
     return history
 
 
-def calibrated(seed: int) -> robfcp.Calibration:
+def calibrated(seed):
     return robfcp.calibrate(reports_of(beta_scores(seed, 6, 300)), defence="none")
 
 
-def shown(history: History) -> dict[str, Any]:
+def shown(history):
     return embedded(render(history))["history"]
 
 
-def test_the_page_shows_every_site_over_time_and_what_to_do() -> None:
+def test_the_page_shows_every_site_over_time_and_what_to_do():
     history = looks()
     data = shown(History(history))
     watch, coverage = data["watch"], data["watch"]["kinds"][0]
@@ -66,14 +63,14 @@ RANG = [
 
 
 @pytest.mark.parametrize(("rising", "drift", "claim", "todo", "line"), RANG)
-def test_the_claim_says_what_rang_and_what_to_do(rising, drift, claim, todo, line) -> None:
+def test_the_claim_says_what_rang_and_what_to_do(rising, drift, claim, todo, line):
     data = shown(History(looks(rising=rising, drift=drift)))
     assert data["alarm"] is (rising == 3)
     assert data["claim"].startswith(claim)
     assert (todo in data["todo"], line in data["watch"]["line"]) == (True, True)
 
 
-def monitor(name: str, missed: float, own: bool = True) -> robfcp.Monitor:
+def monitor(name, missed, own=True):
     calibration = calibrated(0)
     report = next(iter(calibration.federation)) if own else None
     found = robfcp.Monitor(calibration, report=report, client=name, floor=0.85, seed=0)
@@ -83,7 +80,7 @@ def monitor(name: str, missed: float, own: bool = True) -> robfcp.Monitor:
     return found
 
 
-def test_a_sites_own_monitors_have_a_page() -> None:
+def test_a_sites_own_monitors_have_a_page():
     bad, good = (monitor(name, m).state for name, m in (("bad", 0.5), ("good", 0.05)))
     quiet, new = monitor("quiet", 0.05, own=False).state, robfcp.Monitor(calibrated(0)).state
     for states, claim, drawn in (
@@ -101,14 +98,14 @@ def test_a_sites_own_monitors_have_a_page() -> None:
     assert first["covered"] == pytest.approx(1 - bad.misses / 400, abs=1e-5)
 
 
-def chained() -> tuple[robfcp.Calibration, Chain]:
+def chained():
     first, second = calibrated(0), calibrated(1)
     chain = Chain.begin(first)
     admitted = chain.admit(second.federation, 1)
     return second, chain.extended(second, first, admitted, looks(first.identity))
 
 
-def test_rounds_are_shown_with_the_alarms_before_them() -> None:
+def test_rounds_are_shown_with_the_alarms_before_them():
     calibration, chain = chained()
     data = embedded(render(calibration, History(looks(calibration.identity), (), chain)))["history"]
     assert [link["alarms"] for link in data["rounds"]["links"]] == ["coverage at step 2", "–"]
@@ -120,7 +117,7 @@ def test_rounds_are_shown_with_the_alarms_before_them() -> None:
         render(History())
 
 
-def test_hostile_names_and_many_sites_stay_inside() -> None:
+def test_hostile_names_and_many_sites_stay_inside():
     hostile, own = "</script><script>alert(1)</script>&", (DIGEST, 0.9, 500)
     history = AlarmHistory(DIGEST, hostile, 700, 1, 0.05)
     sent = [EReport(f"s{k}", *own, -1.0, None, 1) for k in range(699)]
@@ -133,7 +130,7 @@ def test_hostile_names_and_many_sites_stay_inside() -> None:
     assert len(page) < 300_000
 
 
-def test_the_commands_write_a_page_of_what_they_are_given(tmp_path, monkeypatch) -> None:
+def test_the_commands_write_a_page_of_what_they_are_given(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     calibration, chain = chained()
     calibration.save("c.json")
@@ -142,7 +139,7 @@ def test_the_commands_write_a_page_of_what_they_are_given(tmp_path, monkeypatch)
     looks().save("other.json")
     monitor("m", 0.5).state.save("m.json")
 
-    def go(*words: str) -> dict[str, Any]:
+    def go(*words):
         said("show", *words, "--html", "p.html")
         return embedded((tmp_path / "p.html").read_text())
 

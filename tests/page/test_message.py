@@ -1,7 +1,5 @@
 """The page names who was left out, what it looks like and what to do."""
 
-from __future__ import annotations
-
 import pytest
 from makers import beta_scores, reports_of
 
@@ -13,7 +11,7 @@ SITES = reports_of(beta_scores(0, 12, 90))
 CALM, PROMISED = robfcp.calibrate(SITES), robfcp.calibrate(SITES, promise=robfcp.Marginal(5))
 
 
-def one(client: str, trusted: bool = False, cause="labels mixed up", covered=0.4, other=""):
+def one(client, trusted=False, cause="labels mixed up", covered=0.4, other=""):
     seen = ("its labels look wrong", "check them", covered, 0.9)
     return Diagnosis(client, trusted, cause, *seen, other=other)
 
@@ -35,7 +33,7 @@ TOLD = [
 
 
 @pytest.mark.parametrize(("found", "words"), TOLD, ids=range(len(TOLD)))
-def test_a_few_are_named_with_their_causes_and_many_are_counted(found, words) -> None:
+def test_a_few_are_named_with_their_causes_and_many_are_counted(found, words):
     told = message(CALM, {each.client: each for each in found})
     assert words in f"{told['first']}\n{told['then']}"
     if "left out" in words:

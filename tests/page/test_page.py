@@ -27,7 +27,7 @@ HOSTILE = "</script><script>alert(1)</script>\u2028&"
 
 
 @cache
-def federation(n_clients: int = 14, attackers: int = 3) -> Federation:
+def federation(n_clients=14, attackers=3):
     """Clients of unequal sizes, the first ones reporting zeros only."""
     scores = beta_scores(0, n_clients, 120, attackers)
     parts = [part[: 40 + 7 * k % 80] for k, part in enumerate(scores)]
@@ -35,7 +35,7 @@ def federation(n_clients: int = 14, attackers: int = 3) -> Federation:
 
 
 @cache
-def noisy() -> Federation:
+def noisy():
     """Private reports, the first two of zeros."""
     rng, grid, privacy = np.random.default_rng(0), Grid.uniform(40), Privacy(2.0)
     counts = rng.multinomial(400, np.full(40, 1 / 40), size=12)
@@ -61,7 +61,7 @@ SETTINGS: list[dict[str, Any]] = [
 @pytest.mark.parametrize(
     "settings", thorough(SETTINGS, *SETTINGS[:5]), ids=lambda one: " ".join(one)
 )
-def test_every_what_if_setting_is_what_calibrate_would_have_said(settings: dict[str, Any]) -> None:
+def test_every_what_if_setting_is_what_calibrate_would_have_said(settings):
     settings = dict(settings)
     reports = settings.pop("reports", lambda: federation(14))()
     what_if = embedded(render(robfcp.calibrate(reports, **settings)))["whatif"]
@@ -93,18 +93,18 @@ def test_every_what_if_setting_is_what_calibrate_would_have_said(settings: dict[
 class Own:
     name = "own"
 
-    def __call__(self, federation: Federation) -> Assessment:
+    def __call__(self, federation):
         trusted = np.arange(federation.n_clients) != 5
         return Assessment(np.ones(federation.n_clients), trusted, {federation.ids[5]: "fifth"})
 
 
-def test_unknown_defence_keeps_the_recorded_exclusions() -> None:
+def test_unknown_defence_keeps_the_recorded_exclusions():
     what_if = embedded(render(robfcp.calibrate(federation(), defence=Own())))["whatif"]
     assert all(out == [5] for out in what_if["excluded"])
     assert "custom:own" in what_if["frozen"]
 
 
-def test_a_page_holds_only_itself_and_hostile_names_cannot_leave_the_data() -> None:
+def test_a_page_holds_only_itself_and_hostile_names_cannot_leave_the_data():
     fault = Fault(HOSTILE + "2", "counts", f"{HOSTILE}: broken")
     ids = (HOSTILE, *federation().ids[1:])
     hostile = replace(federation(), ids=ids, faulty=(fault,), missing=(HOSTILE + "3",))
@@ -122,7 +122,7 @@ def test_a_page_holds_only_itself_and_hostile_names_cannot_leave_the_data() -> N
     assert "default-src 'none'" in page
 
 
-def test_the_data_hold_all_counts_and_what_an_auditor_needs() -> None:
+def test_the_data_hold_all_counts_and_what_an_auditor_needs():
     calibration = robfcp.calibrate(federation(), defence=Consensus(at_most=3))
     data, grid = embedded(render(calibration)), calibration.federation.grid
     merged = calibration.federation.merged(np.array(data["view"]))
@@ -147,7 +147,7 @@ HEADLINES = [
 
 
 @pytest.mark.parametrize(("sites", "options", "words"), HEADLINES)
-def test_the_headline_says_what_is_proved(sites, options, words) -> None:
+def test_the_headline_says_what_is_proved(sites, options, words):
     calibration = robfcp.calibrate(federation(*sites), **options)
     data = embedded(render(calibration))
     top, level = data["headline"], data["levels"][0]
@@ -170,7 +170,7 @@ MADE = [
 @pytest.mark.parametrize(("options", "rule", "number"), MADE)
 def test_an_auditor_reads_which_rule_made_the_threshold_and_whence_the_number_is(
     options, rule, number
-) -> None:
+):
     held = by_class([outputs(k, 150) for k in range(8)]) if "by" in options else federation()
     calibration = robfcp.calibrate(held, **options)
     told = dict(embedded(render(calibration))["brief"])
@@ -184,7 +184,7 @@ def test_an_auditor_reads_which_rule_made_the_threshold_and_whence_the_number_is
         assert re.match("FCP's.*; held within what the server's own sample allows", told)
 
 
-def lying(score: float | None, by: str | None = None) -> tuple[Calibration, list[Any]]:
+def lying(score, by=None):
     """Twenty sites by class, the first five reporting one score only; what all of them hold."""
     made = [outputs(k, 150) for k in range(20)]
     reports = by_class(made, set_sizes=True)
@@ -195,7 +195,7 @@ def lying(score: float | None, by: str | None = None) -> tuple[Calibration, list
 
 
 @pytest.mark.parametrize("by", [None, "class"])
-def test_harm_and_classes_are_counted_at_the_sites_used_and_the_others_apart(by) -> None:
+def test_harm_and_classes_are_counted_at_the_sites_used_and_the_others_apart(by):
     calibration, made = lying(0.0, by)
     assert len(calibration.flagged) == 5
     plain = robfcp.calibrate(calibration.federation, by=by, defence="none")
@@ -220,7 +220,7 @@ def test_harm_and_classes_are_counted_at_the_sites_used_and_the_others_apart(by)
     assert not {site["name"] for site in data["sites"]} & set(calibration.flagged)
 
 
-def test_sets_that_a_lie_inflates_are_told_and_no_harm_is_none() -> None:
+def test_sets_that_a_lie_inflates_are_told_and_no_harm_is_none():
     assert "a set would hold about 3.00 labels in place of 1." in harm(lying(1.0)[0])["first"]
     assert "wider than needed" in harm(lying(0.97, "class")[0])["first"]
     assert harm(lying(None)[0]) == {"first": "", "then": ""}
@@ -230,7 +230,7 @@ def test_sets_that_a_lie_inflates_are_told_and_no_harm_is_none() -> None:
     assert "the mean r would be about 1" in harm(robfcp.calibrate(told, risk=0.1))["first"]
 
 
-def test_large_federations_get_a_bounded_page() -> None:
+def test_large_federations_get_a_bounded_page():
     counts = np.random.default_rng(0).multinomial(100, np.full(50, 0.02), size=300)
     page = render(robfcp.calibrate(Federation.from_counts(counts), defence=RobFCP(liars=70)))
     assert len(page) < 700_000
@@ -239,7 +239,7 @@ def test_large_federations_get_a_bounded_page() -> None:
         render(robfcp.calibrate(Federation.from_counts(np.ones((20_001, 2), int)), defence="none"))
 
 
-def test_the_same_page_is_written_whole_by_python_calibrate_and_show(tmp_path, monkeypatch) -> None:
+def test_the_same_page_is_written_whole_by_python_calibrate_and_show(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     files = saved(tmp_path / "in", federation(8, 0))
     said("calibrate", *files, "-o", "c.json", "--html", "a.html", "--liars", "1")
