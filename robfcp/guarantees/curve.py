@@ -7,15 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from robfcp.certificate import (
-    FULL,
-    INDEPENDENT,
-    Assumption,
-    Certificate,
-    CurvePoint,
-    Kind,
-    liars_assumption,
-)
+from robfcp import certificate
+from robfcp.certificate import Assumption, Certificate, CurvePoint
 from robfcp.federation import Federation
 from robfcp.guarantees import engine
 from robfcp.guarantees.engine import Edges, Shares
@@ -26,7 +19,7 @@ ALL_UP_TO = 24  # numbers of liars shown one by one
 
 def assumptions_of(
     federation: Federation,
-    kind: Kind,
+    kind: certificate.Kind,
     m: int | None,
     *,
     estimated: bool = False,
@@ -41,7 +34,7 @@ def assumptions_of(
         found.extend([] if value is None else [Assumption(name, value, text)])
 
     if m is not None:
-        found.append(liars_assumption(m, federation.n_clients, estimated=estimated))
+        found.append(certificate.liars_assumption(m, federation.n_clients, estimated=estimated))
     add("held", samples, f"lying sites hold, and claim, at most {samples} samples together")
     add("corruption", "fixed", "who lies or is missing does not depend on the honest samples")
     if alike is not None:
@@ -51,7 +44,7 @@ def assumptions_of(
         text = "a site's new cases are like its samples (exchangeable), given the other sites"
         add("samples", "exchangeable", text)
     else:
-        add("samples", *INDEPENDENT)
+        add("samples", *certificate.INDEPENDENT)
     if kind == "mix":
         text = "new cases have the stated label mix, and each class's scores are as at the sites"
         add("mixture", "stated", text)
@@ -146,7 +139,7 @@ def certify(
         estimated=estimated,
         assumptions=assumptions_of(federation, "any-threshold", m, estimated=estimated),
         n_outside=len(outside_of(federation)),
-        note=FULL if index is None else noise_note(federation),
+        note=certificate.FULL if index is None else noise_note(federation),
         **loss_of(federation),
     )
 

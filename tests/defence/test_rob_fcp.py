@@ -8,16 +8,9 @@ import pytest
 from scipy.spatial.distance import cdist
 
 import robfcp
-from robfcp.defence import RobFCP, RobFCPReleased, named_defence, threshold_of
+from robfcp.defence import RobFCP, RobFCPReleased, named_defence, rob_fcp, threshold_of
 from robfcp.defence import rob_fcp as module
 from robfcp.defence.base import trust_lowest
-from robfcp.defence.rob_fcp import (
-    CHARACTERISATIONS,
-    METRICS,
-    characterise,
-    mean_distances,
-    wrapped,
-)
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
 from robfcp.grid import Grid
@@ -63,7 +56,7 @@ def test_published_method_equals_brute_force_on_thousands_of_federations(number,
             assert federation.threshold_at(own.index(level)) == expected
 
 
-@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("metric", rob_fcp.METRICS)
 def test_oddness_equals_brute_force_for_every_distance(metric):
     rng = np.random.default_rng(1)
     for _ in range(40):
@@ -74,7 +67,7 @@ def test_oddness_equals_brute_force_for_every_distance(metric):
         np.testing.assert_allclose(found.oddness, expected, atol=1e-12)
 
 
-@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("metric", rob_fcp.METRICS)
 def test_means_between_two_ranks_are_those_of_sorted_distances_block_by_block(metric, monkeypatch):
     v = np.random.default_rng(4).dirichlet(np.ones(9), 60)
     v[:5] = v[5] + 1e-9 * v[:5]  # close pairs keep their digits
@@ -82,23 +75,23 @@ def test_means_between_two_ranks_are_those_of_sorted_distances_block_by_block(me
     points = np.cumsum(v, axis=1) if metric in ("kolmogorov", "wasserstein") else v
     ordered = np.sort(cdist(points, points, names.get(metric, "cityblock")), axis=1)
     for first, last in ((1, 59), (3, 30), (58, 59)):
-        whole = mean_distances(v, metric, first, last)
+        whole = rob_fcp.mean_distances(v, metric, first, last)
         tight = {"atol": 1e-15} if metric != "cosine" else {"atol": 1e-14}
         np.testing.assert_allclose(whole, ordered[:, first : last + 1].mean(axis=1), **tight)
         with monkeypatch.context() as patched:
             patched.setattr(module, "_CELLS", 1)
-            np.testing.assert_array_equal(mean_distances(v, metric, first, last), whole)
-    assert mean_distances(v[:1], metric, 1, 0).tolist() == [0]
+            np.testing.assert_array_equal(rob_fcp.mean_distances(v, metric, first, last), whole)
+    assert rob_fcp.mean_distances(v[:1], metric, 1, 0).tolist() == [0]
 
 
 def test_what_cannot_be_compared_is_refused_or_at_no_distance(monkeypatch):
     with pytest.raises(RobfcpError, match="distance: 'l3' is unknown"):
-        mean_distances(np.eye(4), "l3", 1, 2)
-    nothing = mean_distances(np.array([[0.0, 0], [0, 0], [1, 0]]), "cosine", 1, 2)
+        rob_fcp.mean_distances(np.eye(4), "l3", 1, 2)
+    nothing = rob_fcp.mean_distances(np.array([[0.0, 0], [0, 0], [1, 0]]), "cosine", 1, 2)
     assert nothing.tolist() == [0.25, 0.25, 0.5]
     monkeypatch.setattr(module, "MOST_SITES", 3)
     with pytest.raises(RobfcpError, match="all pairs of 4 sites are too many; use 'consensus'"):
-        mean_distances(np.eye(4), "l2", 1, 2)
+        rob_fcp.mean_distances(np.eye(4), "l2", 1, 2)
 
 
 def test_the_view_is_the_papers_and_the_threshold_is_on_the_full_grid():
@@ -123,7 +116,7 @@ def test_ties_go_by_client_id():
     assert mask.tolist() == [False, False, True, True]
 
 
-@pytest.mark.parametrize("how", CHARACTERISATIONS)
+@pytest.mark.parametrize("how", rob_fcp.CHARACTERISATIONS)
 @pytest.mark.parametrize("grid", [Grid.default(), Grid.uniform(20), Grid.open_ended([0.1, 0.5])])
 def test_every_characterisation_tells_liars_from_honest_clients(how, grid):
     rng = np.random.default_rng(5)
@@ -138,18 +131,18 @@ def test_characterisations_are_what_they_say():
     federation = Federation.from_reports(
         [robfcp.Report.from_scores("a", scores, Grid.uniform(1000))]
     )
-    mean, deviation = characterise(federation, "gaussian", bins=1000)[0]
+    mean, deviation = rob_fcp.characterise(federation, "gaussian", bins=1000)[0]
     assert mean == pytest.approx(scores.mean(), abs=1e-3)
     assert deviation == pytest.approx(scores.std(), abs=1e-3)
-    quantiles = characterise(federation, "quantiles", bins=1000)[0]
+    quantiles = rob_fcp.characterise(federation, "quantiles", bins=1000)[0]
     np.testing.assert_allclose(quantiles, np.quantile(scores, np.arange(1, 20, 2) / 20), atol=2e-3)
-    centres = characterise(federation, "k-means", bins=1000)[0]
+    centres = rob_fcp.characterise(federation, "k-means", bins=1000)[0]
     nearest = np.abs(scores[:, None] - centres).argmin(axis=1)
     np.testing.assert_allclose(centres, [scores[nearest == j].mean() for j in range(10)], atol=2e-2)
-    kernel = characterise(federation, "kernel")[0]
+    kernel = rob_fcp.characterise(federation, "kernel")[0]
     assert kernel.sum() == pytest.approx(1, abs=0.02)
     with pytest.raises(RobfcpError, match="characterisation"):
-        characterise(federation, "nope")
+        rob_fcp.characterise(federation, "nope")
 
 
 def plain_vector(scores, bins=100):
@@ -192,7 +185,7 @@ def test_the_released_rule_equals_a_plain_reading_of_its_description():
         )
         vectors = np.array([plain_vector(part) for part in scores])
         np.testing.assert_allclose(
-            np.sort(wrapped(federation), axis=1), np.sort(vectors, axis=1), atol=1e-12
+            np.sort(rob_fcp.wrapped(federation), axis=1), np.sort(vectors, axis=1), atol=1e-12
         )
         number = plain_number(vectors, n_clients - n_malicious)
         found = RobFCPReleased(n_malicious)(federation)
@@ -204,7 +197,7 @@ def test_the_released_rule_equals_a_plain_reading_of_its_description():
 
 def test_a_grid_no_finer_than_the_view_tells_no_zeros_apart():
     federation = Federation.from_counts([[5] + [0] * 99, [1] * 100], Grid.uniform())
-    assert wrapped(federation)[0, 0] == 1
+    assert rob_fcp.wrapped(federation)[0, 0] == 1
 
 
 @pytest.mark.parametrize(

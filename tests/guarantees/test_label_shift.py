@@ -4,35 +4,15 @@ from fractions import Fraction
 from itertools import combinations
 
 import numpy as np
+import plain_shift as plain
 import pytest
-from plain_shift import (
-    ATTACKS,
-    accepts,
-    by_class,
-    class_cdfs,
-    draw_sites,
-    label_counts,
-    lie,
-    mix_edge,
-    pair_p,
-    pruned,
-    random_table,
-)
 from scipy.stats import binom, hypergeom
 
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
 from robfcp.guarantees import LabelShift
 from robfcp.guarantees import label_shift as rules
-from robfcp.guarantees.label_shift import (
-    LabelMixes,
-    Pairs,
-    accepted,
-    class_counts,
-    mix_threshold,
-    pruned_pac,
-    read_mixes,
-)
+from robfcp.guarantees import label_shift as shift
 from robfcp.guarantees.tails import pac_threshold
 from robfcp.report import Report
 
@@ -42,7 +22,7 @@ NAMES = ("cat", "dog", "eel")
 
 def pair_p_values(below, sizes, sigma=0.0):
     """(K, K) p-values for "both are honest" at one edge."""
-    found = np.minimum(1, 2 * np.exp(-Pairs(sizes).exponents(below, sigma)))
+    found = np.minimum(1, 2 * np.exp(-shift.Pairs(sizes).exponents(below, sigma)))
     np.fill_diagonal(found, 1)
     return found
 
@@ -50,7 +30,7 @@ def pair_p_values(below, sizes, sigma=0.0):
 def kept_at(below, sizes, m, beta, sigma=0.0):
     """(K,) whom pruning keeps at one edge, or None."""
     everybody = np.ones(len(sizes), dtype=bool)
-    against = Pairs(sizes).against(below, m, beta, sigma, len(sizes))
+    against = shift.Pairs(sizes).against(below, m, beta, sigma, len(sizes))
     return everybody if against is None else rules.pruned(against, everybody, m)
 
 
@@ -60,16 +40,16 @@ def test_pairs_pruning_and_acceptance_are_those_of_plain_loops(number):
     rng = np.random.default_rng(number)
     seen = dict.fromkeys(["all", "some", "none", True, False], 0)
     for trial in range(number):
-        below, sizes, m = random_table(rng)
+        below, sizes, m = plain.random_table(rng)
         sigma, beta = (0.0, 0.05)[trial % 2], (0.01, 0.2)[trial // 2 % 2]
         if trial % 10 == 0:  # more liars than stated
             below[: m + 2] = 0
         found = pair_p_values(below, sizes, sigma)
         for k in range(len(sizes)):
             for other in range(len(sizes)):
-                wanted = 1.0 if k == other else pair_p(below, sizes, k, other, sigma)
+                wanted = 1.0 if k == other else plain.pair_p(below, sizes, k, other, sigma)
                 assert found[k, other] == pytest.approx(wanted, rel=1e-6, abs=1e-12)
-        mask, kept = (one(below, sizes, m, beta, sigma) for one in (kept_at, pruned))
+        mask, kept = (one(below, sizes, m, beta, sigma) for one in (kept_at, plain.pruned))
         assert (mask is None) == (kept is None)
         if kept is None:
             seen["none"] += 1
@@ -78,10 +58,10 @@ def test_pairs_pruning_and_acceptance_are_those_of_plain_loops(number):
         seen["all" if mask.all() else "some"] += 1
         few, left, n_classes = kept[:9], min(m - (len(sizes) - len(kept)), 4), sizes.shape[1]
         around = (np.zeros(n_classes), 1.0), (rng.dirichlet(np.ones(n_classes)) / 2, 0.5)
-        mixes = LabelMixes(rng.dirichlet(np.ones(n_classes), 2), *around[trial % 2])
-        told = accepted(below[few], sizes[few], left, mixes, 0.4 - sigma, 0.08)
+        mixes = shift.LabelMixes(rng.dirichlet(np.ones(n_classes), 2), *around[trial % 2])
+        told = shift.accepted(below[few], sizes[few], left, mixes, 0.4 - sigma, 0.08)
         for mix, mine in zip(mixes.means(np.eye(n_classes)).T, told, strict=True):
-            assert mine == accepts(below[few], sizes[few], left, mix, 0.4 - sigma, 0.08)
+            assert mine == plain.accepts(below[few], sizes[few], left, mix, 0.4 - sigma, 0.08)
             seen[bool(mine)] += 1
     assert min(seen.values()) > 0.015 * number
 
@@ -115,21 +95,21 @@ def test_a_pair_value_is_never_below_the_exact_chance():
 
 
 def test_pairs_are_worked_on_in_blocks(monkeypatch):
-    below, sizes, _ = random_table(np.random.default_rng(3))
-    whole = [Pairs(sizes).exponents(below, sigma) for sigma in (0.0, 0.1)]
+    below, sizes, _ = plain.random_table(np.random.default_rng(3))
+    whole = [shift.Pairs(sizes).exponents(below, sigma) for sigma in (0.0, 0.1)]
     monkeypatch.setattr(rules, "_KEPT", 1)
     monkeypatch.setattr(rules, "_BLOCK", 1)
-    parts = [Pairs(sizes).exponents(below, sigma) for sigma in (0.0, 0.1)]
+    parts = [shift.Pairs(sizes).exponents(below, sigma) for sigma in (0.0, 0.1)]
     np.testing.assert_allclose(parts, whole, rtol=1e-12, atol=1e-12)
 
 
 def test_the_bound_that_saves_logarithms_misses_no_pair():
     rng, some = np.random.default_rng(18), 0
     for _ in range(100):
-        below, sizes, _ = random_table(rng)
-        wanted = Pairs(sizes).exponents(below)
+        below, sizes, _ = plain.random_table(rng)
+        wanted = shift.Pairs(sizes).exponents(below)
         for least in (0.01, 1.0, 6.0, 20.0):
-            found = Pairs(sizes).exponents(below, least=least) >= least
+            found = shift.Pairs(sizes).exponents(below, least=least) >= least
             assert (found == (wanted >= least)).all()
             some += found.sum()
     assert some > 1000
@@ -138,7 +118,7 @@ def test_the_bound_that_saves_logarithms_misses_no_pair():
 def test_counts_are_those_of_the_tables():
     rng = np.random.default_rng(4)
     tables = rng.integers(0, 5, (5, 3, 400))
-    counts = class_counts(by_class(tables))
+    counts = shift.class_counts(plain.by_class(tables))
     assert counts.sizes.tolist() == tables.sum(axis=2).tolist()
     below = np.cumsum(tables, axis=2)
     for place, edge in enumerate(counts.edges):
@@ -153,22 +133,22 @@ def test_pooled_reports_are_refused_in_words():
     grouped = [Report.from_scores(f"s{k}", rng.random(30), groups=groups) for k in range(3)]
     for reports in (Federation.from_counts([[3, 4]] * 4), Federation.from_reports(grouped)):
         with pytest.raises(RobfcpError, match="needs reports by class"):
-            class_counts(reports)
+            shift.class_counts(reports)
 
 
 def drawn(seed, n_sites=20, n_classes=4, n=200, bins=40):
     """A generator, tables of honest sites whose mixes differ, and the classes' CDFs."""
     rng = np.random.default_rng(seed)
-    cdfs = class_cdfs(n_classes, bins)
-    return rng, draw_sites(rng, label_counts(rng, n_sites, n_classes, n), cdfs), cdfs
+    cdfs = plain.class_cdfs(n_classes, bins)
+    return rng, plain.draw_sites(rng, plain.label_counts(rng, n_sites, n_classes, n), cdfs), cdfs
 
 
 def test_gross_liars_are_dropped_and_the_rule_runs_on_the_rest():
     rng, tables, _ = drawn(6, n=400, bins=100)
-    federation = by_class(lie(rng, tables, 5, "top"))
-    walk = pruned_pac(class_counts(federation), LEVEL, 5, 0.05)
+    federation = plain.by_class(plain.lie(rng, tables, 5, "top"))
+    walk = shift.pruned_pac(shift.class_counts(federation), LEVEL, 5, 0.05)
     assert walk.dropped == federation.ids[15:]
-    honest = pac_threshold(by_class(tables[:15]), LEVEL, 0, 0.04)
+    honest = pac_threshold(plain.by_class(tables[:15]), LEVEL, 0, 0.04)
     assert honest <= walk.index < pac_threshold(federation, LEVEL, 5, 0.05)
 
 
@@ -177,7 +157,7 @@ def plain_edge(counts, level, m, delta):
     found, most, n = None, 0, int(counts.sizes[0].sum())
     n_sites = len(counts.ids)
     for place in reversed(range(len(counts.edges))):
-        kept = pruned(counts.below[place], counts.sizes, m, 0.2 * delta, 0.0)
+        kept = plain.pruned(counts.below[place], counts.sizes, m, 0.2 * delta, 0.0)
         if kept is None:
             return None, most
         left = m - (n_sites - len(kept))
@@ -200,9 +180,11 @@ def test_thresholds_are_those_of_plain_loops():
     fell = edges = 0
     for trial in range(16):
         rng, tables, _ = drawn([17, trial], n_sites=9, n_classes=2, n=(200, 800)[trial % 2])
-        federation = by_class(lie(rng, tables, trial % 3, ATTACKS[trial // 3 % 4]))
-        counts = class_counts(federation)
-        walk = pruned_pac(class_counts(federation), Fraction(3, 4), 3, 0.1)
+        federation = plain.by_class(
+            plain.lie(rng, tables, trial % 3, plain.ATTACKS[trial // 3 % 4])
+        )
+        counts = shift.class_counts(federation)
+        walk = shift.pruned_pac(shift.class_counts(federation), Fraction(3, 4), 3, 0.1)
         wanted, dropped = plain_edge(counts, Fraction(3, 4), 3, 0.1)
         assert walk.index == wanted
         fell += dropped > 0
@@ -223,7 +205,7 @@ def test_thresholds_are_those_of_plain_loops():
     ],
 )
 def test_mixes_are_read_by_name_by_word_and_in_lists(mix, rows):
-    mixes, sizes = read_mixes(mix, NAMES), np.array([5.0, 2.0, 40.0])
+    mixes, sizes = shift.read_mixes(mix, NAMES), np.array([5.0, 2.0, 40.0])
     assert mixes.means(np.eye(3)).T.tolist() == rows
     least = [min(n / p for n, p in zip(sizes, row, strict=True) if p) for row in rows]
     assert mixes.scarcest(sizes).tolist() == pytest.approx(least)
@@ -242,7 +224,7 @@ def test_mixes_are_read_by_name_by_word_and_in_lists(mix, rows):
 )
 def test_other_mixes_are_refused_in_words(mix, words):
     with pytest.raises(RobfcpError, match=words):
-        read_mixes(LabelShift(0, mix=mix).mix, NAMES)
+        shift.read_mixes(LabelShift(0, mix=mix).mix, NAMES)
 
 
 def test_thresholds_of_mixes_are_those_of_plain_loops():
@@ -250,11 +232,13 @@ def test_thresholds_of_mixes_are_those_of_plain_loops():
     for trial in range(12):
         rng, tables, _ = drawn([2, trial], 9, 3, 120, 15)
         m, liars = trial % 3, trial % 4
-        counts = class_counts(by_class(lie(rng, tables, liars, ATTACKS[trial % 4])))
-        mixes = read_mixes([{"0": 1}, "uniform"], counts.names)
+        counts = shift.class_counts(
+            plain.by_class(plain.lie(rng, tables, liars, plain.ATTACKS[trial % 4]))
+        )
+        mixes = shift.read_mixes([{"0": 1}, "uniform"], counts.names)
         sigma = 0.03 * (trial % 2)
-        found = mix_threshold(counts, mixes, 0.3, m, 0.1, sigma)
-        assert found.index == mix_edge(counts, mixes.stated, 0.3, m, 0.1, sigma)
+        found = shift.mix_threshold(counts, mixes, 0.3, m, 0.1, sigma)
+        assert found.index == plain.mix_edge(counts, mixes.stated, 0.3, m, 0.1, sigma)
         seen.add(found.index)
     assert len(seen) > 2
 
@@ -267,7 +251,7 @@ def test_counts_in_fives_speak_against_nobody_whom_the_true_ones_do_not():
         sizes = rng.integers(0, 40, (6, 3))
         below = rng.binomial(sizes, rng.random((6, 1)))
         most = below + rng.binomial(sizes - below, 0.3) * (rng.random((6, 1)) < 0.5)
-        pairs, sigma = Pairs(sizes), float(rng.choice([0.01, 0.1]))
+        pairs, sigma = shift.Pairs(sizes), float(rng.choice([0.01, 0.1]))
         bound = pairs.at_least(below, most, sigma)
         for _ in range(5):
             true = below + rng.binomial(most - below, rng.random())

@@ -16,14 +16,8 @@ import robfcp
 from robfcp.calibration.audit import verify_calibration
 from robfcp.certificate import at_least
 from robfcp.errors import RobfcpError
+from robfcp.guarantees import site as sites
 from robfcp.guarantees.label_shift import class_counts
-from robfcp.guarantees.site import (
-    Anchor,
-    own_interval,
-    own_risk,
-    site_thresholds,
-    stranger_threshold,
-)
 
 
 def federation(seed, n_sites, n_classes, n, bins, liars=0, attack="bottom"):
@@ -62,7 +56,7 @@ def test_site_edges_are_those_of_the_rule_on_the_others():
         n, alpha, sigma = int(rng.choice([40, 150, 400])), 0.3, 0.04 * (trial % 3 == 0)
         counts = federation([1, trial], n_sites, n_classes, n, 8, liars, ATTACKS[trial % 4])
         delta = alpha / 20
-        found = site_thresholds(counts, alpha, m, sigma)
+        found = sites.site_thresholds(counts, alpha, m, sigma)
         for site in range(n_sites):
             alone = [
                 mix_edge(counts, [mix], alpha - delta - sigma, m, delta, sigma, without=site)
@@ -70,7 +64,9 @@ def test_site_edges_are_those_of_the_rule_on_the_others():
             ]
             wanted = -1 if None in alone else max(alone)
             assert found[site] == wanted
-            stranger = stranger_threshold(others(counts, site), counts.sizes[site], alpha, m, sigma)
+            stranger = sites.stranger_threshold(
+                others(counts, site), counts.sizes[site], alpha, m, sigma
+            )
             assert (-1 if stranger is None else stranger) == wanted
             edges.add(wanted)
         apart += len(set(found.tolist())) > 1
@@ -81,13 +77,16 @@ def test_site_edges_are_those_of_the_rule_on_the_others():
 
 def test_sites_not_asked_for_one_alone_or_without_room_get_none():
     counts = federation(4, 8, 2, 300, 20)
-    every, some = site_thresholds(counts, 0.3, 1), site_thresholds(counts, 0.3, 1, sites=[2, 5])
+    every, some = (
+        sites.site_thresholds(counts, 0.3, 1),
+        sites.site_thresholds(counts, 0.3, 1, sites=[2, 5]),
+    )
     assert some.tolist() == np.where(np.isin(range(8), [2, 5]), every, -1).tolist()
-    assert site_thresholds(federation(5, 1, 2, 300, 20), 0.3, 0).tolist() == [-1]
-    assert (site_thresholds(counts, 0.1, 0, 0.1) == -1).all()
-    assert stranger_threshold(counts, np.array([3, 4]), 0.1, 0, 0.1) is None
+    assert sites.site_thresholds(federation(5, 1, 2, 300, 20), 0.3, 0).tolist() == [-1]
+    assert (sites.site_thresholds(counts, 0.1, 0, 0.1) == -1).all()
+    assert sites.stranger_threshold(counts, np.array([3, 4]), 0.1, 0, 0.1) is None
     with pytest.raises(RobfcpError, match="nothing can be guaranteed against 3 of 3"):
-        site_thresholds(federation(6, 4, 2, 50, 10), 0.2, 3)
+        sites.site_thresholds(federation(6, 4, 2, 50, 10), 0.2, 3)
 
 
 # Order statistics of trusted samples: a site's own, and the server's anchor
@@ -117,19 +116,19 @@ def test_ends_of_trusted_samples_are_those_of_binomials(level, delta):
     for n in (1, 10, 28, 29, 37, 100, 500):
         scores = np.sort(rng.random(n))
         ordered = GRID.index(scores)
-        found = Anchor.of(np.bincount(ordered, minlength=BINS), level, delta)
+        found = sites.Anchor.of(np.bincount(ordered, minlength=BINS), level, delta)
         a, b = binomial_ends(n, float(level), delta, delta)
         assert (found.low, found.floor) == (ordered[a - 1], a / (n + 1))
         assert found.high == (ordered[b - 1] if b <= n else None)
-        own = own_interval(scores, float(1 - level))
+        own = sites.own_interval(scores, float(1 - level))
         a, b = binomial_ends(n, float(level), 0.05, 0.025)
         wanted = scores[a - 1], scores[b - 1] if b <= n else np.inf, a / (n + 1), n
         assert (own.low, own.high, own.floor, own.n) == wanted
     with pytest.raises(RobfcpError, match="samples: there are none"):
-        own_interval(np.array([]), 0.1)
-    few = Anchor.of(np.bincount([3], minlength=9), level, delta)
+        sites.own_interval(np.array([]), 0.1)
+    few = sites.Anchor.of(np.bincount([3], minlength=9), level, delta)
     assert (few.clipped(None), few.clipped(1), few.clipped(5)) == (None, 3, 5)
-    ends = Anchor(2, 6, 0.5, 99, 0.05)
+    ends = sites.Anchor(2, 6, 0.5, 99, 0.05)
     assert [ends.clipped(edge) for edge in (None, 0, 4, 8)] == [6, 2, 4, 6]
     assert [ends.from_below().clipped(edge) for edge in (None, 0, 8)] == [None, 2, 8]
 
@@ -155,7 +154,7 @@ LIES = {
 def test_whoever_lies_trusted_samples_hold_coverage_from_below_and_sets_from_above(n, share, lie):
     rng = np.random.default_rng(14)
     anchor, reports = anchored(rng, n), attacked(rng, share, LIES[lie])
-    held = Anchor.of(anchor.counts, LEVEL, 0.05)
+    held = sites.Anchor.of(anchor.counts, LEVEL, 0.05)
     for promise in (None, robfcp.Pac(3)):
         asked = {"defence": "none", "promise": promise}
         free = robfcp.calibrate(reports, **asked).threshold
@@ -175,7 +174,7 @@ def test_an_average_is_held_from_below_only():
     assert found.certificate.confidence is None
     reports = attacked(rng, 0.9, LIES["zeros"])
     low = robfcp.calibrate(reports, promise=robfcp.Marginal(1), anchor=anchor, defence="none")
-    assert low.threshold == GRID.upper[Anchor.of(anchor.counts, LEVEL, 0.05).low]
+    assert low.threshold == GRID.upper[sites.Anchor.of(anchor.counts, LEVEL, 0.05).low]
 
 
 def by_classes(rng, name, n, mix=(0.5, 0.45, 0.05), **more):
@@ -193,7 +192,7 @@ def test_classes_are_held_by_their_own_trusted_samples_and_thin_ones_together():
     asked = {"by": "class", "defence": "none"}
     found = robfcp.calibrate(reports, anchor=anchor, **asked)
     *classes, rare = found.levels[0].parts
-    held = [Anchor.of(counts, LEVEL, delta) for counts in anchor.strata.dense()]
+    held = [sites.Anchor.of(counts, LEVEL, delta) for counts in anchor.strata.dense()]
     for part, own in zip(classes, held[:2], strict=True):
         assert GRID.upper[own.low] <= part.threshold <= GRID.upper[own.high]
         assert part.certificate.floor == own.floor
@@ -202,7 +201,7 @@ def test_classes_are_held_by_their_own_trusted_samples_and_thin_ones_together():
     assert f"held from below by {held[2].n} trusted samples" in rare.certificate.note
     pooled = robfcp.Report("server", anchor.counts, GRID)
     parts = robfcp.calibrate(reports, anchor=pooled, **asked).levels[0].parts
-    low = GRID.upper[Anchor.of(pooled.counts, LEVEL, delta).low]
+    low = GRID.upper[sites.Anchor.of(pooled.counts, LEVEL, delta).low]
     assert all(one.threshold >= low and "200 trusted" in one.certificate.note for one in parts)
 
 
@@ -251,7 +250,7 @@ def test_whatever_the_federation_says_own_losses_hold_lambda_where_brute_force_d
     for _ in range(cases(300)):
         losses = (rng.random((n, 3, 1)) ** 2 > lambdas).mean(axis=1)
         report = robfcp.Report.from_losses("a", losses, lambdas, risk="fnr")
-        own = own_risk(report.counts, n, unit, Fraction(9, 10), report.grid.upper)
+        own = sites.own_risk(report.counts, n, unit, Fraction(9, 10), report.grid.upper)
         fine = (losses.sum(axis=0) + 1) / (n + 1) <= allowed + 1e-9
         assert own.low == lambdas[fine.argmax()]
         assert own.floor == pytest.approx(1 - allowed)

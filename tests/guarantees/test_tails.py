@@ -13,13 +13,6 @@ import robfcp
 from robfcp.federation import Federation
 from robfcp.grid import Grid
 from robfcp.guarantees import Marginal, alike, engine, label_shift, promises, tails
-from robfcp.guarantees.tails import (
-    critical_counts,
-    kl_divergence,
-    kl_lower,
-    pac_tail,
-    pac_threshold,
-)
 from robfcp.privacy import Privacy
 
 LEVEL = Fraction(4, 5)
@@ -30,7 +23,7 @@ def brute_force(below, sizes, m, level, delta):
     for number in range(m + 1):
         for removed in combinations(range(len(sizes)), number):
             kept = [k for k in range(len(sizes)) if k not in removed]
-            needed = critical_counts(np.array([sizes[kept].sum()]), level, delta)[0]
+            needed = tails.critical_counts(np.array([sizes[kept].sum()]), level, delta)[0]
             if below[kept].sum() < needed:
                 return False
     return True
@@ -40,7 +33,7 @@ def brute_force(below, sizes, m, level, delta):
 @pytest.mark.parametrize("delta", thorough([0.05, 0.4, 1e-6], 0.05))
 def test_critical_count_is_the_least_rare_count_beyond_the_mean(level, delta):
     totals = np.arange(1, 400, 7)
-    for total, found in zip(totals, critical_counts(totals, level, delta), strict=True):
+    for total, found in zip(totals, tails.critical_counts(totals, level, delta), strict=True):
         candidates = [
             c
             for c in range(int(total) + 2)
@@ -56,7 +49,7 @@ def test_the_critical_gain_is_the_least_that_hoeffding_or_bentkus_calls_rare():
             (gain,) = tails.critical_gains(np.array([n]), level, 0.05, 36)
             lost, miss = np.arange(36 * n) / 36, float(1 - level)
             lost = lost[lost <= n * miss]
-            hoeffding = np.exp(-n * kl_divergence(lost / n, np.full(len(lost), miss)))
+            hoeffding = np.exp(-n * tails.kl_divergence(lost / n, np.full(len(lost), miss)))
             bentkus = np.e * binom.cdf(np.ceil(lost), n, miss)
             rare = lost[np.minimum(hoeffding, bentkus) <= 0.05]
             assert gain == (36 * n - round(36 * rare[-1]) if rare.size else 36 * n + 1)
@@ -77,11 +70,11 @@ def test_pac_asks_the_critical_count_of_every_benign_set(sizes, monkeypatch):
         number = np.full(n_clients, rng.integers(5, 60)) if sizes == "equal" else number
         below = rng.binomial(number, rng.uniform(0.75, 1))
         wanted = brute_force(below, number, m, LEVEL, 0.1)
-        tail = pac_tail(number, m, LEVEL, 0.1)
+        tail = tails.pac_tail(number, m, LEVEL, 0.1)
         for j in range(m + 1):  # the line lies above the critical count of every total
             totals = np.unique([sum(kept) for kept in combinations(number, n_clients - j)])
             line = tail.needed[j] + tail.p * totals
-            assert (line >= tail.q * critical_counts(totals, LEVEL, 0.1)).all()
+            assert (line >= tail.q * tails.critical_counts(totals, LEVEL, 0.1)).all()
         found = bool(tail.reached(below[None, :], number, m)[0])
         assert found == wanted if sizes == "equal" else wanted or not found
         passed.append(found)
@@ -95,19 +88,19 @@ def test_pac_threshold_is_the_first_edge_at_which_the_tail_is_reached():
     for trial in range(50):
         sizes = np.full(9, 60) if trial % 2 else rng.integers(30, 90, 9)
         federation = Federation.from_counts(rng.multinomial(sizes, np.full(12, 1 / 12)))
-        holds = pac_tail(sizes, 1, LEVEL, 0.1).reached(federation.cumulative().T, sizes, 1)
-        assert pac_threshold(federation, LEVEL, 1, 0.1) == holds.argmax()
-    assert pac_threshold(Federation.from_counts([[1] * 4] * 5), LEVEL, 2, 0.01) is None
+        holds = tails.pac_tail(sizes, 1, LEVEL, 0.1).reached(federation.cumulative().T, sizes, 1)
+        assert tails.pac_threshold(federation, LEVEL, 1, 0.1) == holds.argmax()
+    assert tails.pac_threshold(Federation.from_counts([[1] * 4] * 5), LEVEL, 2, 0.01) is None
 
 
 def test_kl_lower_end_is_the_root_of_the_divergence_and_errs_downwards():
     for share, radius in product((0.02, 0.5, 0.9, 0.999, 1.0), (1e-5, 1e-3, 0.1)):
-        p = float(kl_lower(np.array(share), radius))
-        divergence = float(kl_divergence(np.array(share), np.array(p)))
+        p = float(tails.kl_lower(np.array(share), radius))
+        divergence = float(tails.kl_divergence(np.array(share), np.array(p)))
         assert radius * (1 - 1e-9) <= divergence == pytest.approx(radius, rel=1e-6)
-    assert kl_lower(np.array(0.0), 0.1) == 0
+    assert tails.kl_lower(np.array(0.0), 0.1) == 0
     ends = np.array([0.0, 1.0, 0.3]), np.array([0.5, 0.5, 0.3])
-    assert kl_divergence(*ends) == pytest.approx([np.log(2), np.log(2), 0.0])
+    assert tails.kl_divergence(*ends) == pytest.approx([np.log(2), np.log(2), 0.0])
 
 
 # Where each rule spends its chance to fail: every part is recorded, and they sum to delta
@@ -148,7 +141,9 @@ def spent(monkeypatch):
     watch(alike.ClientIntervals, "__init__", "pruning", lambda self, reports, beta: beta)
     watch(label_shift.Pairs, "against", "pruning", lambda self, below, m, beta, *_: beta)
     watch(label_shift, "accepted", "samples", lambda *given: given[-1])
-    monkeypatch.setattr(promises, "pac_tail", pac_tail)  # who can force full sets costs nothing
+    monkeypatch.setattr(
+        promises, "pac_tail", tails.pac_tail
+    )  # who can force full sets costs nothing
     label_shift._tail.cache_clear()
     return found
 

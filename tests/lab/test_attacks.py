@@ -10,18 +10,9 @@ from makers import outputs
 import robfcp
 from robfcp import Federation, Grid, Report, RobfcpError
 from robfcp.defence import Assessment
-from robfcp.lab.attacks import ATTACKS, Adaptive, coordinated, named_attack, simple
+from robfcp.lab.attacks import ATTACKS, Adaptive, base, coordinated, named_attack, simple
 from robfcp.lab.attacks.adaptive import Shape, _Forge, families
-from robfcp.lab.attacks.base import (
-    PairAttack,
-    SampleAttack,
-    ScoreAttack,
-    pairs_of,
-    scores_of,
-    with_counts,
-    with_pairs,
-    with_scores,
-)
+from robfcp.lab.attacks.base import PairAttack, SampleAttack, ScoreAttack
 from robfcp.lab.worlds import Setting, apply_attack, make_world
 
 BAD = np.array([1, 3, 4])
@@ -86,7 +77,11 @@ def test_every_attack_keeps_the_protocol(name, world):
         assert [len(part) for part, _ in forged] == [factor * len(world.scores[k]) for k in BAD]
         assert all(part.min() >= 0 and part.max() <= 1 for part, _ in forged)
         assert all(np.isin(labels, range(4)).all() for _, labels in forged)
-        parts, back = (pairs_of, with_pairs) if attack.on == "pairs" else (scores_of, with_scores)
+        parts, back = (
+            (base.pairs_of, base.with_pairs)
+            if attack.on == "pairs"
+            else (base.scores_of, base.with_scores)
+        )
         through_edges = attack(parts(federation), BAD, 2)
         on_counts = attack(federation, BAD, 2)
         assert same(on_counts, back(federation, BAD, [through_edges[k] for k in BAD]))
@@ -108,9 +103,11 @@ def test_every_attack_keeps_the_protocol(name, world):
 
 def test_samples_of_a_federation_sketch_back_to_it_on_open_grids_too(world):
     federation = world.federation
-    assert same(with_pairs(federation, np.arange(9), pairs_of(federation)), federation)
+    assert same(base.with_pairs(federation, np.arange(9), base.pairs_of(federation)), federation)
     small = Federation.from_counts([[1, 2, 0, 3], [2, 0, 1, 1]], Grid.open_ended([0.0, 1.0, 2.0]))
-    assert np.array_equal(with_scores(small, np.arange(2), scores_of(small)).counts, small.counts)
+    assert np.array_equal(
+        base.with_scores(small, np.arange(2), base.scores_of(small)).counts, small.counts
+    )
     assert ATTACKS["coverage"](small, [0], 0).counts[0].tolist() == [6, 0, 0, 0]
     assert ATTACKS["efficiency"](small, [0], 0).counts[0].tolist() == [0, 0, 0, 6]
     with pytest.raises(RobfcpError, match="labels"):
@@ -123,7 +120,7 @@ def test_clients_that_withheld_their_labels_still_do_after_an_attack(world):
     mixed = Federation.from_reports([plain, *others])
     forged = mixed.counts.copy()
     forged[[0, 4]] = forged[[0, 4]][:, ::-1]
-    attacked = with_counts(mixed, forged)
+    attacked = base.with_counts(mixed, forged)
     assert attacked.strata.rows.tolist() == list(range(1, 9))
     assert np.array_equal(tables(attacked).sum(axis=1), forged[1:])
 

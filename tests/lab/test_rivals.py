@@ -16,25 +16,9 @@ from robfcp.defence import Consensus
 from robfcp.federation import Federation
 from robfcp.grid import Grid
 from robfcp.lab import outputs as shipped
+from robfcp.lab import redteam as team
+from robfcp.lab import rivals
 from robfcp.lab.attacks import named_attack
-from robfcp.lab.redteam import (
-    DEFENCES,
-    METHODS,
-    plot_redteam,
-    records,
-    redteam,
-    search,
-    standings,
-    worst,
-)
-from robfcp.lab.rivals import (
-    BY_CLASS,
-    RULES,
-    chosen_orders,
-    expected_coverages,
-    fedcp_qq_index,
-    limits_of,
-)
 from robfcp.lab.worlds import Setting, apply_attack, federation_of, make_world
 from robfcp.scores import LAC
 
@@ -54,22 +38,22 @@ def published_coverage(m, n, order, place):
 @pytest.mark.parametrize(("m", "n"), [(2, 4), (3, 3), (4, 2)])
 def test_expected_coverage_is_the_published_formula(m, n):
     for order in range(1, n + 1):
-        found = expected_coverages(np.full(m, order), np.full(m, n))
+        found = rivals.expected_coverages(np.full(m, order), np.full(m, n))
         exact = [float(published_coverage(m, n, order, place)) for place in range(1, m + 1)]
         np.testing.assert_allclose(found, exact, atol=1e-9)
 
 
 def test_its_orders_reach_the_level_and_it_covers_on_sites_of_one_distribution():
     for sizes in ((50,) * 20, (500,) * 9, tuple(range(20, 120, 5))):
-        local, place = chosen_orders(sizes, LEVEL) or ((), 0)
-        coverage = expected_coverages(np.array(local), np.array(sizes))[place - 1]
+        local, place = rivals.chosen_orders(sizes, LEVEL) or ((), 0)
+        coverage = rivals.expected_coverages(np.array(local), np.array(sizes))[place - 1]
         assert 0.9 <= coverage < 0.905
         assert len(sizes) / 4 < place <= 3 * len(sizes) / 4
-    assert fedcp_qq_index(Federation.from_counts([[1, 1], [2, 0]]), LEVEL) is None
+    assert rivals.fedcp_qq_index(Federation.from_counts([[1, 1], [2, 0]]), LEVEL) is None
     rng, covered, grid = np.random.default_rng(0), [], Grid.uniform(1000)
     for _ in range(300):
         scores = [rng.random(50) for _ in range(20)]
-        covered.append(grid.upper[fedcp_qq_index(federation_of(scores, grid, LAC()), LEVEL)])
+        covered.append(grid.upper[rivals.fedcp_qq_index(federation_of(scores, grid, LAC()), LEVEL)])
     assert 0.899 < np.mean(covered) < 0.904  # a bin is .001 wide
 
 
@@ -85,11 +69,11 @@ def world():
 def limits(name, world, federation=None, **more):
     """(K, C) whatever form the rule answers in."""
     given = {"coverage": 0.9, "scores": world.scores, "liars": 1, **more}
-    found = limits_of(name, federation or world.federation, **given)
+    found = rivals.limits_of(name, federation or world.federation, **given)
     return np.broadcast_to(found, (9, 4))
 
 
-@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize("name", rivals.RULES)
 def test_every_rule_keeps_the_protocol(name, world):
     found = limits(name, world)
     assert np.array_equal(found, limits(name, world)), "the same every time"
@@ -108,7 +92,7 @@ def test_every_rule_keeps_the_protocol(name, world):
     losses = [Report.from_losses(name, [[1.0, 0.0]], [0, 1], risk="fnr") for name in "ab"]
     wrong = [(name, Federation.from_reports(losses), "hold losses")]
     wrong.append(("nothing", None, "'nothing' is unknown; use one of fedcp-qq"))
-    if name in BY_CLASS:
+    if name in rivals.BY_CLASS:
         wrong.append((name, replace(world.federation, strata=None), "make them with labels"))
     for rule, federation, word in wrong:
         with pytest.raises(RobfcpError, match=word):
@@ -165,7 +149,7 @@ def weighted_by_hand(scores, labels, j):
 def test_sites_own_thresholds_outlast_lies_that_a_mean_of_quantiles_does_not(world):
     liars = replace(world, malicious=np.arange(4))
     sent = apply_attack(named_attack("coverage"), liars, np.random.default_rng(0))
-    found = {name: world.measured(limits(name, world, sent) + 0.0) for name in RULES}
+    found = {name: world.measured(limits(name, world, sent) + 0.0) for name in rivals.RULES}
     covered = {name: one.numbers()["coverage"] for name, one in found.items()}
     assert min(covered[name] for name in ("own data", "letter", "prism-fcp")) > 0.87
     assert covered["fedwq-cp"] < 0.8
@@ -174,11 +158,11 @@ def test_sites_own_thresholds_outlast_lies_that_a_mean_of_quantiles_does_not(wor
 def test_the_field_has_every_method_with_and_without_liars(tmp_path):
     words = ("--workers", 1, "--attack", "coverage", "--json", "--plot", tmp_path / "f.png")
     cells = json.loads(said("lab", "rivals", "heart", *words))["cells"]
-    assert {cell["defence"] for cell in cells} == set(METHODS)
+    assert {cell["defence"] for cell in cells} == set(team.METHODS)
     assert [*dict.fromkeys(cell["step"] for cell in cells)] == ["nobody lies", "one liar", "40%"]
     assert {cell["n_malicious"] for cell in cells} == {0, 1, 2}
     assert (tmp_path / "f.png").stat().st_size > 5000
-    (none,) = (line for line in standings(cells) if line["method"] == "none")
+    (none,) = (line for line in team.standings(cells) if line["method"] == "none")
     own = [cell for cell in cells if cell["defence"] == "none"]
     assert none["growth"] == 1
     assert none["one liar"] == (own[1]["error"], own[1]["growth"])
@@ -200,14 +184,14 @@ def data():
 
 @pytest.fixture(scope="module")
 def cells(data):
-    return redteam(*data, **SMALL, attacks=ATTACKED)
+    return team.redteam(*data, **SMALL, attacks=ATTACKED)
 
 
 @pytest.mark.effort
 def test_there_is_a_cell_for_every_attack_and_the_default_holds_where_others_break(data, cells):
     found = {(cell.attack, cell.share, cell.defence): cell.error for cell in cells}
-    assert len(found) == len(cells) == 4 * len(SHARES) * len(DEFENCES)
-    again = redteam(*data, **SMALL, attacks=ATTACKED[:1])
+    assert len(found) == len(cells) == 4 * len(SHARES) * len(team.DEFENCES)
+    again = team.redteam(*data, **SMALL, attacks=ATTACKED[:1])
     assert again == tuple(cell for cell in cells if cell.attack == "coverage")
     assert abs(found["coverage", 0.4, Consensus.name]) <= 0.01
     assert found["coverage", 0.4, "none"] < -0.04
@@ -219,27 +203,29 @@ def test_there_is_a_cell_for_every_attack_and_the_default_holds_where_others_bre
 
 @pytest.mark.effort
 def test_the_worst_cell_of_each_defence_is_the_greatest_error_and_framed(cells):
-    for defence, cell in worst(cells).items():
+    for defence, cell in team.worst(cells).items():
         errors = [abs(other.error) for other in cells if other.defence == defence]
         assert abs(cell.error) == max(errors)
     bigger = replace(cells[0], attack="bigger", set_size=99.0)
-    assert worst((cells[0], bigger)) == {cells[0].defence: bigger}  # of equals, the larger sets
-    assert sum(record["worst"] for record in records(cells)) == len(DEFENCES)
-    for axis in plot_redteam(cells):
-        assert sum(patch.get_edgecolor()[0] > 0.8 for patch in axis.patches) == len(DEFENCES)
+    assert team.worst((cells[0], bigger)) == {
+        cells[0].defence: bigger
+    }  # of equals, the larger sets
+    assert sum(record["worst"] for record in team.records(cells)) == len(team.DEFENCES)
+    for axis in team.plot_redteam(cells):
+        assert sum(patch.get_edgecolor()[0] > 0.8 for patch in axis.patches) == len(team.DEFENCES)
 
 
 @pytest.mark.slow
 def test_a_search_tells_the_worst_worlds_first_and_by_its_seed():
     data = outputs(0, 1500, 5)
     options = {"n_clients": 10, "seeds": 2, "trials": 20, "shares": (0.2, 0.4), "beta": 0.3}
-    found = search(*data, defences=("rob-fcp", "none"), **options)
+    found = team.search(*data, defences=("rob-fcp", "none"), **options)
     assert len(found) == 8
     harms = [one["harm"] for one in found]
     assert harms == sorted(harms)
     assert harms[0] == found[0]["error"] - min(found[0]["undefended"], 0) < -0.01
     assert all(one["harm"] >= 0 for one in found if one["defence"] == "none")
-    again = search(*data, defences=("rob-fcp",), **{**options, "shares": (found[0]["share"],)})
+    again = team.search(*data, defences=("rob-fcp",), **{**options, "shares": (found[0]["share"],)})
     assert found[0] in again
 
 
