@@ -200,12 +200,9 @@ def _federation(reports: Reports) -> Federation:
         rest = iter(reports)
         first = next(rest, None)
         every = () if first is None else chain((first,), rest)
-    return Federation.read(every) if _is_path(first) else Federation.from_reports(every)
-
-
-def _is_path(given: object) -> bool:
-    """Whether it is a path, and no report's text."""
-    return isinstance(given, os.PathLike) or (isinstance(given, str) and given.lstrip()[:1] != "{")
+    text = isinstance(first, str) and first.lstrip()[:1] == "{"  # a report's, not a path
+    path = isinstance(first, (str, os.PathLike)) and not text
+    return Federation.read(every) if path else Federation.from_reports(every)
 
 
 def _check_together(

@@ -27,7 +27,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from robfcp.arguments import MAX_SAMPLES, check_client
+from robfcp.arguments import MAX_SAMPLES, are_clients
 from robfcp.calibration import Calibration, calibrate, letters
 from robfcp.defence import Consensus, named_defence
 from robfcp.engines import protocol
@@ -304,14 +304,11 @@ def named_participants(nodes: Iterable[tuple[int, str, bytes]]) -> list[Particip
     """
     found = list(nodes)
     names = Counter(name for _, name, _ in found)
-    chosen = []
-    for number, name, key in found:
-        try:
-            check_client(name)
-            usable = names[name] == 1
-        except RobfcpError:
-            usable = False
-        chosen.append(Participant(number, name if usable else f"node-{number}", key))
+    usable = {name for name, fine in zip(names, are_clients([*names]), strict=True) if fine}
+    chosen = (
+        Participant(n, name if name in usable and names[name] == 1 else f"node-{n}", key)
+        for n, name, key in found
+    )
     return sorted(chosen, key=lambda participant: participant.client)
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from robfcp.arguments import check_client
+from robfcp.arguments import are_clients
 from robfcp.errors import ReportError, RobfcpError
 from robfcp.files import read_limited, reason_of, write_atomically
 from robfcp.report.wire import claimed_name
@@ -182,11 +182,7 @@ def _signed(data: bytes) -> Signed | None:
 def _claimed(data: bytes, source: str) -> str:
     """The client a file names, signed or not."""
     client = claimed_name(unwrap(data))
-    try:
-        check_client(client)
-    except RobfcpError:
-        return source
-    return str(client)
+    return client if client is not None and are_clients([client])[0] else source
 
 
 def public_key(client: str, text: str) -> Any:
