@@ -1,7 +1,9 @@
 """Taking reports in, and whole rounds.
 
 Every round runs in a process of its own, whose memory is that of the round alone:
-`python benchmarks/intake.py FILE [--by-class]` serves one.
+`python benchmarks/intake.py FILE [--by-class] [--stream] [--spark]` serves one: from JSON lines, or
+from a table (*.parquet) that is held if it is small, streamed, or read by two Spark workers;
+`python benchmarks/intake.py FILE NUMBER [--by-class]` writes a table of so many reports.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ import numpy as np
 from measure import Row, in_turns, peak, peak_mib
 
 import robfcp
-from robfcp.federation import Federation
+from robfcp.federation import Federation, parquet, read_tables
 
 CLASSES, SAMPLES, CHUNK = 10, 50, 2**15
 
@@ -61,12 +63,12 @@ def lines(n_clients: int, n_classes: int = 0) -> Iterator[bytes]:
 def write_table(path: Path, n_clients: int, n_classes: int = 0) -> None:
     """These reports as a table."""
     import pyarrow as pa
-    from pyarrow import parquet
+    from pyarrow.parquet import ParquetWriter, read_schema
 
     some = Federation.from_reports(list(lines(2, n_classes)))
     some.save(path)
-    columns, n_bins = parquet.read_schema(path), some.grid.n_bins
-    with parquet.ParquetWriter(path, columns, compression="zstd") as writer:
+    columns, n_bins = read_schema(path), some.grid.n_bins
+    with ParquetWriter(path, columns, compression="zstd") as writer:
         for names, lengths, cells, counts in chunks(n_clients, n_classes):
             starts = pa.array(np.concatenate([[0], np.cumsum(lengths)]), pa.int32())
             held = {"classes": cells // n_bins if n_classes else None, "bins": cells % n_bins}
@@ -95,12 +97,15 @@ def from_json(sizes: list[int]) -> Iterator[Row]:
 
 def serve(path: Path, by_class: bool) -> dict[str, Any]:
     """A whole round from a file of lines or a table; seconds and peak memory of this process."""
+    place: Any = path
+    if "--spark" in sys.argv:
+        place = read_tables([path], "local-cluster[2,1,1024]")
+    parquet.HELD_VALUES = 0 if "--stream" in sys.argv else parquet.HELD_VALUES
     start, began = time.perf_counter(), time.process_time()
     if path.suffix == ".parquet":
-        federation = Federation.read(path)
+        federation = Federation.read(place)
     else:
-        with path.open("rb") as stream:
-            federation = Federation.from_reports(stream)
+        federation = Federation.from_reports(path.open("rb"))
     taken_in = time.perf_counter()
     calibration = robfcp.calibrate(federation, by="class" if by_class else None)
     return {
@@ -133,4 +138,8 @@ def rounds(n_clients: int, endings: tuple[str, ...] = ("jsonl", "parquet")) -> I
 
 
 if __name__ == "__main__":
-    print(json.dumps(serve(Path(sys.argv[1]), "--by-class" in sys.argv)))
+    file, split = Path(sys.argv[1]), "--by-class" in sys.argv
+    if numbers := [int(one) for one in sys.argv[2:] if one.isdigit()]:
+        write_table(file, numbers[0], CLASSES * split)
+    else:
+        print(json.dumps(serve(file, split)))

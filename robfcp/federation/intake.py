@@ -125,7 +125,6 @@ class Block:
     """
 
     names: Any
-    named: Mask  # which names can be clients'
     sizes: Whole
     headers: list[Header]
     kinds: Indices
@@ -147,7 +146,6 @@ class Block:
         cells = reached[1:] - np.repeat(reached[steps.starts[:-1]], steps.lengths)
         return Block(
             names=names,
-            named=are_clients(names),
             sizes=np.array(sizes, dtype=np.int64),
             headers=list(own.values()),
             kinds=np.array([number[id(header)] for header in headers], dtype=np.intp),
@@ -162,12 +160,12 @@ class Block:
         """(kinds,) how many bins each header's grid has."""
         return np.array([header.grid.n_bins for header in self.headers], dtype=np.int64)
 
-    def fine(self) -> Mask:
-        """(n,) which reports are right, by the rules of `robfcp.report`."""
+    def fine(self, named: Mask) -> Mask:
+        """(n,) which reports are right, by the rules of `robfcp.report`; `named`: so far."""
         units = np.array([1 if h.risk is None else h.risk.resolution for h in self.headers])
         bins = self.bins
         cells = bins * np.array([h.n_strata for h in self.headers])
-        fine = self.named & (self.sizes >= 1) & (self.sizes <= MAX_SAMPLES)
+        fine = named & (self.sizes >= 1) & (self.sizes <= MAX_SAMPLES)
         fine &= _fit(self.strata, cells[self.kinds], 1) & _fit(self.counts, bins[self.kinds])
         totals = self.strata.sums(self.strata.values) + self.counts.sums(self.counts.values)
         fine &= (totals <= MAX_SAMPLES) & (totals == self.sizes * units[self.kinds])
@@ -282,7 +280,9 @@ class Shard:
 
     def kept(self, places: Indices, common: tuple[By, Names] | None) -> Shard:
         """The same with the final places, and the classes of the round."""
-        self.places = [np.where(part < 0, PLACE(-1), places[part]) for part in self.places]
+        ends = np.cumsum([len(part) for part in self.places])
+        whole = np.concatenate([places[:0], *self.places])
+        self.places = np.split(np.where(whole < 0, PLACE(-1), places[whole]), ends[:-1])
         self.common = common
         return self
 
@@ -478,7 +478,7 @@ class Intake:
         """Check what waits, keep what is right, read again what is not."""
         entries, self._waiting, self._entries, self._bytes = self._waiting, [], 0, 0
         block = Block.of(entries)
-        fine, again = block.fine(), entries
+        fine, again = block.fine(are_clients(block.names)), entries
         if not fine.all():
             again = []
             for entry, right in zip(entries, fine.tolist(), strict=True):
@@ -625,11 +625,7 @@ class Intake:
 
     def heard(self, names: set[str]) -> set[str]:
         """Which of the names have a valid report."""
-        if not names:
-            return names
-        if isinstance(self.clients, list):
-            return names.intersection(compress(self.clients, self.valid.tolist()))
-        return self.clients.among(names, self.valid)
+        return names and names.intersection(compress(self.clients, self.valid))
 
     def fields(
         self, sizes: Mapping[str, int] | None, common: tuple[By, Names] | None

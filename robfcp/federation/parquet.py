@@ -122,13 +122,6 @@ class Clients(Sequence[str]):
         rows = np.flatnonzero(twice[1:] | twice[:-1])
         return rows if sorts is None else np.sort(sorts[rows])
 
-    def among(self, names: Iterable[str], mask: Mask) -> set[str]:
-        """Which of the names are here, where the mask says so."""
-        pa = arrow()
-        chosen = self.array.filter(pa.array(mask))
-        wanted = pa.array(sorted(names), self.array.type)
-        return set(chosen.filter(pa.compute.is_in(chosen, wanted)).to_pylist())
-
 
 def packed(names: Any) -> tuple[NDArray[Any], NDArray[np.uint8]]:
     """The lengths and the bytes of names, out of what was read with them."""
@@ -139,7 +132,9 @@ def packed(names: Any) -> tuple[NDArray[Any], NDArray[np.uint8]]:
     return narrowed(np.diff(ends)), held.astype(np.uint8)
 
 
-def joined_names(parts: list[Any], repeated: Iterable[str] | None) -> tuple[Clients, Indices]:
+def joined_names(
+    parts: list[Any], repeated: Iterable[str] | None = None
+) -> tuple[Clients, Indices]:
     """All names, and which come more than once: `repeated`, or those that are counted here."""
     pa = arrow()
     pairs = [packed(part) if isinstance(part, list) else part for part in parts]
@@ -230,7 +225,6 @@ class Shared:
 
         block = Block(
             names=column["client"],
-            named=_are_clients(column["client"]),
             sizes=_whole(column["n"]),
             headers=self.headers,
             kinds=by_class.astype(np.intp),
@@ -244,7 +238,7 @@ class Shared:
     def piece(self, batch: pa.RecordBatch) -> Piece:
         """The rows, checked; the JSON of those that have to be read by themselves."""
         right, block = self.block(batch)
-        fine = block.fine()
+        fine = block.fine(_are_clients(block.names))
         if not fine.all():
             right[right] = fine
             block = self.block(batch.filter(arrow().array(right)))[1]
@@ -343,7 +337,7 @@ class File(Shard):
     """A Parquet file of reports."""
 
     path: Path
-    packed = staticmethod(packed)
+    packed, joined_names = staticmethod(packed), staticmethod(joined_names)
     stays: bool = False
     places: list[Indices] = field(default_factory=list)
     common: tuple[By, Names] | None = None
@@ -422,10 +416,6 @@ class File(Shard):
         """The rows, checked."""
         self.shared = Shared.read(self._known[3], self.name, grid)
         yield from map(self.shared.piece, self._batches())
-
-    def joined_names(self, parts: list[Any]) -> tuple[Clients, Indices]:
-        """All names, and which of them come more than once."""
-        return joined_names(parts, None)
 
     def each(self, work: Callable[[Portion], T]) -> Iterator[T]:
         """What `work` makes of every batch."""

@@ -167,7 +167,6 @@ class Frame(Shard):
             chosen = arrow().array(right)
             block = Block(
                 names=client.filter(chosen),
-                named=right[right],
                 sizes=np.asarray(n.filter(chosen)),
                 headers=shared.headers,
                 kinds=kinds[right],

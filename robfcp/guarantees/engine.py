@@ -173,7 +173,7 @@ class ExactCounts:
         """(E, K) counts up to each edge, or what they are at least."""
         wanted = edges.tolist()
         missing = sorted(set(wanted) - set(self._rows))
-        if (len(self._rows) + len(missing)) * len(self.sizes) > KEPT:
+        if missing and (len(self._rows) + len(missing)) * len(self.sizes) > KEPT:
             self._rows, missing = {}, sorted(set(wanted))
         if missing:
             self._rows.update(zip(missing, self._read(np.array(missing)), strict=True))
