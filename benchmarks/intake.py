@@ -24,7 +24,7 @@ from measure import Row, in_turns, peak, peak_mib
 import robfcp
 from robfcp.federation import Federation, parquet, read_tables
 
-CLASSES, SAMPLES, CHUNK = 10, 50, 2**15
+CLASSES, SAMPLES, CHUNK, WORKERS = 10, 50, 2**15, "local-cluster[2,1,1024]"
 
 
 def chunks(
@@ -97,15 +97,11 @@ def from_json(sizes: list[int]) -> Iterator[Row]:
 
 def serve(path: Path, by_class: bool) -> dict[str, Any]:
     """A whole round from a file of lines or a table; seconds and peak memory of this process."""
-    place: Any = path
-    if "--spark" in sys.argv:
-        place = read_tables([path], "local-cluster[2,1,1024]")
+    table: Any = read_tables([path], WORKERS) if "--spark" in sys.argv else path
     parquet.HELD_VALUES = 0 if "--stream" in sys.argv else parquet.HELD_VALUES
     start, began = time.perf_counter(), time.process_time()
-    if path.suffix == ".parquet":
-        federation = Federation.read(place)
-    else:
-        federation = Federation.from_reports(path.open("rb"))
+    lines = path.suffix == ".jsonl"
+    federation = Federation.from_reports(path.open("rb")) if lines else Federation.read(table)
     taken_in = time.perf_counter()
     calibration = robfcp.calibrate(federation, by="class" if by_class else None)
     return {
