@@ -126,8 +126,7 @@ def rounds(n_clients: int, endings: tuple[str, ...] = ("jsonl", "parquet")) -> I
                     write_table(path, n_clients, n_classes)
                 else:
                     path.write_bytes(b"\n".join(lines(n_clients, n_classes)))
-                command = [sys.executable, __file__, str(path)]
-                command += ["--by-class"] if n_classes else []
+                command = [sys.executable, __file__, str(path), *["--by-class"][:n_classes]]
                 answer = subprocess.run(command, check=True, capture_output=True, text=True)
                 yield {"from": ending, **json.loads(answer.stdout)}
                 path.unlink()
