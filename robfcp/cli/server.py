@@ -190,7 +190,8 @@ def calibrate(
                 chain.save(chain_path(output))
         kept = calibration.with_record(None) if federation.stored else calibration
         if output is not None and federation.stored:  # in place of a record nobody could hold
-            write_verdicts(federation, calibration.reasons, output.with_suffix(VERDICTS))
+            verdicts = calibration.trusted_mask, calibration.reasons
+            write_verdicts(federation, *verdicts, output.with_suffix(VERDICTS))
         if output is not None:
             kept.save(output, key)
         if audit is not None:

@@ -488,13 +488,18 @@ def _row(said: dict[str, Any], n_bins: int) -> dict[str, Any]:
     return row
 
 
-def write_verdicts(federation: Federation, flagged: Mapping[str, str], path: FilePath) -> None:
-    """A table (client, verdict, reason) of everybody: trusted, flagged, faulty or missing."""
-    pa = arrow()
+def write_verdicts(
+    federation: Federation, trusted: Mask, flagged: Mapping[str, str], path: FilePath
+) -> None:
+    """A table (client, verdict, reason) of everybody: trusted, flagged, faulty or missing.
+
+    The flagged stand in the federation's order.
+    """
+    pa, left = arrow(), iter(flagged.items())
     rows = chain(
         (
-            (one, "flagged" if one in flagged else "trusted", flagged.get(one))
-            for one in federation.ids
+            (one, "trusted", None) if kept else (one, "flagged", next(left)[1])
+            for one, kept in zip(federation.ids, trusted, strict=True)
         ),
         ((fault.client, "faulty", fault.reason) for fault in federation.faulty),
         ((one, "missing", None) for one in federation.missing),

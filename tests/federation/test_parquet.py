@@ -290,6 +290,18 @@ def test_a_table_that_changes_between_two_passes_is_refused(tmp_path, monkeypatc
         robfcp.calibrate(found)
 
 
+def test_verdicts_are_a_table_of_everybody(tmp_path):
+    rng = np.random.default_rng(0)
+    reports = [Report.from_scores(f"s{k:02d}", rng.random(99) * (k > 3)) for k in range(20)]
+    found = robfcp.calibrate(Federation.from_reports([*reports, "{}"], invited=["t"]))
+    parquet.write_verdicts(found.federation, found.trusted_mask, found.reasons, tmp_path / "v")
+    rows = pq.read_table(tmp_path / "v").to_pylist()
+    assert {row["client"]: row["verdict"] for row in rows} == found.verdicts
+    said = {row["client"]: row["reason"] for row in rows if row["verdict"] == "flagged"}
+    assert said == dict(found.reasons)
+    assert len(said) == 4
+
+
 def test_anybody_reads_the_table_without_us(tmp_path):
     polars = pytest.importorskip("polars")
     Federation.from_reports([json.dumps(site(k, "class")) for k in range(3)]).save(
