@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 SHARED = b"robfcp"  # the key of what all rows share, in the file's metadata
 ROWS = 2**13  # of a row group, and read at a time
-VALUES = 2**21  # read at a time, at most
+VALUES = 2**19  # read at a time, at most
 SPARE_VALUES, PER_BYTE = 2**20, 8  # of a file: more would be a trick to fill the memory
 HELD_VALUES = 2**28  # of all tables together, beyond which counts stay in the files
 _OURS = re.compile(r"\..*|.*\.(record|chain)\.json")
