@@ -1,7 +1,7 @@
 """A server's log of what it did: one JSON line an event, each with the digest of the one before.
 
-Nobody can alter, drop or insert a line without breaking the chain after it. Cutting lines off the
-end is noticed by whoever has noted the last digest elsewhere, as every calibration's event invites.
+Nobody can alter, drop or insert a line without breaking the chain after it. A change of the last
+line, or lines cut off the end, are noticed by whoever has noted the last digest elsewhere.
 """
 
 from __future__ import annotations
@@ -80,12 +80,13 @@ class AuditLog:
             except (ValueError, RecursionError):
                 event = None
             if not isinstance(event, dict) or event.get("previous") != previous:
+                last = f"trust lines 1 to {number - 2} at most" if number > 2 else "trust none"
                 raise RobfcpError(
-                    f"{os.fspath(self.path)}: line {number} does not follow the line before it: "
-                    "the log was altered; trust the lines above at most"
+                    f"{os.fspath(self.path)}: the chain breaks at line {number}: it or the line "
+                    f"before was altered, or lines between them dropped or added; {last}"
                 )
             previous = digest_of(line)
-            yield {**event, "digest": previous}
+            yield {**event, "line_digest": previous}
 
 
 def log_round(log: AuditLog, calibration: Calibration, terms: Mapping[str, Any]) -> str:

@@ -421,7 +421,9 @@ def verify(
         ]
         printer.table(f"{len(events)} events, the chain holds", ["time", "event", "about"], rows)
         if events:
-            printer.line(f"The last line's digest, to be noted elsewhere: {events[-1]['digest']}")
+            printer.line(
+                f"The last line's digest, to be noted elsewhere: {events[-1]['line_digest']}"
+            )
         printer.json(events)
         return
     console.prepare(audit)
@@ -443,14 +445,14 @@ def verify(
         if report is not None:
             own = Report.from_json(signing.unwrap(read_limited(report)), str(report))
             found += auditing.check_own_report(loaded, own)
+    digest = file_format.digest_of(loaded.to_json())
     if audit is not None:
         result = f"{len(found)} differences" if found else "as its record gives it"
-        digest = file_format.digest_of(read_limited(file, Calibration.most_bytes))
         auditing.AuditLog(audit).write("file verified", digest=digest, result=result)
     printer.line("\n".join(difference.line for difference in found))
     sites = diagnose(loaded)
     said = {"calibration": str(file), "signature": signature, "differences": found}
-    printer.json({**said, **_as_data(loaded, sites)})
+    printer.json({**said, "digest": digest, **_as_data(loaded, sites)})
     if found:
         raise RobfcpError(
             f"{file}: {len(found)} of its statements are not what its record gives "
@@ -461,6 +463,7 @@ def verify(
         whose = f"The report in {report} is among them, as it was sent."
     printer.line(
         f"Everything is as the {loaded.federation.n_clients} reports in the record give it "
-        f"(signature: {signature}). {whose}"
+        f"(signature: {signature}). {whose}\n"
+        f"Digest of the file without key and signature, as page and log have it: {digest}"
     )
     show_calibration(loaded, sites, printer)

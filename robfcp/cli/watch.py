@@ -243,13 +243,14 @@ def alarms(
         merged, known = record_look(history, found, liars, step=step, **told)
         kept = {"line": known.line, "rang": known.rang, "looks": len(known.looks)}
         if html is not None:
-            write_page(History(alarms=known), html)
+            write_page(History(alarms=known, registered=tuple(public or ())), html)
     said = {"alarm": merged.alarm, "drift": merged.drift, "line": merged.line, **kept}
     heard = {one.client: one.log_drift for one in found}
     moved = {name: log for name, log in heard.items() if log is not None}
     drifting = looks.listed(moved, merged.liars, merged.delta, merged.n_sites)
     before = set() if known is None else {name for look in known.looks for name in look.sites}
-    silent = sorted({*before, *(public or ())} - {*heard})
+    quiet = {*before, *(public or ())} - {*heard}
+    silent = sorted(quiet - {fault.client for fault in merged.faulty})
     data = {**vars(merged), **said, "drifting": drifting, "silent": silent}
     printer.table(
         f"{merged.n_sites} sites",
@@ -261,10 +262,10 @@ def alarms(
             ("alarm at", _tens(merged.limit), f"delta {merged.delta:g}, coverage and drift"),
         ],
     )
-    unnamed = merged.n_sites - len(heard) - len(silent)
+    unnamed = merged.n_sites - len(heard) - len(quiet)
     others = f"{unnamed} of {merged.n_sites} sites, not heard of; --keys would name them"
-    quiet = [*silent, *([others] if unnamed > 0 else [])]
-    for word, names in (("alarms", merged.alarmed), ("drifts", drifting), ("silent", quiet)):
+    unheard = [*silent, *([others] if unnamed > 0 else [])]
+    for word, names in (("alarms", merged.alarmed), ("drifts", drifting), ("silent", unheard)):
         printer.list(word, names)
     printer.list("faulty", [fault.reason for fault in merged.faulty])
     printer.line(said["line"])

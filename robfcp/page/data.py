@@ -231,7 +231,9 @@ def audit(calibration: Calibration) -> list[tuple[str, str]]:
     checked = msgspec.structs.asdict(calibration.checked)
     noise = Counter(p.statement for p in federation.privacy if p is not None)
     rows = {
-        "calibration digest (SHA-256 of the file)": file_format.digest_of(calibration.to_json()),
+        "calibration digest (SHA-256 of the file without key and signature)": (
+            file_format.digest_of(calibration.to_json())
+        ),
         "record digest (SHA-256 of the file)": calibration.record_digest,
         "made with": f"robfcp {calibration.version}",
         "page made with": f"robfcp {__version__}, Python {platform.python_version()}",

@@ -42,11 +42,14 @@ class History:
         The states of sites' own monitors, each under a name to show.
     chain
         The rounds.
+    registered
+        The names of all sites that are watched, where they are known.
     """
 
     alarms: AlarmHistory | None = None
     monitors: tuple[tuple[str, MonitorState], ...] = ()
     chain: Chain | None = None
+    registered: tuple[str, ...] = ()
 
 
 def history_data(history: History | None) -> dict[str, Any] | None:
@@ -57,7 +60,7 @@ def history_data(history: History | None) -> dict[str, Any] | None:
     found: dict[str, Any] = {"alarm": False, "todo": "", "assumptions": [], "audit": [made_with]}
     found |= {"watch": None, "rounds": None}
     if history.alarms is not None:
-        _add_alarms(found, history.alarms)
+        _add_alarms(found, history.alarms, history.registered)
     elif history.monitors:
         _add_monitors(found, history.monitors)
     if history.chain is not None:
@@ -65,7 +68,7 @@ def history_data(history: History | None) -> dict[str, Any] | None:
     return found
 
 
-def _add_alarms(found: dict[str, Any], alarms: AlarmHistory) -> None:
+def _add_alarms(found: dict[str, Any], alarms: AlarmHistory, registered: tuple[str, ...]) -> None:
     """The server's looks: what to do, a curve a site over the steps, and that of all together."""
     rang, liars = alarms.rang, alarms.liars
     looks = f"{len(alarms.looks)} looks at {alarms.n_sites} sites"
@@ -118,14 +121,19 @@ def _add_alarms(found: dict[str, Any], alarms: AlarmHistory) -> None:
             said = "alarm", "rings alone", "too little to be listed among so many; look here next"
         elif report.step < step:
             todo = faulty.get(name, "counts for nothing; ask for its e-report")
-            said = "silent", f"silent since step {report.step}", todo
+            said = "silent", f"last heard at step {report.step}", todo
         elif drift is not None and drift >= limit:
             said = "drift", "scores changed", "run robfcp check on fresh labelled samples"
         else:
             said = "quiet", "no alarm", "nothing"
         sites.append((name, report.n_samples, None, coverage, drift, *said))
-    unheard = {name: reason for name, reason in faulty.items() if name not in latest}
-    sites += [(name, 0, None, None, None, "silent", "refused", unheard[name]) for name in unheard]
+    unheard = dict.fromkeys(sorted({*registered} - {*latest}), "ask for its e-report")
+    if (unnamed := alarms.n_sites - len({*registered, *latest})) > 0:
+        unheard[f"{unnamed} of {alarms.n_sites} sites"] = "robfcp alarms --keys would name them"
+    unheard |= {name: reason for name, reason in faulty.items() if name not in latest}
+    for name, todo in unheard.items():
+        word = "refused" if name in faulty else "never heard"
+        sites.append((name, 0, None, None, None, "silent", word, todo))
     changed = [f"{row[0]} ({row[6]})" for row in sites if row[5] != "quiet"]
     if changed and not alarms.rang and not alarms.alarmed:
         found["todo"] = f"Look at {a_few(changed)}. {_QUIET}"

@@ -182,21 +182,22 @@ def test_a_round_is_logged_as_it_went(log):
 
 
 CHANGES = [
-    lambda lines: lines[:3] + lines[4:],
-    lambda lines: lines[:3] + [lines[2]] + lines[3:],
-    lambda lines: [lines[1], lines[0], *lines[2:]],
-    lambda lines: lines[:3] + [lines[3].replace("trusted", "flagged")] + lines[4:],
-    lambda lines: lines[:3] + ["{}"] + lines[4:],
-    lambda lines: lines[:3] + ["[" * 5000] + lines[4:],
-    lambda lines: lines[1:],
+    (lambda lines: lines[:3] + lines[4:], 2),
+    (lambda lines: lines[:3] + [lines[2]] + lines[3:], 2),
+    (lambda lines: [lines[1], lines[0], *lines[2:]], 0),
+    (lambda lines: lines[:3] + [lines[3].replace("trusted", "flagged")] + lines[4:], 3),
+    (lambda lines: lines[:3] + ["{}"] + lines[4:], 2),
+    (lambda lines: lines[:3] + ["[" * 5000] + lines[4:], 2),
+    (lambda lines: lines[1:], 0),
 ]
 
 
-@pytest.mark.parametrize("change", CHANGES)
-def test_every_change_breaks_the_chain(log, change):
+@pytest.mark.parametrize(("change", "sound"), CHANGES)
+def test_every_change_breaks_the_chain(log, change, sound):
     lines = log.path.read_text().splitlines()
     log.path.write_text("\n".join(change(lines)) + "\n")
-    with pytest.raises(RobfcpError, match="does not follow the line before it"):
+    words = f"trust lines 1 to {sound} at most" if sound else "trust none"
+    with pytest.raises(RobfcpError, match=words):
         list(log.events())
 
 

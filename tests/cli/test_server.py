@@ -1,6 +1,7 @@
 """Files alone carry a federation: reports, keys, terms in; calibrations, letters, logs out."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -145,10 +146,14 @@ def test_readers_with_a_pinned_key_refuse_a_forgery(signed):
 
 def test_calibrate_and_verify_write_a_log_that_verify_checks(signed):
     log = signed / "audit.jsonl"
-    said("calibrate", signed / "reports", "-o", signed / "d.json", "--audit", log)
-    said("verify", signed / "d.json", "--audit", log)
+    words = "-o", signed / "d.json", "--audit", log, "--sign", signed / "server.key"
+    said("calibrate", signed / "reports", *words)
+    digest = json.loads(said("verify", signed / "d.json", "--audit", log, "--json"))["digest"]
+    bare = re.sub(rb',"key":"[^"]*","signature":"[^"]*"', b"", (signed / "d.json").read_bytes())
+    assert digest == digest_of(bare)  # as the page has it
     events = json.loads(said("verify", log, "--json"))
     assert [event["event"] for event in events][-2:] == ["calibration written", "file verified"]
+    assert [event["digest"] for event in events[-2:]] == [digest, digest]
     assert "the chain holds" in said("verify", log)
 
 

@@ -32,6 +32,14 @@ def calibrated(seed):
     return robfcp.calibrate(reports_of(beta_scores(seed, 6, 300)), defence="none")
 
 
+def test_who_was_never_heard_is_shown_by_name_where_that_is_known():
+    heard = EReport("a", DIGEST, 0.9, 500, -1.0, None, 1)
+    history = AlarmHistory(DIGEST, None, 3, 1, 0.05).looked([heard], 1)[1]
+    for names, silent in (((), ["2 of 3 sites"]), (("a", "b", "c"), ["b", "c"])):
+        rows = shown(History(history, registered=names))["watch"]["sites"]
+        assert [row["name"] for row in rows if row["word"] == "never heard"] == silent
+
+
 def shown(history):
     return embedded(render(history))["history"]
 
@@ -48,14 +56,14 @@ def test_the_page_shows_every_site_over_time_and_what_to_do():
     merged = [round(one.log_coverage / math.log(10), 3) for one in history.merged]
     assert lines["all sites together"]["y"] == merged
     rows = {row["name"]: f"{row['word']}: {row['todo']}" for row in watch["sites"]}
-    told = ("alarms: ", "no alarm: nothing", "counts 3 samples", "silent since step 2: counts for")
+    told = ("alarms: ", "no alarm: nothing", "counts 3 samples", "last heard at step 2: counts for")
     assert all(words in rows[f"site-0{k}"] for k, words in zip((0, 3, 4, 5), told, strict=True))
     assert [look[1] for look in watch["looks"]] == [6, 6, 5, 4]
     assert {history.digest, DIGEST} <= set(dict(data["audit"]).values())
 
 
 RANG = [
-    (0, 0.25, "No alarm in 4 looks", "Look at site-04 (silent since step 3), site-05", "no alarm"),
+    (0, 0.25, "No alarm in 4 looks", "Look at site-04 (last heard at step 3), site-05", "no alarm"),
     (1, 0.25, "No common alarm in 4 looks", "told from 1 liars", "1 alarm by themselves"),
     (0, 9.0, "Scores have drifted (step 1", "robfcp check", "no alarm, but drift since step 1"),
     (3, 0.25, "Alarm: coverage has fallen below its floor (step 2", "Recalibrate now", "step 2"),

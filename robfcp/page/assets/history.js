@@ -79,7 +79,7 @@ function drawHistory() {
       scales: { x: { time: false }, y: { range: () => [low - 0.3, high + 0.3] } },
       axes: [
         axis({ label: found.unit, incrs: WHOLE_STEPS, values: (_, ticks) => ticks.map((t) => (Number.isInteger(t) ? number(t) : "")) }),
-        axis({ label: "alarm strength (log10)", size: 46 }),
+        axis({ label: `alarm strength (log10), drawn from ${low} to ${high}`, size: 46 }),
       ],
       series: [
         {},

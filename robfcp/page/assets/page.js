@@ -60,7 +60,7 @@ function modelCard() {
   const row = (cells) => `| ${cells.map((cell) => plain(String(cell))).join(" | ")} |`;
   const audit = new Map(DATA.audit), { headline, strata } = DATA;
   const brief = DATA.brief.filter(([name]) => name === "number of liars" || name === "threshold");
-  const told = ["model", "round", "score", "defence", "promise", "calibration digest (SHA-256 of the file)"];
+  const told = ["model", "round", "score", "defence", "promise", "calibration digest (SHA-256 of the file without key and signature)"];
   const lines = [
     `## Prediction sets${DATA.about.title ? `: ${plain(DATA.about.title)}` : ""}`, "",
     "**Intended use.** Sets of labels for new cases of the sites that reported; not for cases of other kinds, nor in place of judgement.", "",
