@@ -19,7 +19,7 @@ from robfcp.defence import Consensus, copies, defence_again
 from robfcp.errors import RobfcpError
 from robfcp.grid import Grid
 from robfcp.report import Strata
-from robfcp.scores import Risk
+from robfcp.scores import ClassificationScore, Risk
 
 if TYPE_CHECKING:
     from robfcp.calibration import Calibration
@@ -52,6 +52,10 @@ WORDS: Mapping[str, tuple[str, str]] = {  # of each cause: what it looks like, w
         "all its scores are equal ({where})",
         "check that the file holds real probabilities and labels",
     ),
+    "residuals far off": (
+        "its residuals are far {size} than elsewhere",
+        "check the unit of predictions and targets, the target column and the version of the model",
+    ),
     "copy": ("its report is {alike} that of {other}", "ask it and {other} which file they sent"),
     "another model": (
         "its scores look like those of another, less accurate model",
@@ -83,6 +87,14 @@ WORDS: Mapping[str, tuple[str, str]] = {  # of each cause: what it looks like, w
         "ask how the file was made, and which cases it holds",
     ),
 }
+
+OF_SCORES = (
+    "labels mixed up",
+    "scores all equal",
+    "probabilities too extreme",
+    "much smaller spread",
+)
+OF_NUMBERS = dict.fromkeys(OF_SCORES, "residuals far off")  # where numbers are predicted
 
 
 @dataclass(frozen=True)
@@ -152,6 +164,17 @@ equal (the smallest there is).
         if self.cause == "labels swapped":
             return f"labels swapped: {_named(self.classes)}"
         return "cause unclear" if self.cause == "not told" else self.cause
+
+    def because(self, reason: str) -> str:
+        """What is seen, what else it may be, what to check and why the defence left it out.
+
+        Parameters
+        ----------
+        reason
+            The defence's, empty where it has none.
+        """
+        line = f"{self.seen}{f' (or: {self.instead})' if self.instead else ''}; {self.advice}"
+        return f"{line} [{reason}]" if reason else line
 
     @property
     def seen(self) -> str:
@@ -393,7 +416,8 @@ def _told(
 ) -> Diagnosis:
     """The diagnosis of one cause, in its words."""
     look = "look" if plain.sure else "may be"
-    words |= {"classes": _named(classes), "other": other, "look": look}
+    size = "larger" if plain.covered < plain.wanted else "smaller"
+    words |= {"classes": _named(classes), "other": other, "look": look, "size": size}
     finding, advice = (text.format(**words) for text in WORDS[cause])
     found = replace(plain, cause=cause, finding=finding, advice=advice)
     return replace(found, classes=classes, other=other)
@@ -438,6 +462,7 @@ def diagnose(
     unknown = [name for name in clients or () if name not in place]
     if unknown:
         raise RobfcpError(f"clients: {unknown[0]!r:.60} sent no valid report in this round")
+    called = {} if isinstance(sent.score, ClassificationScore | None) else OF_NUMBERS
     groups = copies.find_copies(federation)
     if sent.risk is not None:  # mean losses are nearer to each other than samples of scores
         groups = tuple(group for group in groups if group.exact)
@@ -470,7 +495,8 @@ def diagnose(
         others = others - own if trusted[k] else others
         shown = own[own.sum(axis=1) >= 2 * Strata.FEW] if fives[k] else own
         if where := _constant(shown, others):
-            return _told(plain, "scores all equal", where=where), True
+            cause = "scores all equal"
+            return _told(plain, called.get(cause, cause), where=where), True
         if ids[k] in same:
             source = next(client for client in same[ids[k]].clients if client != ids[k])
             alike = "the same as" if same[ids[k]].exact else "nearly the same as"
@@ -490,11 +516,13 @@ def diagnose(
             mixed = "its scores are far too large, as with wrong labels or another model"
             if names:
                 mixed = "its labels do not fit its probabilities in most classes"
-            return _told(judged, one.cause, classes, where=where, mixed=mixed)
+            cause = called.get(one.cause, one.cause)
+            return _told(judged, cause, classes, where=where, mixed=mixed)
 
         found = in_words(best) if best.cause != "not told" else _mix(plain, own, others, names)
         if not judged.sure and not {best.cause, second.cause} & {"not told"}:
-            found = replace(found, instead=in_words(second).short)
+            short = in_words(second).short
+            found = replace(found, instead=short if short != found.short else "")
         return found, bool(low[k] or certain)
 
     if clients is not None:

@@ -143,7 +143,8 @@ def check_probabilities(probabilities: ArrayLike) -> Probabilities:
     if table.ndim != 2 or table.shape[1] < 2:
         raise RobfcpError(
             f"probabilities: shape {table.shape} is not (samples, classes >= 2); where p is that "
-            "of class 1 alone, pass numpy.column_stack([1 - p, p])"
+            "of class 1 alone, pass numpy.column_stack([1 - p, p]); where these are predicted "
+            "numbers, make reports with score=robfcp.AbsoluteResidual()"
         )
     if table.dtype.kind == "O":
         table = floats("probabilities", table)
@@ -263,7 +264,7 @@ def check_labels(
     if given.size and (given.min() < 0 or given.max() >= shape[1]):
         raise RobfcpError(
             f"labels: {given.min()}..{given.max()} leaves 0..{shape[1] - 1}; "
-            "encode classes as column numbers"
+            "encode classes as column numbers; subtract 1 if they count from 1"
         )
     return given.astype(np.intp, copy=False)
 

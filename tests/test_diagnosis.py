@@ -134,6 +134,15 @@ def test_pooled_private_and_grouped_reports_and_losses_are_diagnosed_too():
         reports = [Report.from_scores(f"s{k}", s, **more) for k, s in enumerate(scores)]
         found = robfcp.diagnose(robfcp.calibrate(reports, defence="none"))["s8"]
         assert (found.cause, found.classes) == ("labels mixed up", ())
+    for unit, size in ((10, "larger"), (0.001, "smaller")):
+        residual = {"score": robfcp.AbsoluteResidual()}
+        of_numbers = [
+            Report.from_scores(f"s{k}", 20 * s, **residual) for k, s in enumerate(scores[:8])
+        ]
+        odd = Report.from_scores("s8", 20 * unit * scores[0], **residual)
+        found = robfcp.diagnose(robfcp.calibrate([*of_numbers, odd]))["s8"]
+        assert found.finding == f"its residuals are far {size} than elsewhere"
+        assert found.advice.startswith("check the unit of predictions and targets")
     losses = [np.sort(rng.random((60, 4)), axis=1)[:, ::-1] for _ in range(5)]
     reports = [Report.from_losses(f"s{k}", x, lambdas, risk="fnr") for k, x in enumerate(losses)]
     calibration = robfcp.calibrate(reports, risk=0.6, defence="none")

@@ -720,7 +720,13 @@ class Calibration(SealedFile, frozen=True, eq=False, dict=True, forbid_unknown_f
         lines.append(f"{summary.n_trusted} of {summary.n_clients} sites used")
         out = "flagged" if self.promised else "left out"
         if self._at_hand:
-            lines += [f"{out}: {name}: {self.reasons[name]}" for name in self.flagged]
+            from robfcp.diagnosis import diagnose
+
+            found = {} if self.federation.stored else diagnose(self, self.flagged)
+            for name, reason in self.reasons.items():
+                told = found[name].because(reason) if found else reason
+                lines.append(f"{out}: {name}: {told}")
+            lines += ["robfcp.diagnose also tells who else deserves a look"] if found else []
             lines += [f"refused: {fault.reason}" for fault in self.faulty]
             lines += [f"missing: {name}" for name in self.missing]
         else:

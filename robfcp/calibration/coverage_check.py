@@ -164,6 +164,12 @@ class Check:
     enough: int | None
     wanted: float
 
+    def __str__(self) -> str:
+        """How large sets are, or how wide intervals, and the answer."""
+        sizes = ", ".join(f"{size}: {count}" for size, count in self.set_sizes.items())
+        words = f"mean set size {self.set_size:.4g} (sets of {sizes})"
+        return f"{words if sizes else f'mean width {self.set_size:.4g}'}\n{self.line}"
+
     @property
     def line(self) -> str:
         """The answer in one line."""

@@ -442,9 +442,12 @@ def _binary(
     """(n, 2) of a binary model's one column; what it is taken for, as its name tells, is noted."""
     classes, what = how.named or ("0", "1"), "logit" if how.logits else "probability"
     if found.targets is not None and found.targets.dtype.kind == "U" and not how.named:
+        remedy = "or name both as --classes NO,YES in the report"
+        if how.classes is not None:
+            remedy = "for these are the calibration's classes"
         raise RobfcpError(
             f"labels are words beside one column of probabilities, {name:.40}; write 0 and 1, 1 "
-            "where that column is right, or name both as --classes NO,YES"
+            f"where that column is right, {remedy}"
         )
     if not how.logits and not how.lenient and (p > 1).any():
         row = int(np.argmax(p > 1))

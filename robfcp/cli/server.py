@@ -328,9 +328,7 @@ def show_sites(calibration: Calibration, found: Mapping[str, Diagnosis], printer
             alike.setdefault((one.finding, one.advice), []).append(one)
         lines = []
         for first, *others in alike.values():
-            perhaps, reason = first.instead, calibration.reasons.get(first.client, "")
-            line = f"{first.client}: {first.seen}" + (f" (or: {perhaps})" if perhaps else "")
-            line += f"; {first.advice}" + (f" [{reason}]" if reason else "")
+            line = f"{first.client}: {first.because(calibration.reasons.get(first.client, ''))}"
             likewise = ", ".join(one.client for one in others)
             lines.append(line + (f"; likewise {likewise}" if likewise else ""))
         return lines

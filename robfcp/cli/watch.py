@@ -81,9 +81,7 @@ def check(
                 [first, "samples", "coverage", "at least", "at most"],
                 [(p.name, p.n, f"{p.coverage:.4f}", f"{p.low:.4f}", f"{p.high:.4f}") for p in rows],
             )
-    sizes = ", ".join(f"{size}: {count}" for size, count in found.set_sizes.items())
-    printer.line(f"mean set size {found.set_size:.4g}" + (f" (sets of {sizes})" if sizes else ""))
-    printer.line("\n".join([found.line, *outputs.notes]))
+    printer.line("\n".join([str(found), *outputs.notes]))
     say_verdict(letter, printer)
     printer.json(said)
     if found.verdict == "below" or (strict and found.overall.high < found.wanted):

@@ -118,6 +118,9 @@ class Reasons(Mapping[str, str]):
         """Names and reasons, one after another."""
         return zip(self, map(self.words, range(len(self))), strict=True)
 
+    def __repr__(self) -> str:
+        return repr(dict(self.items()))
+
     def __reduce__(self) -> Any:
         """Pickled as the dictionary it stands for."""
         return dict, (list(self.items()),)

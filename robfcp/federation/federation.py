@@ -700,7 +700,7 @@ class Federation:
         """
         if isinstance(reports, (Report, bytes, str, Mapping)) or not isinstance(reports, Iterable):
             raise RobfcpError("reports: pass a list of them, also where there is only one")
-        stated: dict[str, Any] = {"grid": grid, "score": score, "round": round, "model": model}
+        stated: dict[str, Any] = {"score": score, "grid": grid, "round": round, "model": model}
         stated["privacy"] = privacy
         if terms is not None:
             own = terms if isinstance(terms, agreement.Terms) else agreement.read_terms(terms)

@@ -308,7 +308,12 @@ def leave_sites_out(
             "leave-sites-out: needs scikit-learn; install the extra sklearn"
         ) from error
     rng = np.random.default_rng(settings.seed)
-    table = data if settings.per_site is None else thinned(data, settings.per_site, rng)
+    table = data
+    if settings.per_site is not None:  # at most so many of every site, in the order of the table
+        order, (_, which) = rng.permutation(len(data)), np.unique(data.sites, return_inverse=True)
+        ranked, sizes = order[np.argsort(which[order], kind="stable")], np.bincount(which)
+        place = np.arange(len(data)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+        table = data.take(np.sort(ranked[place < settings.per_site]))
     n_sites = len(np.unique(table.sites))
     if n_sites < 2:
         raise RobfcpError(f"{data.name}: {n_sites} site leaves none to learn from; give two")
@@ -333,13 +338,3 @@ def leave_sites_out(
         advance()
     logits = np.log(np.maximum(probabilities, np.finfo(np.float64).tiny))
     return table, logits, f"scikit-learn {sklearn.__version__}"
-
-
-def thinned(data: SiteTable, per_site: int, rng: np.random.Generator) -> SiteTable:
-    """At most `per_site` samples of every site, drawn at random, in the order of the table."""
-    order = rng.permutation(len(data))
-    sites, which = np.unique(data.sites, return_inverse=True)
-    ranked = order[np.argsort(which[order], kind="stable")]
-    sizes = np.bincount(which, minlength=len(sites))
-    place = np.arange(len(data)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-    return data.take(np.sort(ranked[place < per_site]))

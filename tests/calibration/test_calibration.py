@@ -151,7 +151,9 @@ def test_printed_it_says_threshold_who_was_left_out_and_why_what_is_proved_and_e
     lines = str(found).split("\n")
     for words in (
         f"threshold {found.threshold:.4g} for coverage 0.9\n10 of 12 sites used\n",
-        f"left out: site-00: {found.reasons['site-00']}\n",
+        f" should be; all its scores are equal (the smallest there is); check that the file holds "
+        f"real probabilities and labels [{found.reasons['site-00']}]\n",
+        "robfcp.diagnose also tells",
         "missing: absent\n",
         "refused: odd: ",
         f"proved: {found.statement}",

@@ -102,7 +102,7 @@ def test_intervals_of_regression_are_checked_too():
     c = robfcp.calibrate(reports, 0.75, defence="none")
     found = c.check([3.0, 7.0, 1.0], [3.2, 9.0, 1.0])
     assert (found.overall.covered, found.classes, found.set_sizes) == (2, (), {})
-    assert found.set_size == 2 * c.threshold
+    assert str(found) == f"mean width {2 * c.threshold:.4g}\n{found.line}"
 
 
 @pytest.mark.parametrize(

@@ -235,6 +235,8 @@ def test_one_column_is_that_of_the_class_its_name_tells(tmp_path):
         found = read(tmp_path / "t.csv", classes=binary)
         np.testing.assert_allclose(found.predictions, both)
         assert (found.targets == y).all()
+    with pytest.raises(RobfcpError, match=r"write 0 and 1, .* these are the calibration's classes"):
+        read(tmp_path / "t.csv", classes=2)
     z = np.log(both[:, [1]] / both[:, [0]])
     (tmp_path / "t.csv").write_bytes(text(frame(z, y, ["z"])))
     (tmp_path / "t.npz").write_bytes(npz(logits=z, labels=y))

@@ -18,7 +18,7 @@ from robfcp.grid import Grid
 from robfcp.guarantees.engine import rising
 from robfcp.report import Report, wire
 from robfcp.report.agreement import Terms
-from robfcp.scores import APS, LAC
+from robfcp.scores import APS, LAC, AbsoluteResidual
 
 
 def site(name, n=50, grid=None, score=None, seed=0, **context):
@@ -229,6 +229,13 @@ def test_where_the_grid_is_stated_no_other_is_built(monkeypatch):
     federation = Federation.from_reports([hostile, honest], grid=Grid.default())
     assert federation.ids == ("s",)
     assert "grid is uniform" in federation.faulty[0].reason
+
+
+def test_a_report_of_another_score_is_told_so_not_of_its_grid():
+    odd = Report.from_scores("odd", [0.5], score=AbsoluteResidual())
+    told = [Report.from_scores(name, [0.5], score=LAC()) for name in "ab"]
+    (fault,) = Federation.from_reports([odd, *told]).faulty
+    assert "score is AbsoluteResidual(), not LAC()" in fault.reason
 
 
 LOOKALIKES = [" a", "a ", "a\u00a0", "sit\u0435-3", "ѕite", "si\u3164te", "ｓite", "a\ufe0f"]

@@ -80,7 +80,8 @@ def run_round(
     The rate falls by a cosine to `final_rate` of it over the rounds.
     """
     rng = np.random.default_rng([settings.seed, 1, number])
-    taking_part = rng.choice(settings.clients, settings.per_round, replace=False)
+    per_round = max(1, round(settings.fraction * settings.clients))
+    taking_part = rng.choice(settings.clients, per_round, replace=False)
     batches = [
         local.draw_batches(shares[k], settings.local_epochs, settings.batch, settings.mirror, rng)
         for k in taking_part

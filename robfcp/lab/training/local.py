@@ -45,11 +45,6 @@ class TrainingSettings:
         if not self.learning_rate > 0:
             raise RobfcpError(f"learning_rate: {self.learning_rate} is not positive; correct it")
 
-    @property
-    def per_round(self) -> int:
-        """How many clients train in a round."""
-        return max(1, round(self.fraction * self.clients))
-
 
 _MOVED = {"augment": True, "mirror": True}
 RECIPES: dict[str, dict[str, Any]] = {  # what each shipped model was trained with, but for defaults

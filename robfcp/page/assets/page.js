@@ -61,9 +61,10 @@ function modelCard() {
   const audit = new Map(DATA.audit), { headline, strata } = DATA;
   const brief = DATA.brief.filter(([name]) => name === "number of liars" || name === "threshold");
   const told = ["model", "round", "score", "defence", "promise", "calibration digest (SHA-256 of the file without key and signature)"];
+  const intervals = /^(AbsoluteResidual|CQR)\(/.test(audit.get("score"));
   const lines = [
-    `## Prediction sets${DATA.about.title ? `: ${plain(DATA.about.title)}` : ""}`, "",
-    "**Intended use.** Sets of labels for new cases of the sites that reported; not for cases of other kinds, nor in place of judgement.", "",
+    `## Prediction ${intervals ? "intervals" : "sets"}${DATA.about.title ? `: ${plain(DATA.about.title)}` : ""}`, "",
+    `**Intended use.** ${intervals ? "Intervals" : "Sets of labels"} for new cases of the sites that reported; not for cases of other kinds, nor in place of judgement.`, "",
     `**Calibration data.** ${plain(headline.reports)} ${plain(headline.used)}`, "",
     `**Aim.** ${plain(headline.claim)}.`, "",
     `**What is proved.** ${plain(headline.promise)}`, "",
