@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property, lru_cache
-from math import sqrt
+from math import prod, sqrt
 from statistics import NormalDist
 from typing import Any, ClassVar
 
@@ -43,7 +43,7 @@ LEVEL = 0.05  # chance of leaving anybody out when nobody lies; below it a site 
 TAIL = 0.7  # deviation of the log of how far honest sites differ beyond sampling
 LACKS = 0.25  # of the expected body or tail: with less no honest population is left
 CROSS = 0.05  # share of scores on the other side that no other population has
-LOOSE = 2.0  # an explanation is plausible up to so many times the misfit of the best
+LOOSE = 10.0  # an explanation is plausible up to so many times the misfit of the best
 BESIDE = 0.2  # honest sites left out beside liars, in the mean
 VOUCH = 0.5  # deviations above the level that a site may vouch for; it objects with one over it
 
@@ -252,10 +252,13 @@ class Hypothesis:
     refuted: bool = False
 
     @property
-    def fits(self) -> Array:
-        """Mean misfits of those that do not stand out, sampling's at least."""
-        views, kept = (self.seen, self.mixed), ~self.stands
-        return np.maximum([one.misfit[kept].mean(dtype=np.float64) for one in views], 1)
+    def misfit(self) -> float:
+        """The mean misfit of those that do not stand out, given the labels (twice) and without.
+
+        Sampling's at least: labels may explain how counts without classes differ.
+        """
+        views, kept = (self.seen, self.seen, self.mixed), ~self.stands
+        return prod(max(float(one.misfit[kept].mean(dtype=np.float64)), 1) for one in views)
 
 
 def both(sites: Sites, pooled: Sites, reference: Mask) -> tuple[Compared, Compared]:
@@ -355,12 +358,11 @@ def explanations(sites: Sites, few: Indices, level: float, seed: int) -> list[Hy
     others = [concentrated(part, one.stands, STEPS) for one in settles if one.stands.sum() > 1]
     settles += [settled(part, pooled, half, level) for half in _distinct(others)]
     different = {one.stands.tobytes(): one for one in settles}.values()
-    found = sorted((one for one in different if not one.refuted), key=lambda one: np.prod(one.fits))
+    found = sorted((one for one in different if not one.refuted), key=lambda one: one.misfit)
     if not found:  # no half explains the reports: everybody is kept
         nobody = np.zeros(part.n, dtype=bool)
         found = [Hypothesis(nobody, nobody, nobody, *both(part, pooled, ~nobody))]
-    plausible = [LOOSE, LOOSE**2] * found[0].fits  # labels may explain how pooled counts differ
-    found = [one for one in found if (one.fits <= plausible).all()]
+    found = [one for one in found if one.misfit <= LOOSE * found[0].misfit]
     if len(few) == sites.n:
         return found
     whole = sites.pooled()
