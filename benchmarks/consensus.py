@@ -28,7 +28,7 @@ from measure import into_page, markdown
 from numpy.typing import NDArray
 
 from robfcp import Federation
-from robfcp.defence import Consensus, RobFCP, RobFCPReleased, consensus
+from robfcp.defence import Consensus, RobFCP, RobFCPReleased, consensus, sites
 from robfcp.guarantees import fcp_index
 
 LEVEL = Fraction(9, 10)
@@ -94,9 +94,9 @@ def _varied(federation: Federation, m: int, name: str, factor: float) -> Any:
     """Ours with one number of the rule multiplied."""
     usual, found = getattr(consensus, name), None
     for number in (factor * usual, usual):
-        setattr(consensus, name, number)
+        for module in (consensus, sites):
+            setattr(module, name, number)
         consensus.stand_out.cache_clear()
-        consensus._law.cache_clear()
         found = found or ours(federation, m)
     return found
 

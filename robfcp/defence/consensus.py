@@ -43,7 +43,7 @@ LEVEL = 0.05  # chance of leaving anybody out when nobody lies; below it a site 
 TAIL = 0.7  # deviation of the log of how far honest sites differ beyond sampling
 LACKS = 0.25  # of the expected body or tail: with less no honest population is left
 CROSS = 0.05  # share of scores on the other side that no other population has
-LOOSE = 10.0  # an explanation is plausible up to so many times the misfit of the best
+LOOSE = 2.0  # an explanation is plausible up to so many times the misfit of the best
 BESIDE = 0.2  # honest sites left out beside liars, in the mean
 VOUCH = 0.5  # deviations above the level that a site may vouch for; it objects with one over it
 
@@ -251,14 +251,17 @@ class Hypothesis:
     mixed: Compared
     refuted: bool = False
 
-    @property
-    def misfit(self) -> float:
-        """The mean misfit of those that do not stand out, given the labels (twice) and without.
+    @cached_property
+    def fits(self) -> tuple[float, float]:
+        """Mean misfits, by class and without, of those that do not stand out, 1 at least."""
+        views = (one.misfit[~self.stands] for one in (self.seen, self.mixed))
+        own, pooled = (max(float(one.mean(dtype=np.float64)), 1.0) for one in views)
+        return own, pooled
 
-        Sampling's at least: labels may explain how counts without classes differ.
-        """
-        views, kept = (self.seen, self.seen, self.mixed), ~self.stands
-        return prod(max(float(one.misfit[kept].mean(dtype=np.float64)), 1) for one in views)
+    def beside(self, best: Hypothesis) -> bool:
+        """Whether it explains the reports by class as the best does, or both ways about as well."""
+        (own, pooled), (least, usual) = self.fits, best.fits
+        return own <= least or (own <= LOOSE * least and pooled <= LOOSE**2 * usual)
 
 
 def both(sites: Sites, pooled: Sites, reference: Mask) -> tuple[Compared, Compared]:
@@ -358,11 +361,11 @@ def explanations(sites: Sites, few: Indices, level: float, seed: int) -> list[Hy
     others = [concentrated(part, one.stands, STEPS) for one in settles if one.stands.sum() > 1]
     settles += [settled(part, pooled, half, level) for half in _distinct(others)]
     different = {one.stands.tobytes(): one for one in settles}.values()
-    found = sorted((one for one in different if not one.refuted), key=lambda one: one.misfit)
+    found = sorted((one for one in different if not one.refuted), key=lambda one: prod(one.fits))
     if not found:  # no half explains the reports: everybody is kept
         nobody = np.zeros(part.n, dtype=bool)
         found = [Hypothesis(nobody, nobody, nobody, *both(part, pooled, ~nobody))]
-    found = [one for one in found if one.misfit <= LOOSE * found[0].misfit]
+    found = [one for one in found if one.beside(found[0])]
     if len(few) == sites.n:
         return found
     whole = sites.pooled()
