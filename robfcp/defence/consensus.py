@@ -251,17 +251,21 @@ class Hypothesis:
     mixed: Compared
     refuted: bool = False
 
-    @cached_property
-    def fits(self) -> tuple[float, float]:
-        """Mean misfits, by class and without, of those that do not stand out, 1 at least."""
-        views = (one.misfit[~self.stands] for one in (self.seen, self.mixed))
-        own, pooled = (max(float(one.mean(dtype=np.float64)), 1.0) for one in views)
-        return own, pooled
+    def fits(self, some: Mask) -> list[float]:
+        """Mean misfits of some sites, by class and without, 1 at least."""
+        views = (one.misfit[some] for one in (self.seen, self.mixed))
+        return [max(float(one.mean(dtype=np.float64)), 1.0) if one.size else 1.0 for one in views]
 
     def beside(self, best: Hypothesis) -> bool:
-        """Whether it explains the reports by class as the best does, or both ways about as well."""
-        (own, pooled), (least, usual) = self.fits, best.fits
-        return own <= least or (own <= LOOSE * least and pooled <= LOOSE**2 * usual)
+        """Whether it explains the reports by class as the best does, or both ways about as well.
+
+        Whom the best leaves out fit it as its others do, in one way at least.
+        """
+        kept = best.out & ~self.stands
+        far, usual = self.fits(kept), self.fits(~self.stands & ~kept)
+        (own, pooled), (least, other) = self.fits(~self.stands), best.fits(~best.stands)
+        close = own <= least or (own <= LOOSE * least and pooled <= LOOSE**2 * other)
+        return close and (far[0] <= LOOSE * usual[0] or far[1] <= LOOSE * usual[1])
 
 
 def both(sites: Sites, pooled: Sites, reference: Mask) -> tuple[Compared, Compared]:
@@ -361,7 +365,9 @@ def explanations(sites: Sites, few: Indices, level: float, seed: int) -> list[Hy
     others = [concentrated(part, one.stands, STEPS) for one in settles if one.stands.sum() > 1]
     settles += [settled(part, pooled, half, level) for half in _distinct(others)]
     different = {one.stands.tobytes(): one for one in settles}.values()
-    found = sorted((one for one in different if not one.refuted), key=lambda one: prod(one.fits))
+    found = sorted(
+        (one for one in different if not one.refuted), key=lambda one: prod(one.fits(~one.stands))
+    )
     if not found:  # no half explains the reports: everybody is kept
         nobody = np.zeros(part.n, dtype=bool)
         found = [Hypothesis(nobody, nobody, nobody, *both(part, pooled, ~nobody))]
