@@ -72,15 +72,10 @@ class Agreement:
 
     def read(self, files: Any) -> Federation:
         """The reports that are as agreed; the others are its faults."""
-        return Federation.read(
-            files,
-            terms=self.stated(),
-            quorum=self.quorum if self.quorum is None or self.quorum < 1 else int(self.quorum),
-            keys=self.keys,
-            revoked=self.revoked,
-            sizes=self.sizes,
-            max_share=self.max_share,
-        )
+        as_it_is = ("keys", "revoked", "sizes", "max_share")
+        known: Any = {name: getattr(self, name) for name in as_it_is}
+        quorum = self.quorum if self.quorum is None or self.quorum < 1 else int(self.quorum)
+        return Federation.read(files, terms=self.stated(), quorum=quorum, **known)
 
 
 def files_of_sites(paths: Sequence[Path], printer: Printer) -> list[Path]:
@@ -197,12 +192,10 @@ def calibrate(
         if audit is not None:
             terms = structs.asdict(agreed_on.stated())
             known = {"sizes": agreed_on.sizes, "keys": agreed_on.keys, **terms}
-            said = {name: str(value) for name, value in known.items() if value is not None}
+            said: Any = {name: str(value) for name, value in known.items() if value is not None}
             record, names = calibration.record, ("defence", "parameters", "promise")
-            settings = {name: msgspec.to_builtins(getattr(record, name)) for name in names}
-            auditing.log_round(
-                auditing.AuditLog(audit), calibration, {**said, "settings": settings}
-            )
+            said["settings"] = {n: msgspec.to_builtins(getattr(record, n)) for n in names}
+            auditing.log_round(auditing.AuditLog(audit), calibration, said)
         if html is not None:
             write_page(calibration, html, History(chain=chain), about())
         if letters is not None:

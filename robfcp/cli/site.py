@@ -209,6 +209,8 @@ def report(
     else:
         shown, true = (np.cumsum(one.counts) / one.counts.sum() for one in (made, exact))
         at = [int(np.searchsorted(side, 0.9)) for side in (shown, true)]
+        coarse = at[0] == at[1] and edges.n_bins < 100
+        price = f"a grid of only {edges.n_bins} bins" if coarse else "cells of five"
         kept = "No cell holds fewer than five samples: nobody sees single ones."
         if rare:
             kept = f"Fewer than five samples: {made.strata and made.strata.by} {a_few(rare)}. How "
@@ -216,13 +218,12 @@ def report(
         if set_sizes:
             kept = "--set-sizes shows the scores of all labels one by one, of single samples too."
         printer.line(
-            f"{kept} The price of cells of five: what holds 90% by its counts holds "
+            f"{kept} The price of {price}: what holds 90% by its counts holds "
             f"{true[at[0]]:.0%} of them; with --fine {true[at[1]]:.0%}."
         )
     said = {"client": client, "n_samples": made.n_samples, "grid": made.grid.digest}
-    said["thin_cells"] = made.thin
     said |= {"score": rule.name} if risk is None else {"risk": risk}
-    printer.json({**said, "output": str(output), "privacy": privacy})
+    printer.json({**said, "output": str(output), "privacy": privacy, "thin_cells": made.thin})
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from robfcp.monitoring import alarms as looks
 from robfcp.page import History, write_page
 from robfcp.report import Report, agreement, signing
 
-TOLD = "n misses floor wanted delta log_coverage log_change log_drift alarm alarms short_since"
+TOLD = "line n misses floor wanted delta log_coverage log_drift alarm alarms short_since repeated"
 RANG = 3  # the exit status of an alarm, and of coverage that is too low
 
 Watched = Annotated[Path, typer.Argument(help="A calibration, or a site's letter.")]
@@ -129,23 +129,17 @@ def monitor(
     with printer.busy("watching"):
         loaded, watched, place, letter = used.read(calibration, reading)
         bag = None if own is None else Report.from_json(signing.unwrap(read_limited(own)), str(own))
-        watch = Monitor(
-            watched,
-            report=bag,
-            client=client,
-            level=place,
-            floor=floor,
-            delta=delta,
-            run_length=run_length,
-            path=state,
-        )
+        begun: Any = {"delta": delta, "run_length": run_length, "path": state}
+        watch = Monitor(watched, report=bag, client=client, level=place, floor=floor, **begun)
+        round = loaded.summary.round if round is None else round
         if report is not None:  # refused before anything is counted
             first = watch.e_report(round, step or 0)
             _ = None if key is None else signing.sign(first, key)
         files = expanded(data or [], TABLES)
-        batches, new = [(path, read_for(loaded, path, reading)) for path in files], 0
+        batches = [(path, read_for(loaded, path, reading)) for path in files]
         for place_of, source in given.items():  # nothing is kept of what could not be read
             write_atomically(place_of, read_limited(source), private=True)
+        start = watch.state
         for path, outputs in batches:
             names = None if reading.ids is None else outputs.ids
             before, truth = watch.state, cast(NDArray[Any], outputs.targets)
@@ -154,29 +148,28 @@ def monitor(
             except RobfcpError as error:
                 raise RobfcpError(f"{path}: {error}") from None
             counted, again = after.n - before.n, after.repeated - before.repeated
-            new += counted
             notes = [] if names is not None else outputs.notes
             if counted < len(truth):
                 known = f"{len(truth) - counted} of {len(truth)} samples"
                 notes.append(f"{path}: {known} were counted before; none counts twice")
             if again:
-                same = (
-                    f"{path}: about {again} of {len(truth)} rows are the very same as rows before"
-                )
-                notes.append(f"{same}, and count again; name samples by --id COLUMN")
+                same = f"about {again} of {len(truth)} rows are the very same as rows before"
+                notes.append(f"{path}: {same}, and count again; name samples by --id COLUMN")
             printer.line("\n".join(notes))
         seen = watch.state
         if report is not None:
             watch.e_report(round, step or 0).save(report, key)
         if html is not None:
             write_page(History(monitors=((client or state.stem, seen),)), html)
-    printer.line(f"{new} new samples -> {state}\nfloor: {seen.source}\n{seen.line}")
+    new, missed = seen.n - start.n, seen.misses - start.misses
+    fresh = f", {1 - missed / new:.4f} of them covered" if new else ""
+    printer.line(f"{new} new samples{fresh} -> {state}\nfloor: {seen.source}\n{seen.line}")
     say_verdict(letter, printer)
     printer.wrote(report, html)
-    said = {name: getattr(seen, name) for name in [*TOLD.split(), "repeated"]}
-    points = ("n", "coverage", "change", "drift")
-    curve = {name: [getattr(point, name) for point in seen.curve] for name in points}
-    printer.json({**said, "new": new, "curve": curve})
+    shares = {"covered": 1 - seen.misses / max(1, seen.n), "new_covered": 1 - missed / max(1, new)}
+    again = sum(len(outputs.predictions) for _, outputs in batches) - new
+    said = {name: getattr(seen, name) for name in TOLD.split()}
+    printer.json({**said, **shares, "new": new, "counted_before": again})
     if seen.alarm or (strict and seen.short_since):
         raise typer.Exit(RANG)
 
@@ -246,8 +239,7 @@ def alarms(
     heard = {one.client: one.log_drift for one in found}
     moved = {name: log for name, log in heard.items() if log is not None}
     drifting = looks.listed(moved, merged.liars, merged.delta, merged.n_sites)
-    before = set() if known is None else {name for look in known.looks for name in look.sites}
-    quiet = {*before, *(public or ())} - {*heard}
+    quiet = {*(known.latest() if known else ()), *(public or ())} - {*heard}
     silent = sorted(quiet - {fault.client for fault in merged.faulty})
     data = {**vars(merged), **said, "drifting": drifting, "silent": silent}
     printer.table(

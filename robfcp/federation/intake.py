@@ -731,8 +731,10 @@ def verified(
     faults = []
     for number, item in enumerate(reports, 1):
         if isinstance(item, Shard):
-            reason = f"{item.name}: rows carry no signatures; collect with --keys, then calibrate "
-            item = Fault(f"file:{item.name}", "file", f"{reason}what that wrote without them")
+            reason = (
+                f"{item.name}: a collected table has no signatures; calibrate it without --keys"
+            )
+            item = Fault(f"file:{item.name}", "file", reason)
         if isinstance(item, Fault):
             faults.append(item)
             continue

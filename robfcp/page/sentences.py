@@ -15,6 +15,7 @@ from robfcp.certificate import at_least
 from robfcp.diagnosis import FEWEST, Diagnosis
 from robfcp.federation import Federation, Stratified
 from robfcp.guarantees import FcpThreshold
+from robfcp.guarantees.promises import liars_no_rule_survives
 from robfcp.scores import Risk
 
 NAMED = 4  # sites that the first sentence names with their cause
@@ -71,16 +72,18 @@ def _undefended(calibration: Calibration) -> Level:
     """The first level with the thresholds of all sites together."""
     federation, level = calibration.federation, calibration.levels[0]
 
-    def limit(held: Federation) -> float:
-        rule = FcpThreshold(held, np.ones(held.n_clients, dtype=bool))
-        return held.threshold_at(rule.index(level.coverage) if held.n_clients else None)
-
     if calibration.by is None:
-        return replace(level, threshold=limit(federation))
+        return replace(level, threshold=_fcp(federation, level))
     every = by_class.held_strata(calibration.record, calibration.by)
-    own = {name: limit(held.federation()) for held in every for name in held.members}
+    own = {name: _fcp(held.federation(), level) for held in every for name in held.members}
     parts = tuple(replace(one, threshold=own[one.name]) for one in level.parts)
     return replace(level, threshold=max(own.values()), parts=parts)
+
+
+def _fcp(held: Federation, level: Level, used: NDArray[np.bool_] | None = None) -> float:
+    """FCP's threshold on the sites that are used, all if None."""
+    rule = FcpThreshold(held, np.ones(held.n_clients, dtype=bool) if used is None else used)
+    return held.threshold_at(rule.index(level.coverage) if held.n_clients else None)
 
 
 def _mostly(calibration: Calibration, both: Sequence[Level], counts: str) -> tuple[str, str]:
@@ -155,6 +158,8 @@ def headline(calibration: Calibration, level: Level) -> dict[str, str]:
     claim = (_guaranteed if calibration.promised else _defended)(calibration, level, wanted)
     if not calibration.promised and level.empty_from is not None:
         promise += f" From {count(level.empty_from, 'liar')} on nothing is proved."
+    if not calibration.promised and level.certificate.lower < level.coverage:
+        promise += " The wanted level itself is not proved."
     (share,), used = _covered(calibration, level), len(calibration.trusted)
     covers = f"{percent(share)} are covered"
     if calibration.risk is not None:
@@ -197,11 +202,17 @@ def for_the_auditor(calibration: Calibration, verdict: str) -> dict[str, str]:
     elif record.defence.startswith("custom:"):
         rule = "that of the defence that was passed, FCP's where it has none"
     elif record.defence == "consensus" and not (by or federation.noisy) and federation.unit == 1:
-        rule = "the vote of the sites that were used, never below FCP's threshold on them"
+        voted = level.threshold > _fcp(federation, level, calibration.trusted_mask)
+        rule = "the vote of the sites that were used, never below FCP's threshold on them; here "
+        rule += "the vote decides" if voted else "FCP's decides"
     rule += "" if record.anchor is None else "; held within what the server's own sample allows"
     weak = next((one.m for one in level.curve if one.lower < level.coverage), None)
     falls = "" if weak is None else f"; what is proved is below the level from {weak} liars on"
     falls = "; nothing is promised if more lie than stated" if calibration.promised else falls
+    full = liars_no_rule_survives(federation.sizes, level.coverage)
+    promised = "under a promise, unless how alike sites are is stated (--alike)"
+    falls += "" if full is None else f"; {full} or more liars could fill every set {promised}"
+    falls += "; more sites: below ten detection is weak" if federation.n_clients < 10 else ""
     change = "another number of liars (What if), a trusted sample (--anchor), corrected reports"
     again = "robfcp verify calibration.json, the record beside it, computes it all again"
     return {

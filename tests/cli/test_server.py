@@ -177,7 +177,9 @@ def test_signatures_and_sizes_are_checked_when_collecting(sites):
         assert (found["clients"], found["missing"]) == ([kept], missing)
         assert len(found["faulty"]) == 2
     words = clean, "--round", "r", "--keys", sites / "registry.toml"
-    assert "rows carry no signatures; collect with --keys" in refused("calibrate", *words)
+    assert "a collected table has no signatures; calibrate it without --keys" in refused(
+        "calibrate", *words
+    )
 
 
 def test_no_command_replaces_its_inputs(sites):
@@ -200,10 +202,12 @@ def test_a_folder_keeps_what_is_watched_so_that_a_week_is_one_file(folder):
     assert "the classes are 0 to 3, the columns a, b; rename the columns" in refused(*words)
     assert not Path("watch").exists()
     first = said("monitor", "calibration.json", "own.csv", "--own", "own.json", "-s", "watch/")
-    assert "100 new samples" in first
+    assert re.search(r"100 new samples, 0\.\d{4} of them covered", first)
     assert "own 200 samples prove" in " ".join(first.split())
     later = json.loads(said("monitor", "test.csv", "--state", "watch", "--json"))
     assert (later["n"], later["log_drift"] is not None) == (200, True)
+    later = json.loads(said("monitor", "test.csv", "--state", "watch", "--json"))
+    assert (later["new"], later["counted_before"], "200 samples" in later["line"]) == (0, 100, True)
     for words in (("monitor", "--state", "watch"), ("show", "watch")):
         assert "no alarm: 200 samples" in said(*words)
     assert "only a folder keeps a calibration" in refused("monitor")
@@ -231,5 +235,9 @@ def test_alarms_name_who_drifts_and_who_is_silent(tmp_path):
         found = json.loads(said(*words, "--sites", 6, "--step", step, "--json", code=3))
         assert found["drifting"] == ["s0", "s1", "s2"]
         assert found["silent"] == ([] if step == 1 else ["s4"])
+    EReport("s4", digest, 0.9, 9, 0.1, "r", 1, 0.0).save(tmp_path / "late.json")
+    found = json.loads(said(*words, "--step", 2, "--json", code=3))
+    assert (found["silent"], [one["client"] for one in found["faulty"]]) == ([], ["s4"])
+    (tmp_path / "late.json").unlink()
     told = said("alarms", tmp_path, "-m", 1, "--sites", 6, code=3)
     assert "silent  2 of 6 sites, not heard of; --keys would name them" in told

@@ -141,6 +141,7 @@ HEADLINES = [
     ((14, 3), {"promise": robfcp.Marginal(samples=200)}, "at most 200 samples together lie"),
     ((8, 0), {"promise": robfcp.Marginal(0)}, "guaranteed if nobody lies; no site flagged"),
     ((24, 0), {"defence": Consensus(at_most=0)}, "either at least one of the 24 sites lies or"),
+    ((24, 0), {}, "The wanted level itself is not proved."),
     ((8, 0), MOST, "every prediction set is full"),
     ((1, 0), {}, "from the one site"),
 ]
@@ -158,7 +159,11 @@ def test_the_headline_says_what_is_proved(sites, options, words):
 
 
 MADE = [
-    ({}, "the vote of the sites that were used", "read off"),
+    (
+        {},
+        "the vote of the sites that were used, never below FCP's threshold on them; here ",
+        "read",
+    ),
     ({"defence": Consensus(exactly=2)}, "the vote of", "2, stated before"),
     ({"defence": "rob-fcp"}, "FCP's, on the reports of the sites that were used", "read off"),
     ({"promise": robfcp.Marginal(2)}, "the promise's", "2, stated before"),
@@ -178,6 +183,7 @@ def test_an_auditor_reads_which_rule_made_the_threshold_and_whence_the_number_is
     assert number in told["number of liars"]
     assert told["proved"] == calibration.statement
     assert ("promised" in told["what would change it"]) == calibration.promised
+    assert ("below ten" in told["what would change it"]) == ("by" in options)
     if not options:  # noise: no vote; a sample of the server's own
         anchor = Report.from_scores("server", np.linspace(0, 1, 200), grid=noisy().grid)
         told = for_the_auditor(robfcp.calibrate(noisy(), anchor=anchor), "")["threshold"]

@@ -265,6 +265,9 @@ def test_37_patients_show_neither_label_nor_score_unless_told(tmp_path):
     said(*words, "--by-class")
     assert Report.load(tmp_path / "a.json").strata.sizes.sum() == 37
     assert json.loads(said(*words, "--json"))["thin_cells"] == 0
+    assert "The price of a grid of only 4 bins" in " ".join(
+        said(*words, "--grid", "uniform:4").split()
+    )
 
 
 # Privacy

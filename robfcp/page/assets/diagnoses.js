@@ -20,7 +20,7 @@ function showDiagnoses() {
   fill(FIRST_CARDS, FIRST_NAMES);
   const more = byId("diagnoses-more");
   more.hidden = cards.length <= FIRST_CARDS && cards.every((group) => group.length <= FIRST_NAMES);
-  more.textContent = `Show all ${number(ks.length)}`;
+  if (!more.hidden) more.textContent = `Show all ${number(ks.length)}`;
   more.addEventListener("click", () => {
     fill(Infinity, Infinity);
     more.hidden = true;

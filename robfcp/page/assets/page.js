@@ -60,7 +60,7 @@ function modelCard() {
   const row = (cells) => `| ${cells.map((cell) => plain(String(cell))).join(" | ")} |`;
   const audit = new Map(DATA.audit), { headline, strata } = DATA;
   const brief = DATA.brief.filter(([name]) => name === "number of liars" || name === "threshold");
-  const told = ["model", "round", "score", "defence", "promise", "calibration digest (SHA-256 of the file without key and signature)"];
+  const told = ["model", "round", "score", "defence", "promise", "calibration digest (SHA-256 without key and signature)"];
   const intervals = /^(AbsoluteResidual|CQR)\(/.test(audit.get("score"));
   const lines = [
     `## Prediction ${intervals ? "intervals" : "sets"}${DATA.about.title ? `: ${plain(DATA.about.title)}` : ""}`, "",
