@@ -56,6 +56,7 @@ Keys = Annotated[Path | None, agreed("registry.toml of public keys: refuse other
 ServerKey = Annotated[str | None, agreed("Refuse what this key has not signed.", "--server-key")]
 PATIENCE_SECONDS = 2.0
 SHOWN = 12
+_MARKS = str.maketrans("", "", ".-%+")  # in numbers
 _MADE: list[Path] = []  # folders, inner ones first
 
 
@@ -133,7 +134,7 @@ class Printer:
         lines = [[_cell(value) for value in row] for row in rows]
         table = Table(title=Text(plain(title), "bold"), title_justify="left", header_style="bold")
         for number, column in enumerate(columns):
-            right = bool(lines) and all(_numeric(line[number]) for line in lines)
+            right = bool(lines) and all(line[number].translate(_MARKS).isdigit() for line in lines)
             table.add_column(Text(column), justify="right" if right else "left", overflow="fold")
         for line in lines:
             table.add_row(*map(Text, line))
@@ -210,7 +211,3 @@ def _cell(value: object) -> str:
     if isinstance(value, (float, np.floating)):
         return f"{value:.4g}" if np.isfinite(value) else "infinite" if value > 0 else "-"
     return "none" if value is None else plain(str(value), None)
-
-
-def _numeric(text: str) -> bool:
-    return text.replace(".", "").replace("-", "").replace("%", "").replace("+", "").isdigit()

@@ -307,12 +307,8 @@ def show_calibration(
     for assumed in dict.fromkeys(level.certificate.assumptions for level in calibration.levels):
         printer.line("\n- ".join(["It rests on:", *(one.text for one in assumed)]))
     printer.line("\n".join(calibration.remarks))
-    if not federation.stored:
-        show_sites(calibration, found, printer)
-
-
-def show_sites(calibration: Calibration, found: Mapping[str, Diagnosis], printer: Printer) -> None:
-    """Who was left out, who deserves a look, whose report was refused and who sent none."""
+    if federation.stored:
+        return
 
     def grouped(sites: Iterable[Diagnosis]) -> list[str]:
         """What is seen, what to do, the defence's reason, and who else looks like that."""

@@ -345,16 +345,10 @@ def predict(
     if used.local is not None:
         own: Any = watched
         for one in own.levels:
-            printer.table(
-                f"{own.client} at {one.coverage:g}, {one.n} samples of its own",
-                ["from", "threshold", "set size"],
-                zip(
-                    ("federation", "own data", "clipped"),
-                    (one.federation, one.own, one.threshold),
-                    one.set_sizes,
-                    strict=True,
-                ),
-            )
+            title = f"{own.client} at {one.coverage:g}, {one.n} samples of its own"
+            limits = one.federation, one.own, one.threshold
+            rows = zip(("federation", "own data", "clipped"), limits, one.set_sizes, strict=True)
+            printer.table(title, ["from", "threshold", "set size"], rows)
             printer.line("\n".join(f"- {statement}" for statement in one.statements))
         notes = [*own.remarks, *notes]
         levels = [{**vars(one), "statements": one.statements} for one in own.levels]

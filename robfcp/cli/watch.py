@@ -162,14 +162,15 @@ def monitor(
         if html is not None:
             write_page(History(monitors=((client or state.stem, seen),)), html)
     new, missed = seen.n - start.n, seen.misses - start.misses
-    fresh = f", {1 - missed / new:.4f} of them covered" if new else ""
+    shares = [1 - out / n if n else None for out, n in ((seen.misses, seen.n), (missed, new))]
+    fresh = "" if shares[1] is None else f", {shares[1]:.4f} of them covered"
     printer.line(f"{new} new samples{fresh} -> {state}\nfloor: {seen.source}\n{seen.line}")
     say_verdict(letter, printer)
     printer.wrote(report, html)
-    shares = {"covered": 1 - seen.misses / max(1, seen.n), "new_covered": 1 - missed / max(1, new)}
     again = sum(len(outputs.predictions) for _, outputs in batches) - new
     said = {name: getattr(seen, name) for name in TOLD.split()}
-    printer.json({**said, **shares, "new": new, "counted_before": again})
+    said |= {"covered": shares[0], "new_covered": shares[1]}
+    printer.json({**said, "new": new, "counted_before": again})
     if seen.alarm or (strict and seen.short_since):
         raise typer.Exit(RANG)
 

@@ -129,9 +129,7 @@ class Bag(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         made = {"grid": report.grid.digest, "score": report.score, "model": report.model}
         for name, asked in zip(made, (summary.grid, calibration.score, summary.model), strict=True):
             if not words and made[name] != asked:
-                words = (
-                    f"{name}: not the calibration's; pass one made with --terms, or its --{name}"
-                )
+                words = f"{name}: not the calibration's; make it with its --terms or --{name}"
         if words:
             raise RobfcpError(f"{report.client}: {words}")
         (bins,) = np.nonzero(report.counts)

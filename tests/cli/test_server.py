@@ -207,7 +207,8 @@ def test_a_folder_keeps_what_is_watched_so_that_a_week_is_one_file(folder):
     later = json.loads(said("monitor", "test.csv", "--state", "watch", "--json"))
     assert (later["n"], later["log_drift"] is not None) == (200, True)
     later = json.loads(said("monitor", "test.csv", "--state", "watch", "--json"))
-    assert (later["new"], later["counted_before"], "200 samples" in later["line"]) == (0, 100, True)
+    assert (later["new"], later["counted_before"], later["new_covered"]) == (0, 100, None)
+    assert f"200 samples, {later['covered']:.4f} covered" in later["line"]
     for words in (("monitor", "--state", "watch"), ("show", "watch")):
         assert "no alarm: 200 samples" in said(*words)
     assert "only a folder keeps a calibration" in refused("monitor")
