@@ -28,7 +28,7 @@ from measure import into_page, markdown
 from numpy.typing import NDArray
 
 from robfcp import Federation
-from robfcp.defence import Consensus, RobFCP, RobFCPReleased, consensus, sites
+from robfcp.defence import Consensus, RobFCP, RobFCPReleased, consensus, explanations
 from robfcp.guarantees import fcp_index
 
 LEVEL = Fraction(9, 10)
@@ -92,9 +92,10 @@ def ours(
 
 def _varied(federation: Federation, m: int, name: str, factor: float) -> Any:
     """Ours with one number of the rule multiplied."""
-    usual, found = getattr(consensus, name), None
+    homes = [module for module in (consensus, explanations) if hasattr(module, name)]
+    usual, found = getattr(homes[0], name), None
     for number in (factor * usual, usual):
-        for module in (consensus, sites):
+        for module in homes:
             setattr(module, name, number)
         consensus.stand_out.cache_clear()
         found = found or ours(federation, m)

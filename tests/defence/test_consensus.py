@@ -12,9 +12,9 @@ from noises import draw
 
 import robfcp
 from robfcp import Privacy
-from robfcp.defence import consensus, named_defence
-from robfcp.defence.consensus import (
-    Vote,
+from robfcp.defence import explanations, named_defence
+from robfcp.defence.consensus import Vote, stand_out
+from robfcp.defence.explanations import (
     chances,
     compared,
     concentrated,
@@ -23,7 +23,6 @@ from robfcp.defence.consensus import (
     samples_worth,
     settled,
     sites_of,
-    stand_out,
 )
 from robfcp.federation import DenseCounts, Federation, Stratified
 from robfcp.guarantees import FcpThreshold, fcp_index, rank_charge
@@ -58,7 +57,7 @@ def honest(
     return rng.multinomial(labels, SHARES)
 
 
-def sites(tables: np.ndarray) -> consensus.Sites:
+def sites(tables: np.ndarray) -> explanations.Sites:
     """The reduced table of counts (K, C, B)."""
     return sites_of(by_class(tables), (), np.arange(len(tables)))
 
@@ -134,10 +133,10 @@ def test_chances_of_many_are_those_summed_one_by_one() -> None:
     seen = compared(made, everybody)
     many = chances(made, seen, everybody)
     try:
-        before, consensus.EXACT = consensus.EXACT, 10_000
+        before, explanations.EXACT = explanations.EXACT, 10_000
         one_by_one = chances(made, seen, everybody)
     finally:
-        consensus.EXACT = before
+        explanations.EXACT = before
     assert np.log(many) == pytest.approx(np.log(one_by_one), abs=0.5)  # of 1.6% of a ratio
     assert np.corrcoef(np.log(many), np.log(one_by_one))[0, 1] > 0.999
 
@@ -288,7 +287,7 @@ def test_without_those_who_are_set_aside_the_threshold_is_no_higher() -> None:
 
 
 def test_the_lot_is_unforeseen_recorded_and_repeated(monkeypatch) -> None:
-    monkeypatch.setattr("robfcp.defence.sites.DRAWN", 8)
+    monkeypatch.setattr("robfcp.defence.explanations.DRAWN", 8)
     federation = Federation.from_counts(honest(12, 100, np.random.default_rng(3)).sum(axis=1))
     seeds = {robfcp.calibrate(federation).record.parameters["seed"] for _ in range(3)}
     assert len(seeds) == 3
