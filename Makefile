@@ -107,6 +107,7 @@ clean:
 	rm -rf .venv .venv-* site out build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 .venv/bin/python:
+	@echo "setting up .venv (once, about a minute)"
 	$(PYTHON) -m venv .venv
 
 .venv/installed: .venv/bin/python pyproject.toml

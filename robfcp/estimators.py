@@ -452,9 +452,7 @@ class FederatedConformalClassifier(_FederatedConformal, ClassifierMixin, BaseEst
         known = {label: column for column, label in enumerate(self.classes_.tolist())}
         strange = [label for label in labels.tolist() if label not in known]
         if strange:
-            raise RobfcpError(
-                f"labels: {strange[0]!s:.40} was not seen in training; drop those samples"
-            )
+            raise RobfcpError(f"labels: {strange[0]!s:.40} was not seen in training; drop those")
         return np.array([known[label] for label in labels.tolist()], dtype=np.intp)
 
 

@@ -58,9 +58,7 @@ def style() -> Iterator[None]:
         import matplotlib
         from cycler import cycler
     except ImportError:
-        raise RobfcpError(
-            "figures: matplotlib is not installed; pip install 'robfcp[figures]'"
-        ) from None
+        raise RobfcpError("figures: need matplotlib; pip install 'robfcp[figures]'") from None
 
     with matplotlib.rc_context({**STYLE, "axes.prop_cycle": cycler(color=CYCLE)}):
         yield

@@ -95,9 +95,7 @@ class Grid:
     def __post_init__(self) -> None:
         edges = floats("grid", self.edges) + 0.0  # -0.0 becomes 0.0: equal edges, equal digests
         if edges.ndim != 1 or edges.size < 2:
-            raise RobfcpError(
-                "grid: edges must be a vector of at least two numbers; give more edges"
-            )
+            raise RobfcpError("grid: edges must be a vector of two numbers or more; give more")
         if edges.size > MAX_BINS + 1:
             raise RobfcpError(f"grid: more than {MAX_BINS} bins; use a coarser grid")
         if np.isnan(edges).any() or not (edges[1:] > edges[:-1]).all():

@@ -149,9 +149,7 @@ def check_probabilities(probabilities: ArrayLike) -> Probabilities:
     if table.dtype.kind == "O":
         table = floats("probabilities", table)
     if table.dtype.kind != "f":
-        raise RobfcpError(
-            f"probabilities: dtype {table.dtype} is not floating point; pass class probabilities"
-        )
+        raise RobfcpError(f"probabilities: dtype {table.dtype} is not floating point; pass floats")
     return table
 
 
@@ -241,7 +239,7 @@ def check_labels(
     given = array("labels", labels)
     if given.ndim != 1 or len(given) != shape[0]:
         raise RobfcpError(
-            f"labels: shape {given.shape} does not fit {shape[0]} samples; give one per row"
+            f"labels: shape {given.shape} does not fit {shape[0]} rows; give one each"
         )
     refuse_missing("labels", given)
     if names and given.dtype.kind in "USOiu":

@@ -121,7 +121,7 @@ def test_one_bad_site_is_named_and_the_rest_go_on():
     assert list(reasons) == ["ward-3", "ward-4", "ward-5", "ward-7"]
     assert "labels: row 0 is missing" in reasons["ward-7"]
     assert "the estimator does not take its samples (ValueError)" in reasons["ward-3"]
-    assert reasons["ward-4"].endswith("labels: letter was not seen in training; drop those samples")
+    assert reasons["ward-4"].endswith("labels: letter was not seen in training; drop those")
     with pytest.raises(robfcp.RobfcpError, match="ward-4: labels: letter"):
         Classifier(FITTED).conformalize({"ward-4": parts["ward-4"]})
 

@@ -65,9 +65,7 @@ def held_strata(record: Record, by: str) -> tuple[Held, ...]:
     names = tuple(dict.fromkeys(wanted))
     private = federation.noisy and any(federation.privacy[k] for k in strata.rows)
     if private and len(names) < len(labels):
-        raise RobfcpError(
-            "by: private reports hold noise for every class; let the sites report by cluster"
-        )
+        raise RobfcpError("by: private reports hold noise a class; let sites report by cluster")
     place = {name: c for c, name in enumerate(names)}
     cluster = [place[name] for name in wanted]
     members: dict[int, list[str]] = {}

@@ -99,9 +99,8 @@ def calibrate(
     """
     rule = named_defence(defence) if isinstance(defence, str) else defence
     if isinstance(rule, type) or not callable(rule) or not hasattr(rule, "name"):
-        raise RobfcpError(
-            f"defence: {rule!r} is not a defence; use {', '.join(map(repr, DEFENCES))}"
-        )
+        names = ", ".join(map(repr, DEFENCES))
+        raise RobfcpError(f"defence: {rule!r} is none; use {names}, or what has a name and a call")
     confidence = share("confidence", confidence, "give 0.95, say")
     federation = _federation(reports)
     clusters = {str(k): str(v) for k, v in by.items()} if isinstance(by, Mapping) else None
@@ -214,11 +213,9 @@ def _check_together(
 ) -> None:
     """Refuse what is not proved: the whole of what does not go together."""
     if promise is not None and not isinstance(promise, (Marginal, Pac, LabelShift)):
-        raise RobfcpError(f"promise: {promise!r:.60} is none; use Marginal, Pac or LabelShift")
+        raise RobfcpError(f"promise: {promise!r:.60} is none; use robfcp.Marginal(liars=1), say")
     if anchor is not None and not isinstance(anchor, Report):
-        raise RobfcpError(
-            "anchor: is not a report; make one of the trusted samples, Report.of(...)"
-        )
+        raise RobfcpError("anchor: is no report; make one of trusted samples, Report.of(...)")
     shift, losses = isinstance(promise, LabelShift), federation.risk is not None
     samples = isinstance(promise, Marginal) and promise.samples is not None
     wrong = {

@@ -40,6 +40,15 @@ else:  # what stands in a file for a fraction, and for a threshold that may be i
     Exact, Limit = str, float | None
 
 T = TypeVar("T")
+
+
+class Curve(dict[int, Certificate]):
+    """What is proved for each number of liars."""
+
+    def __missing__(self, m: object) -> Certificate:
+        raise RobfcpError(f"curve: {m!r:.40} is none of the numbers computed, 0 to {max(self)}")
+
+
 Curves = Mapping[int, Certificate] | Mapping[str, Mapping[int, Certificate]]
 
 
@@ -239,7 +248,7 @@ class Calibration(SealedFile, frozen=True, eq=False, dict=True, forbid_unknown_f
         """
 
         def points(one: Threshold) -> dict[int, Certificate]:
-            return {p.m: one.certificate.for_liars(p, self.confidence) for p in one.curve}
+            return Curve({p.m: one.certificate.for_liars(p, self.confidence) for p in one.curve})
 
         found: tuple[Curves, ...] = tuple(map(points, self.levels))
         if self.by is not None:

@@ -61,7 +61,8 @@ def floor_of(
     if certificate.lower > 0 and certificate.confidence is not None:
         source = f"certificate's lower end, {certificate.confidence:.4g} confidence"
         if certificate.estimated:
-            source += f", if at most {certificate.m} lie (estimated)"
+            who = f"at most {certificate.m} lie" if certificate.m else "nobody lies"
+            source += f", if {who} (estimated)"
         return Floor(certificate.lower, source, True)
     words = "1 - alpha, which holds on average over calibration data"
     if certificate.lower <= 0:
@@ -97,9 +98,7 @@ def firm_floor(
 def level_of(calibration: Calibration, level: int) -> Level:
     """One of the calibration's levels, counted from 0."""
     if not 0 <= level < len(calibration.levels):
-        raise RobfcpError(
-            f"level: {level} is not 0 to {len(calibration.levels) - 1}; count the levels from 0"
-        )
+        raise RobfcpError(f"level: {level} is not 0 to {len(calibration.levels) - 1}; count from 0")
     return calibration.levels[level]
 
 

@@ -188,12 +188,10 @@ def check_signer(data: bytes | str, server_key: str, source: str) -> None:
         found = msgspec.json.decode(data, type=Envelope)
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
         raise RobfcpError(
-            f"not a sealed file ({what_is_wrong(error)}); pass one that robfcp wrote"
+            f"not a sealed file ({what_is_wrong(error)}); use one of robfcp's"
         ) from None
     if not found.signature:
-        raise RobfcpError(
-            f"{source}: is not signed; ask the server for one made with calibrate --sign"
-        )
+        raise RobfcpError(f"{source}: is not signed; ask the server to calibrate --sign")
     signed = found.signature, _domain(found), bytes(found.body)
     if not signing.valid_signature(server_key, *signed):
         raise RobfcpError(

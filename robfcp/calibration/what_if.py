@@ -92,12 +92,6 @@ def what_if(
     return tuple(found)
 
 
-def default_budgets(n_clients: int) -> tuple[int, ...]:
-    """Nobody, one, two, and 5, 9, 20 and 40% of the clients."""
-    shares = [n_clients * percent // 100 for percent in (5, 9, 20, 40)]
-    return tuple(sorted({m for m in (0, 1, 2, *shares) if m < n_clients}))
-
-
 LEVELS = tuple(Fraction(step, 100) for step in range(50, 100)) + (Fraction(995, 1000),)
 COARSE_LEVELS = tuple(Fraction(level, 100) for level in (50, 70, 80, 85, 90, 95, 98, 99))
 MANY = 48

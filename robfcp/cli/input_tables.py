@@ -317,7 +317,7 @@ def _read_parquet(path: Path) -> Table:
         from pyarrow import ArrowException, parquet
     except ImportError:
         raise RobfcpError(
-            "parquet needs pyarrow; pip install 'robfcp[parquet]', or save it as CSV"
+            "parquet needs pyarrow; pip install 'robfcp[parquet]', or save CSV"
         ) from None
     try:
         file = parquet.ParquetFile(path)
@@ -563,9 +563,7 @@ def _probabilities(
         place, value = cell(row, k), float(p[row, k])
         if np.isnan(value):
             raise RobfcpError(f"{place}: is missing or NaN; fill it in or drop the row")
-        raise RobfcpError(
-            f"{place}: {value:.4g} is negative and no probability; pass --logits for logits"
-        )
+        raise RobfcpError(f"{place}: {value:.4g} is negative; pass --logits for logits")
     within = sum_tolerance(p.shape[1])
     off = ~(np.abs(total - 1) <= within)
     if not off.any():

@@ -173,7 +173,7 @@ def redteam(
 
     [dim]Example: robfcp lab redteam mnist --share 0.4 --plot redteam.png[/dim]
     [dim]Example: robfcp lab redteam heart --sites natural --share 0.25 --seeds 1[/dim]
-    [dim]Example: robfcp lab redteam mnist --search 150 --clients 10 --beta 0.1 --share 0.4[/dim]
+    [dim]Example: robfcp lab redteam mnist --search 400 --clients 10 --beta 0.1 --share 0.4[/dim]
     """
     attacks, shares = attack or tuple(ATTACKS), share or team.SHARES
     p, labels, setting = told.setting(data)
@@ -187,13 +187,20 @@ def redteam(
             found = team.search(p, labels, defences=rules, shares=shares, **same)
         printer.table(
             f"coverage - honest in the worst of {len(found)} worlds, {search} steps each",
-            ["defence", "world", "error", "undefended", "honest out", "lies"],
+            ["defence", "world", "harm", "error", "undefended", "honest out", "lies"],
             [
-                (one["defence"], f"{one['share']:.0%} {one['seed']}", f"{one['error']:+.3f}",
-                 f"{one['undefended']:+.3f}", one["honest_left_out"], one["lies"])
+                (one["defence"], f"{one['share']:.0%} {one['seed']}",
+                 *(f"{one[name]:+.3f}" for name in ("harm", "error", "undefended")),
+                 one["honest_left_out"], one["lies"])
                 for one in found[:10]
             ],
         )  # fmt: skip
+        if found[0]["harm"] > -0.0005:
+            printer.line(f"no harmful lie found in {search} steps; 400 to 1,000 are serious")
+        printer.line(
+            "error: coverage minus that of the honest sites alone; undefended: the same of FCP; "
+            "harm: how much lower the defence's is; honest out: honest sites left out"
+        )
         told.end(printer, found)
         printer.json(found)
         return
@@ -252,7 +259,7 @@ def rivals(
     lines = team.standings(cells)
     steps = [name for name in team.STEPS if name in lines[0]]
     printer.table(
-        f"{len(chosen)} federations, {now() - started:.0f} seconds",
+        f"{len(chosen)} federation{'s'[: len(chosen) - 1]}, {now() - started:.0f} seconds",
         ["method", "covered", "class", "site", "size", *steps],
         [
             (line["method"], *(f"{line[name]:.3f}" for name in team.HONEST),
@@ -260,10 +267,15 @@ def rivals(
             for line in lines
         ],
     )  # fmt: skip
+    printer.line(
+        "covered, class, site, size: coverage, that of the worst class and site, and set size over "
+        "FCP's, nobody lying; then coverage lost and growth of sets under the worst attack"
+    )
     told.end(printer, cells, lambda: team.plot_standings(lines))
     risks = [] if data else risk_table()
-    columns = ["federation", "liars", "rule", "loss", "worst site", "above", "set size"]
-    printer.table("a mean loss of at most 0.1", columns, [tuple(row.values()) for row in risks])
+    if risks:
+        columns = ["federation", "liars", "rule", "loss", "worst site", "above", "set size"]
+        printer.table("a mean loss of at most 0.1", columns, [tuple(row.values()) for row in risks])
     printer.json({"cells": cells, "risks": risks})
 
 

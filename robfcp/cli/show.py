@@ -169,7 +169,8 @@ def _numbers(texts: list[str] | None, n_clients: int) -> tuple[int, ...]:
                 f"--liars: {part!r:.40} is not a number below the {n_clients} sites; "
                 f"give numbers from 0 to {n_clients - 1}, separated by commas"
             )
-    return tuple(sorted({*map(int, parts)})) or what_if.default_budgets(n_clients)
+    usual = [0, 1, 2, *(n_clients * percent // 100 for percent in (5, 9, 20, 40))]
+    return tuple(sorted({*map(int, parts)} or {m for m in usual if m < n_clients}))
 
 
 def _read_history(paths: Sequence[Path]) -> History:

@@ -51,9 +51,7 @@ def named_defence(name: str, liars: int | None = None, *, exactly: bool = False)
 def defence_again(name: str, parameters: Parameters) -> Defence:
     """The defence a calibration records, refused where it cannot be made again."""
     if name.startswith("custom:"):
-        raise RobfcpError(
-            f"defence: {name} was passed as an object and cannot be made again from its record"
-        )
+        raise RobfcpError(f"defence: {name} was an object and cannot be made again from its record")
     if name not in DEFENCES:
         raise RobfcpError(f"defence: {name!r} is unknown to this version; update robfcp")
     known = {field.name for field in fields(DEFENCES[name])}

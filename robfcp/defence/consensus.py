@@ -173,9 +173,7 @@ class Consensus(Defence):
         if self.exactly is not None and self.at_most is not None:
             raise RobfcpError("at_most: exactly as many are to be left out; state one of the two")
         if not 0 < self.false_alarm < 1:
-            raise RobfcpError(
-                f"false_alarm: {self.false_alarm} is not between 0 and 1; give 0.05, say"
-            )
+            raise RobfcpError(f"false_alarm: {self.false_alarm} is not in (0, 1); give 0.05, say")
         numbers_told(self, "exactly", "at_most", "seed")
 
     def __call__(self, federation: Federation) -> Assessment:

@@ -109,9 +109,7 @@ def mean_distances(vectors: Vectors, distance: Metric, first: int, last: int) ->
         raise RobfcpError(f"distance: {distance!r} is unknown; use one of {', '.join(METRICS)}")
     n_clients, means = len(vectors), np.zeros(len(vectors))
     if n_clients > MOST_SITES:
-        raise RobfcpError(
-            f"defence: all pairs of {n_clients:,} sites are too many; use 'consensus'"
-        )
+        raise RobfcpError(f"defence: all pairs of {n_clients:,} sites are too many; use consensus")
     if last < first:
         return means
     points = vectors

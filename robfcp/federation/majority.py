@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from robfcp.arguments import share, whole
+from robfcp.arguments import a_few, share, whole
 from robfcp.errors import QuorumError, RobfcpError
 from robfcp.grid import Grid, named
 from robfcp.privacy import Privacy
@@ -227,6 +227,7 @@ def same_strata(common: tuple[By, Names] | None) -> Check:
     """
     by, names = common or ("class", ())
     wanted = set(listed(names))
+    ours = wanted - {OTHER}
 
     def check(header: Header) -> Objection | None:
         if header.strata is None or header.strata == common:
@@ -238,11 +239,16 @@ def same_strata(common: tuple[By, Names] | None) -> Check:
             problem = f"holds noise for every {own_by}, and most reports have none"
         elif own_by != by:
             problem = f"counts are by {own_by}, not by {by} as most reports'"
-        elif isinstance(own, int) and own == len(wanted - {OTHER}):
+        elif isinstance(own, int) and own == len(ours):
             return None
-        elif by == "class" and set(listed(own)) - {OTHER} != wanted - {OTHER}:
-            number = len(set(listed(own)) - {OTHER})
-            problem = f"its {number} classes are not the round's {len(wanted - {OTHER})}"
+        elif by == "class" and (theirs := set(listed(own)) - {OTHER}) != ours:
+            problem = f"its {len(theirs)} classes are not the round's {len(ours)}"
+            lacks, more = (
+                [f"{x!r:.40}" for x in sorted(s)] for s in (ours - theirs, theirs - ours)
+            )
+            told = f" (it lacks {a_few(lacks)})" if lacks else f" (it adds {a_few(more)})"
+            same = sorted(map(str.lower, lacks)) == sorted(map(str.lower, more))
+            problem += " (they differ in upper and lower case only)" if same else told
         elif by == "group" and not wanted.issuperset(listed(own)):
             problem = f"with its {len(listed(own))} groups there are too many for a round"
         else:

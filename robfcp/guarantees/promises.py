@@ -85,10 +85,10 @@ class Stated(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         notes = [FULL] if edge is None or edge == seen.grid.n_bins - 1 else []
         if forcing and forcing <= bound:
             words = f"guaranteed against {bound} of {n_clients}, but without a bound on how sites "
-            words += (
-                f"differ {forcing} or more liars can make every set full; state how alike sites "
+            words += f"differ {forcing} or more liars can make every set full; state how alike "
+            notes.append(
+                f"{words}sites are (Pac(alike=...), --promise pac --alike) to prevent that"
             )
-            notes.append(f"{words}are (Pac(alike=...)) to prevent that")
         certificate = Certificate(
             kind=found.kind,
             lower=float(level),
@@ -156,7 +156,9 @@ class Marginal(Stated, frozen=True, tag="marginal"):
 
     def __post_init__(self) -> None:
         if self.liars is None and self.samples is None:
-            raise RobfcpError("liars: state how many sites, or how many samples, may lie")
+            raise RobfcpError(
+                "liars: state how many sites (--liars M), or how many samples, may lie"
+            )
         super().__post_init__()
 
     def _find(self, federation: Federation, level: Fraction, confidence: float) -> _Found:
@@ -297,7 +299,9 @@ def named_promise(name: str, **stated: Any) -> Promise:
     if unknown := sorted(set(given) - set(takes)):
         raise RobfcpError(f"{unknown[0]}: {name} takes none; it takes {', '.join(takes)}")
     if kind is not Marginal and "liars" not in given:
-        raise RobfcpError("liars: state how many sites may lie, before the reports are seen")
+        raise RobfcpError(
+            "liars: state how many sites may lie (--liars M), before reports are seen"
+        )
     promise: Promise = kind(**given)
     return promise
 

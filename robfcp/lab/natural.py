@@ -231,9 +231,7 @@ def site_risks(
             Report.from_losses(f"{k:03d}", one, LAMBDAS, risk=kind) for k, one in enumerate(told)
         ]
         level, upper = kind.level(risk), reports[0].grid.upper
-        own = [
-            own_risk(one.counts, one.n_samples, kind.resolution, level, upper) for one in reports
-        ]
+        own = [own_risk(x.counts, x.n_samples, kind.resolution, level, upper) for x in reports]
         low, high = (np.array([getattr(one, end) for one in own]) for end in ("low", "high"))
         pooled, ours = (
             calibrate(reports, risk=risk, defence=name).levels[0].threshold
@@ -304,9 +302,7 @@ def leave_sites_out(
         from sklearn.ensemble import HistGradientBoostingClassifier
         from sklearn.model_selection import GroupKFold
     except ImportError as error:
-        raise RobfcpError(
-            "leave-sites-out: needs scikit-learn; install the extra sklearn"
-        ) from error
+        raise RobfcpError("leave-sites-out: install the extra sklearn") from error
     rng = np.random.default_rng(settings.seed)
     table = data
     if settings.per_site is not None:  # at most so many of every site, in the order of the table

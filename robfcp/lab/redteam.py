@@ -85,7 +85,7 @@ def search(
     defences: Sequence[str] = (Consensus.name,),
     shares: Sequence[float] = SHARES,
     n_clients: int = 20,
-    trials: int = 150,
+    trials: int = 400,
     seeds: int = 3,
     rng: int = 0,
     progress: Callable[[], None] = lambda: None,
@@ -183,9 +183,7 @@ def standings(found: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         line: dict[str, Any] = {"method": method}
         for step in (NOBODY, *STEPS):
             own = [one for one in found if (one["defence"], one["step"]) == (method, step)]
-            groups = [
-                [one for one in own if one["data"] == d] for d in {one["data"]: 0 for one in own}
-            ]
+            groups = [[x for x in own if x["data"] == d] for d in {x["data"]: 0 for x in own}]
             if step == NOBODY:
                 line |= {name: float(np.mean([one[name] for one in own])) for name in HONEST}
             elif groups:

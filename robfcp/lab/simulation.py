@@ -144,6 +144,11 @@ def simulate(
     whole("rng", rng, "give a seed")
     given = Setting(**setting)
     rule = named_attack(attack) if isinstance(attack, str) else attack
+    if not hasattr(rule, "on"):
+        raise RobfcpError(f"attack: {rule!r:.40} is a bare function; wrap it: ScoreAttack(f)")
+    for one in defences:
+        if not isinstance(one, str) and not hasattr(one, "name"):
+            raise RobfcpError(f"defence: {one!r:.40} has no name; give it one, name = 'mine'")
     title = attack if isinstance(attack, str) else attack.name
     for seed in range(seeds):
         generator = np.random.default_rng([rng, seed])

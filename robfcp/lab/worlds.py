@@ -69,9 +69,7 @@ class Setting:
     def __post_init__(self) -> None:
         share("share", self.share, "give 0.4, say", zero=True)
         if self.by not in (None, "class"):
-            raise RobfcpError(
-                f"by: {self.by!r} is unknown; use 'class', or nothing for one threshold"
-            )
+            raise RobfcpError(f"by: {self.by!r} is unknown; use 'class' or None")
         if self.beta is not None and self.sites is not None:
             raise RobfcpError("beta: natural sites are as they are; leave beta or sites away")
 

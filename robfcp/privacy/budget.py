@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
+from decimal import ROUND_CEILING, Context
 from functools import lru_cache
 from math import inf, log, nextafter, sqrt
 from numbers import Real
@@ -22,6 +23,7 @@ Neighbours = Literal["substitution", "add-remove"]
 MAX_SCALE = 1e5
 MIN_EPSILON = 1e-9
 MAX_EPSILON = 1e6
+UP = Context(prec=7, rounding=ROUND_CEILING)  # so that all platforms state the same scale
 _WHOLE = "give a whole number from 1"
 
 
@@ -78,7 +80,7 @@ class Privacy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             force_setattr(self, "mechanism", min(laws, key=lambda law: law.variance).mechanism)
         needed = _least_scale(self, self.noise_name)
         if not self.scale:
-            force_setattr(self, "scale", _rounded_up(needed))
+            force_setattr(self, "scale", float(UP.create_decimal(str(float(needed)))))
         elif self.scale < needed * (1 - LEEWAY):
             raise RobfcpError(
                 f"privacy: noise of scale {self.scale:g} is too little for epsilon "
@@ -243,15 +245,6 @@ def _least_scale(privacy: Privacy, mechanism: Mechanism) -> float:
     if mechanism == "gaussian":
         return l2 / sqrt(2 * rho) if rho else inf
     return l1 / max(privacy.epsilon / privacy.rounds, sqrt(2 * rho))
-
-
-def _rounded_up(scale: float) -> float:
-    """Up to seven significant digits, so that all platforms state the same number."""
-    text = f"{scale:.6e}"
-    shown = float(text)
-    if shown >= scale:
-        return shown
-    return float(f"{shown + float('1e' + text.split('e')[1]) * 1e-6:.6e}")
 
 
 FEWEST, MOST = 8, 256

@@ -135,9 +135,7 @@ class Terms(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
         for name, value in stated.items():
             agreed = getattr(self, name)
             if agreed is not None and agreed != value:
-                raise RobfcpError(
-                    f"--{name}: {value} is not what was agreed ({agreed}); drop one of them"
-                )
+                raise RobfcpError(f"--{name}: {value} is not what was agreed ({agreed}); drop one")
         return msgspec.structs.replace(self, **stated)
 
 
@@ -197,9 +195,7 @@ def _decoded(path: FilePath, data: bytes, remedy: str, toml: bool = True) -> Any
             return json.loads(data, object_pairs_hook=distinct)
         return msgspec.toml.decode(data.decode())  # by tomllib, or tomli on Python 3.10
     except ImportError:
-        raise RobfcpError(
-            "toml: tomli is not installed; pip install 'robfcp[signatures]'"
-        ) from None
+        raise RobfcpError("toml: needs tomli; pip install 'robfcp[signatures]'") from None
     except (ValueError, RecursionError, OverflowError) as error:
         said = f"not {'TOML' if toml else 'JSON'} ({what_is_wrong(error)})"
         raise RobfcpError(f"{os.fspath(path)}: {said}; {remedy}") from None

@@ -118,9 +118,7 @@ class Strata:
             raise RobfcpError(f"{by}: {OTHER!r} is kept for what is merged; rename it")
         values = array("scores", scores)
         if values.shape != found.shape:
-            raise RobfcpError(
-                f"{by}: {len(found)} of them do not fit scores of shape {values.shape}"
-            )
+            raise RobfcpError(f"{by}: {len(found)} do not fit scores of shape {values.shape}")
         if private:
             number = _known_numbers(found, stated)
             values, number = np.where(number < 0, grid.edges[-1], values), np.maximum(number, 0)

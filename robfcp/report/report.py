@@ -237,7 +237,7 @@ class Report(
         probabilities: ArrayLike,
         labels: ArrayLike,
         *,
-        score: Score = _LAC,
+        score: Score | str = _LAC,
         classes: Sequence[str] | int | None = None,
         groups: ArrayLike | None = None,
         by_class: bool | None = None,
@@ -262,7 +262,7 @@ class Report(
         labels
             (n,) class numbers, or names of `classes` or of the frame's columns.
         score
-            How strange a label is: LAC if not agreed otherwise.
+            How strange a label is, or its name: LAC if not agreed otherwise.
         classes
             The classes' names in the order of the columns, or their number; with `groups` the
             groups there are.
@@ -298,6 +298,7 @@ class Report(
         array([1, 2])
         """
         check_client(client)
+        score = base.named_score(score) if isinstance(score, str) else score
         _check_context(client, Grid.default(), score, privacy)
         classified = isinstance(score, ClassificationScore)
         with _named(client):
@@ -400,9 +401,7 @@ class Report(
         with _named(client):
             values = array("scores", scores)
             if values.ndim != 1:
-                raise RobfcpError(
-                    f"scores: shape {values.shape} is not (n,); pass one score a sample"
-                )
+                raise RobfcpError(f"scores: shape {values.shape} is not (n,); pass one a sample")
             n = len(values)
             if privacy is not None:
                 values = private.clamped(values, grid)

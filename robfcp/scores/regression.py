@@ -40,7 +40,7 @@ class _RegressionScore:
         given, y = self._ends(predictions), _finite("targets", targets, ())
         if len(y) != len(given):
             raise RobfcpError(
-                f"targets: {len(y)} do not fit {len(given)} predictions; give one per row"
+                f"targets: {len(y)} do not fit {len(given)} predictions; give as many"
             )
         with np.errstate(over="ignore"):
             return np.maximum(given[:, 0] - y, y - given[:, -1])

@@ -86,9 +86,7 @@ class Risk(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         except (ValueError, ZeroDivisionError):
             share = Fraction(0)
         if not 0 < share < 1:
-            raise RobfcpError(
-                f"risk: {risk!r} is not between 0 and the bound {self.bound:g}; give 0.1, say"
-            )
+            raise RobfcpError(f"risk: {risk!r} is not in (0, {self.bound:g}); give 0.1, say")
         return 1 - share
 
     def falls(self, losses: ArrayLike, lambdas: ArrayLike) -> tuple[Grid, Gains, int]:

@@ -237,5 +237,5 @@ def test_noise_that_moves_no_count_costs_a_fiftieth_of_the_miss_rate():
     exact = calibrate([site(k, grid=grid) for k in range(8)], "0.902", **asked)
     noisy = [site(k, grid=grid, privacy=Privacy(60.0)) for k in range(8)]
     np.testing.assert_array_equal(calibrate(noisy, **asked).threshold, exact.threshold)
-    with pytest.raises(RobfcpError, match="private reports hold noise for every class"):
+    with pytest.raises(RobfcpError, match="private reports hold noise a class"):
         calibrate(noisy, by=PETS)

@@ -112,8 +112,8 @@ SHIFT, MIXED = robfcp.LabelShift(2), robfcp.LabelShift(2, mix="uniform")
     ("sent", "arguments", "message"),
     [
         (SPLIT, {"defence": "best"}, "defence: 'best' is unknown"),
-        (SPLIT, {"defence": robfcp.Consensus}, "is not a defence"),
-        (SPLIT, {"promise": "total"}, "promise: 'total' is none; use Marginal"),
+        (SPLIT, {"defence": robfcp.Consensus}, "use .*, or what has a name and a call"),
+        (SPLIT, {"promise": "total"}, "promise: 'total' is none; use robfcp.Marginal"),
         (SPLIT, {"coverage": []}, "coverage: the list is empty"),
         (SPLIT, {"risk": 0.1}, "risk: the reports hold no losses"),
         (SPLIT, {"by": "class", "promise": SHIFT}, "promise: thresholds by class need no Label"),
@@ -160,6 +160,9 @@ def test_printed_it_says_threshold_who_was_left_out_and_why_what_is_proved_and_e
         *found.remarks,
     ):
         assert words in str(found)
+    with pytest.raises(RobfcpError, match="curve: 30 is none of the numbers computed, 0 to 5"):
+        found.curve[30]
+    assert repr(found.reasons) == repr(dict(found.reasons))
     assert found._repr_html_().count("<br>") == len(lines) - 1
     assert "flagged: site-00: " in str(robfcp.calibrate(reports, promise=robfcp.Marginal(2)))
     light = str(Calibration.from_json(found.to_json()))

@@ -84,7 +84,7 @@ LONG = {"demo", "simulate", "reproduce", "calibrate", "show", "redteam", "rivals
 SLOW = (  # minutes; the other example of each does the same on less
     "robfcp lab bench --clients 1000 --samples 500",
     "robfcp lab redteam mnist --share 0.4 --plot redteam.png",
-    "robfcp lab redteam mnist --search 150 --clients 10 --beta 0.1 --share 0.4",
+    "robfcp lab redteam mnist --search 400 --clients 10 --beta 0.1 --share 0.4",
     "robfcp lab reproduce main benign -o out/paper",
     "robfcp lab rivals cifar10 pathmnist --clients 5 --seeds 50 -o field.csv",
 )

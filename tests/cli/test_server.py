@@ -95,6 +95,7 @@ def test_words_are_the_objects_of_python(words, promise, defence):
     [
         ("--alike 0.1", "--alike: belongs to a promise"),
         ("--mix a=lot", "is neither uniform, any nor NAME=SHARE"),
+        ("--promise marginal", "state how many sites (--liars M), or"),
         ("--promise pac", "state how many sites may lie"),
         ("--defence none --exactly 1", "is of --defence consensus"),
         ("--quorum 9", "the quorum is 9"),

@@ -90,7 +90,7 @@ def test_what_cannot_be_compared_is_refused_or_at_no_distance(monkeypatch):
     nothing = rob_fcp.mean_distances(np.array([[0.0, 0], [0, 0], [1, 0]]), "cosine", 1, 2)
     assert nothing.tolist() == [0.25, 0.25, 0.5]
     monkeypatch.setattr(module, "MOST_SITES", 3)
-    with pytest.raises(RobfcpError, match="all pairs of 4 sites are too many; use 'consensus'"):
+    with pytest.raises(RobfcpError, match="all pairs of 4 sites are too many; use consensus"):
         rob_fcp.mean_distances(np.eye(4), "l2", 1, 2)
 
 

@@ -224,6 +224,7 @@ def test_wrong_strengths_names_and_attackers_are_refused(scores, samples):
         (SampleAttack(simple.subset, 1.5), (samples, [1]), "share"),
         (SampleAttack(simple.subset, 0.5, "hard"), (samples, [1]), "which"),
         (ScoreAttack(coordinated.mimic_low, "badly"), (scores, BAD), "copy"),
+        (ScoreAttack(lambda scene: scene.own[0]), (scores, BAD), "arrays for . lying sites"),
         (named_attack, ("bribery",), "unknown; use one of coverage"),
         (ATTACKS["coverage"], (scores, [9]), "client numbers"),
         (ATTACKS["coverage"], (scores, np.ones(3, bool)), "mask"),

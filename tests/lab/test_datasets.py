@@ -133,7 +133,7 @@ def test_sleep_splits_by_subject_scales_by_training_subjects(tmp_path):
 def test_sleep_refuses_tables_it_cannot_use(tmp_path):
     write_sleep(tmp_path, "b", x=np.zeros((60, 2)))
     for changes, word in (
-        ({}, "make them agree"),
+        ({}, "features; fix them"),
         ({"name": "b", "y": np.full(60, 5)}, "do not fit 5 classes"),
         ({"name": "b", "x": np.full((60, 4), np.inf)}, "not finite"),
         ({"name": "b", "y": np.zeros(59, int)}, "120 samples but 119 labels"),
@@ -258,7 +258,7 @@ def test_wrong_requests_and_files_are_refused(tmp_path, monkeypatch):
     columns = {"depth": np.zeros((1, 2)), "labels": [0], "column:site": [3], "names:site": ["a"]}
     for arrays in ({"other": np.zeros(2)}, columns):
         np.savez(tmp_path / "x.npz", **arrays)
-        with pytest.raises(RobfcpError, match="not a file of model outputs"):
+        with pytest.raises(RobfcpError, match="not a file of outputs"):
             outputs.read(tmp_path / "x.npz")
     entry = {**outputs.entries()[0], "sha256": "0" * 64}
     monkeypatch.setattr(outputs, "entries", lambda: (entry,))

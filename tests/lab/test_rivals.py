@@ -235,6 +235,7 @@ def test_the_command_searches_and_prints_and_writes_what_it_found(data, tmp_path
     words = ("--search", 3, "--clients", 5, "--defence", "rob-fcp")
     (one,) = json.loads(said(*command, *words, "--json", "-o", tmp_path / "worlds.json"))
     assert [one] == json.loads((tmp_path / "worlds.json").read_text())
+    assert "no harmful lie found in 3 steps" in said(*command, *words[:-1], "none")
     assert "--search" in refused(*command, *words, "--attack", "coverage")
     words = ("--attack", "class-capture", "--clients", 10, "--by", "class")
     assert "* worst" in said(*command, *words, "--plot", tmp_path / "map.png")

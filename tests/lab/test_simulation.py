@@ -159,6 +159,8 @@ def test_impossible_wishes_end_with_advice(data):
     unlike = {"labels": [np.zeros(2, int)], "n_classes": 2}
     for call, told, word in (
         *((partial(simulate, **{name: wish}), data, name) for name, wish in wishes.items()),
+        (partial(simulate, attack=lambda scene: []), data, "bare function; wrap it: ScoreAttack"),
+        (partial(simulate, defences=[lambda reports: None]), data, "has no name; give it one"),
         (partial(federation_of, **unlike), ([np.ones(3)], Grid.default(), LAC()), "labels"),
         (spread, (labels, 40, 0.05, 0), "use fewer than 40 clients, a larger beta"),
         *((spread, (labels, 2, b, 0), "beta") for b in (0, -1, np.nan, np.inf)),

@@ -111,7 +111,7 @@ AT_THE_SITE = [
     ({"labels": ["cat", "cow", "cat"], "classes": NAMES}, "'cow' is none of"),
     ({"labels": ["cat", "dog", "cat"], "classes": 3}, "not integer"),
     ({"labels": ["cat", None, "cat"], "classes": NAMES}, "row 1 is missing"),
-    ({"labels": [0, 1], "classes": 3}, "2 of them do not fit scores"),
+    ({"labels": [0, 1], "classes": 3}, "2 do not fit scores"),
     ({"labels": np.eye(3, dtype=int), "classes": 3}, r"shape \(3, 3\)"),
     ({"labels": [0, 1, 2]}, "classes: state their names"),
     ({"classes": 3}, "classes: counts by class need the labels"),

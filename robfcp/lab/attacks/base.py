@@ -101,7 +101,11 @@ class Forgery:
 
     def forge(self, scene: Scene) -> list[Any]:
         """The forged data of each malicious client."""
-        return self.rule(scene, *self.told, **self.strength)
+        found, n_liars = self.rule(scene, *self.told, **self.strength), len(scene.malicious)
+        if len(found) != n_liars:
+            problem = f"{self.name}: the attack returned {len(found)} arrays for {n_liars} lying "
+            raise RobfcpError(f"{problem}sites; return one for each, in the order of scene.own")
+        return found
 
     def __call__(self, data: Any, malicious: ArrayLike, rng: Rng = None) -> Any:
         """The data, one entry a client or a federation's counts, with the liars' part forged."""

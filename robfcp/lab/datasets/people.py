@@ -178,9 +178,7 @@ def _epochs(directory: Path, verify: bool) -> Epochs:
             raise RobfcpError(f"sleep: {path} needs x, y and subject (no {missing[0]}); rebuild it")
     widths = {table["x"].shape[1] for table in tables}
     if len(widths) > 1:
-        raise RobfcpError(
-            f"sleep: tables in {folder} have {sorted(widths)} features; make them agree"
-        )
+        raise RobfcpError(f"sleep: tables in {folder} have {sorted(widths)} features; fix them")
     shared = [name for name in tables[0] if all(name in table for table in tables)]
     found = {name: np.concatenate([table[name] for table in tables]) for name in shared}
     if verify and not np.isfinite(found["x"]).all():

@@ -143,9 +143,7 @@ def decode(content: bytes, provenance: Mapping[str, Any] | None = None) -> Outpu
                 if key.startswith(_CODES)
             }
     except (KeyError, IndexError, ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
-        raise RobfcpError(f"outputs: not a file of model outputs ({error}); write it again") from (
-            error
-        )
+        raise RobfcpError(f"outputs: not a file of outputs ({error}); write it again") from (error)
     scale = STEP if depth.dtype == np.uint8 else 1.0
     weights = np.exp(-scale * depth.astype(np.float64))
     probabilities = (weights / weights.sum(axis=1, keepdims=True)).astype(np.float32)
