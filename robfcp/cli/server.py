@@ -98,6 +98,8 @@ def collect(
 ) -> None:
     """Check signatures, round and duplicates once, and keep the valid reports in one table.
 
+    It holds no signatures: calibrate it without --keys; its certificate says they were not checked.
+
     [dim]Example: robfcp collect inbox -o round.parquet --round r1[/dim]
     [dim]Example: robfcp collect inbox -o round.parquet --terms round.toml --quorum 0.8[/dim]
     """
