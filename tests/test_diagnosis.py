@@ -136,11 +136,9 @@ def test_pooled_private_and_grouped_reports_and_losses_are_diagnosed_too():
         assert (found.cause, found.classes) == ("labels mixed up", ())
     for unit, size in ((10, "larger"), (0.001, "smaller")):
         residual = {"score": robfcp.AbsoluteResidual()}
-        of_numbers = [
-            Report.from_scores(f"s{k}", 20 * s, **residual) for k, s in enumerate(scores[:8])
-        ]
+        honest = [Report.from_scores(f"s{k}", 20 * s, **residual) for k, s in enumerate(scores[:8])]
         odd = Report.from_scores("s8", 20 * unit * scores[0], **residual)
-        found = robfcp.diagnose(robfcp.calibrate([*of_numbers, odd]))["s8"]
+        found = robfcp.diagnose(robfcp.calibrate([*honest, odd]))["s8"]
         assert found.finding == f"its residuals are far {size} than elsewhere"
         assert found.advice.startswith("check the unit of predictions and targets")
     losses = [np.sort(rng.random((60, 4)), axis=1)[:, ::-1] for _ in range(5)]

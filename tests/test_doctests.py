@@ -71,9 +71,7 @@ def public():
     for module in (robfcp.metrics, partitions, figures):
         names = getattr(module, "__all__", [name for name in vars(module) if name[0] != "_"])
         found = [getattr(module, name) for name in names]
-        things += [
-            one for one in found if getattr(one, "__module__", "").startswith(module.__name__)
-        ]
+        things += [x for x in found if getattr(x, "__module__", "").startswith(module.__name__)]
     for thing in (simulation.simulate, *things):
         if inspect.isclass(thing) or inspect.isfunction(thing):
             yield thing.__qualname__, thing

@@ -39,7 +39,7 @@ def test_metrics_take_names_for_labels(metric):
     [
         (["flu", "cough"], ["flu", "cold"], "cough of sample 1 is none of the columns flu, cold"),
         (["flu", "flu"], ["flu", "flu"], "need 2 different names"),
-        (["flu"], ["flu", "cold"], "does not fit 2 samples"),
+        (["flu"], ["flu", "cold"], "does not fit 2 rows"),
     ],
 )
 def test_metrics_refuse_names_that_do_not_fit(labels, classes, words):

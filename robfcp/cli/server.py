@@ -114,6 +114,7 @@ def collect(
     printer.line(f"{many} (signatures: {signatures}) -> {output}")
     printer.list("faulty", [fault.reason for fault in found.faulty])
     printer.list("missing", found.missing)
+    printer.list("the same report twice, counted once", found.repeated)
     printer.json({"output": str(output), "clients": list(found.ids), **said})
 
 
@@ -329,6 +330,7 @@ def show_calibration(
     printer.list("look at", grouped(one for one in found.values() if one.trusted))
     printer.list("faulty", [fault.reason for fault in calibration.faulty])
     printer.list("missing", calibration.missing)
+    printer.list("the same report twice, counted once", calibration.federation.repeated)
 
 
 def _as_data(calibration: Calibration, found: Mapping[str, Diagnosis]) -> dict[str, Any]:

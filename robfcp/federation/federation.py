@@ -76,6 +76,8 @@ class Federation:
         The reports that were refused, and why.
     missing
         The invited or registered clients that sent nothing.
+    repeated
+        The clients whose report came twice, the very same; it counts once.
     registered
         Whether sizes were registered beforehand.
     privacy
@@ -119,6 +121,7 @@ class Federation:
     strata: Stratified | None = None
     set_sizes: Stratified | None = None
     rows: NDArray[np.intp] | None = None
+    repeated: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if isinstance(self.table, np.ndarray):
@@ -707,9 +710,7 @@ class Federation:
             for name, wanted in own.agreed.items():
                 value = stated[name]
                 if None not in (wanted, value) and value != wanted:
-                    raise RobfcpError(
-                        f"{name}: {value} is not what was agreed ({wanted}); drop one of them"
-                    )
+                    raise RobfcpError(f"{name}: {value} is not what was agreed ({wanted}); drop it")
                 stated[name] = value if wanted is None else wanted
         if isinstance(sizes, (str, os.PathLike)):
             sizes = agreement.read_sizes(sizes)
@@ -789,9 +790,7 @@ class Federation:
         shares = self.sizes / self.n_samples
         over = shares > limit
         if over.all():
-            raise RobfcpError(
-                f"max_share: every site holds more than {limit:g} of all samples; raise it"
-            )
+            raise RobfcpError(f"max_share: every site holds more than {limit:g}; raise it")
         faults = tuple(
             Fault(
                 self.ids[k],

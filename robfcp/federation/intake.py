@@ -539,11 +539,12 @@ class Intake:
         for lost in self._lost:
             self.valid[lost] = False
         self.clients, self._repeated = self._joined_names()
-        seen = set()
+        seen: Counter[Any] = Counter()
         for k in self._repeated[self.valid[self._repeated]].tolist():
             report = self.clients[k], int(self.sizes[k]), int(self.kinds[k]), int(digests[k])
             self.valid[k] = report not in seen
-            seen.add(report)
+            seen[report] += 1
+        self.repeated = tuple(sorted({one[0] for one, times in seen.items() if times > 1}))
 
     def _joined_names(self) -> tuple[Any, Indices]:
         """All names, and which of them come more than once."""
@@ -804,6 +805,7 @@ def take_in(
         **intake.fields(sizes, common),
         "faulty": tuple(sorted(faulty.values(), key=lambda fault: fault.client)),
         "missing": tuple(sorted(missing)),
+        "repeated": intake.repeated,
         "registered": sizes is not None,
         "signatures": f"{intake.signed} of {intake.read} valid, by keys that nobody registered"
         if intake.signed

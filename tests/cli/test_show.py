@@ -108,9 +108,7 @@ def test_a_calibration_by_class_is_judged_class_by_class_though_nobody_holds_one
             for field in ("name", "holders", "threshold"):
                 assert told[field] == getattr(one, field)
             index = int(held.grid.edge_at(one.threshold))
-            assert [row["m"] for row in told["budgets"]] == [
-                m for m in (0, 1, 3) if m < one.holders
-            ]
+            assert [x["m"] for x in told["budgets"]] == [m for m in (0, 1, 3) if m < one.holders]
             for row in told["budgets"]:
                 exact = certify(held, index, row["m"], 1 - 0.05 / 15)
                 ends = row["certificate"]["lower"], row["certificate"]["upper"]

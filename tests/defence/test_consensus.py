@@ -188,10 +188,8 @@ def test_one_wrong_site_of_a_few_unequal_ones_is_found_and_explained(seed: int) 
 
 def test_label_mixes_alone_accuse_nobody() -> None:
     rng = np.random.default_rng(7)
-    accused = sum(
-        stand_out(by_class(honest(12, 150, rng, 0.2))).stands_out.any() for _ in range(20)
-    )
-    assert accused <= 3  # 5% of 20, and two standard deviations
+    odd = sum(stand_out(by_class(honest(12, 150, rng, 0.2))).stands_out.any() for _ in range(20))
+    assert odd <= 3  # 5% of 20, and two standard deviations
 
 
 def test_tight_liars_are_not_taken_for_the_majority_of_unlike_honest_sites() -> None:

@@ -46,6 +46,7 @@ def test_the_round_goes_on_without_the_faulty():
             *(site("thrice") for _ in range(3)),
             site("other-grid", grid=Grid.uniform(10)),
             site("other-score", score=APS(randomized=False)),
+            site("numbers", score=AbsoluteResidual(), grid=Grid.open_ended()),
             site("late", round="6"),
             site("old-model", model="abc"),
             b"{broken",
@@ -56,13 +57,14 @@ def test_the_round_goes_on_without_the_faulty():
         ]
     )
     assert set(federation.ids) == {"as-mapping", "thrice"} | {f"good-{k}" for k in range(6)}
+    assert federation.repeated == ("thrice",)
     faults = reasons(federation)
     words = "twice: sent 2 different reports for this round; send one"
     assert faults["twice"] == ("client", words)
     fields = {"other-grid": "grid", "other-score": "score", "late": "round", "old-model": "model"}
-    fields |= {"negative": "n_samples", "report #16": "report"}
+    fields |= {"negative": "n_samples", "report #17": "report", "numbers": "score"}
     assert {client: faults[client][0] for client in fields} == fields
-    assert len(faults) == 9
+    assert len(faults) == 10
     assert all("\n" not in reason for _, reason in faults.values())
 
 
@@ -229,13 +231,6 @@ def test_where_the_grid_is_stated_no_other_is_built(monkeypatch):
     federation = Federation.from_reports([hostile, honest], grid=Grid.default())
     assert federation.ids == ("s",)
     assert "grid is uniform" in federation.faulty[0].reason
-
-
-def test_a_report_of_another_score_is_told_so_not_of_its_grid():
-    odd = Report.from_scores("odd", [0.5], score=AbsoluteResidual())
-    told = [Report.from_scores(name, [0.5], score=LAC()) for name in "ab"]
-    (fault,) = Federation.from_reports([odd, *told]).faulty
-    assert "score is AbsoluteResidual(), not LAC()" in fault.reason
 
 
 LOOKALIKES = [" a", "a ", "a\u00a0", "sit\u0435-3", "ѕite", "si\u3164te", "ｓite", "a\ufe0f"]

@@ -37,9 +37,7 @@ def reports(rng, n_clients=6, n=40, **options):
     made = []
     for k in range(n_clients):
         p, y = outputs(rng, n)
-        made.append(
-            Report.from_losses(f"site-{k}", loss_table(p, y), LAMBDAS, risk="fnr", **options)
-        )
+        made += [Report.from_losses(f"site-{k}", loss_table(p, y), LAMBDAS, risk="fnr", **options)]
     return made
 
 
@@ -166,7 +164,7 @@ def test_losses_and_scores_do_not_mix_and_each_is_asked_for_by_its_own_word():
         (losses, {}, "state the mean loss"),
         ([scores], {"risk": 0.1}, "hold no losses"),
         (losses, {"risk": 0.3, "promise": robfcp.LabelShift(1)}, "not proved for losses"),
-        (losses, {"risk": 1.5}, "not between 0 and the bound"),
+        (losses, {"risk": 1.5}, "1.5 is not in"),
     ):
         with pytest.raises(RobfcpError, match=words):
             robfcp.calibrate(sent, **asked)
