@@ -199,7 +199,7 @@ def redteam(
             printer.line(f"no harmful lie found in {search} steps; 400 to 1,000 are serious")
         printer.line(
             "error: coverage minus that of the honest sites alone; undefended: the same of FCP; "
-            "harm: how much lower the defence's is; honest out: honest sites left out"
+            "harm: error - undefended, or - 0 where that gains; honest out: honest sites left out"
         )
         told.end(printer, found)
         printer.json(found)

@@ -212,7 +212,7 @@ OWN = robfcp.Report("server", [1] * BINS, GRID)
 @pytest.mark.parametrize(
     ("anchor", "asked", "words"),
     [
-        (0.9, {}, "is not a report"),
+        (0.9, {}, "is no report"),
         (OWN, {"promise": robfcp.LabelShift(1)}, "with LabelShift"),
         (robfcp.Report("server", [1] * 9, robfcp.Grid.uniform(9)), {}, "grid"),
         (robfcp.Report("s01", [1] * BINS, GRID), {}, "is among the reports"),
