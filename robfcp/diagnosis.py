@@ -513,7 +513,8 @@ def diagnose(
         def in_words(one: Explanation) -> Diagnosis:
             classes = tuple(names[c] for c in one.classes) if names else ()
             where = f" in {_named(classes)}" if 0 < len(classes) <= 3 else ""
-            mixed = "its scores are far too large, as with wrong labels or another model"
+            far = "large" if plain.covered < plain.wanted else "small"
+            mixed = f"its scores are far too {far}, as with wrong labels or another model"
             if names:
                 mixed = "its labels do not fit its probabilities in most classes"
             cause = called.get(one.cause, one.cause)

@@ -43,9 +43,8 @@ def by_class(tables: np.ndarray) -> Federation:
     n_clients, n_classes, n_bins = tables.shape
     pooled = Federation.from_counts(tables.sum(axis=1))
     flat = DenseCounts(tables.reshape(n_clients, -1))
-    return replace(
-        pooled, strata=Stratified("class", n_classes, flat, np.arange(n_clients), n_bins)
-    )
+    strata = Stratified("class", n_classes, flat, np.arange(n_clients), n_bins)
+    return replace(pooled, strata=strata)
 
 
 def honest(

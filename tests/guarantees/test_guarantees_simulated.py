@@ -223,9 +223,7 @@ def common_alarm(told):
     kept = -np.log1p(np.arange(1, steps + 1))[:, None, None]
     logs = np.logaddexp(means, kept)
     peak = np.logaddexp.reduce(logs, axis=2).argmax(axis=0)
-    ring = [
-        log_mean_of_smallest([*logs[peak[run], run], 27.0, 27.0], told, 7) for run in range(RUNS)
-    ]
+    ring = [log_mean_of_smallest([*logs[peak[r], r], 27.0, 27.0], told, 7) for r in range(RUNS)]
     return np.array(ring) >= np.log(1 / DELTA)
 
 

@@ -93,9 +93,8 @@ def test_losses_of_private_reports_are_clamped(odd, meant):
 def test_multilabel_outputs_of_private_reports_are_clamped(p, y):
     outputs, truth = [[0.9, 0.2], [0.6, p]], [[1, 0], [1, y]]
     found = Report.from_multilabel("a", outputs, truth, GRID, privacy=QUIET)
-    wanted = Report.from_multilabel(
-        "a", [[0.9, 0.2], [0.6, 0.0]], [[1, 0], [1, 1]], GRID, fine=True
-    )
+    plain = [[0.9, 0.2], [0.6, 0.0]], [[1, 0], [1, 1]]
+    wanted = Report.from_multilabel("a", *plain, GRID, fine=True)
     assert (found.counts * 77).tolist() == wanted.counts.tolist()  # 360 parts, not 27,720
 
 
