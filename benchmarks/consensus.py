@@ -111,10 +111,7 @@ def _trusted(rule: Any) -> Callable[..., tuple[int | None, NDArray[np.bool_]]]:
 
 
 RULES: dict[str, Callable[..., tuple[int | None, NDArray[np.bool_]]]] = {
-    "none": lambda federation, _: (
-        fcp_index(federation, LEVEL),
-        np.zeros(federation.n_clients, bool),
-    ),
+    "none": lambda found, _: (fcp_index(found, LEVEL), np.zeros(found.n_clients, bool)),
     "rob-fcp": _trusted(RobFCP),
     "rob-fcp-released": _trusted(RobFCPReleased),
     "consensus": ours,
