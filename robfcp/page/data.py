@@ -12,8 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robfcp import __version__
-from robfcp.calibration import Calibration, letters, what_if
-from robfcp.calibration.file_format import digest_of
+from robfcp.calibration import Calibration, file_format, letters, what_if
 from robfcp.diagnosis import diagnose
 from robfcp.federation import Federation
 from robfcp.grid import Grid
@@ -232,7 +231,9 @@ def audit(calibration: Calibration) -> list[tuple[str, str]]:
     checked = msgspec.structs.asdict(calibration.checked)
     noise = Counter(p.statement for p in federation.privacy if p is not None)
     rows = {
-        "calibration digest (SHA-256 without key and signature)": digest_of(calibration.to_json()),
+        "calibration digest (SHA-256 without key and signature)": file_format.digest_of(
+            calibration.to_json()
+        ),
         "record digest (SHA-256 of the file)": calibration.record_digest,
         "made with": f"robfcp {calibration.version}",
         "page made with": f"robfcp {__version__}, Python {platform.python_version()}",
@@ -250,7 +251,7 @@ def audit(calibration: Calibration) -> list[tuple[str, str]]:
         "round": federation.round,
         "model": federation.model,
         "privacy": "; ".join(f"{n} reports {words}" for words, n in noise.items()) or None,
-        "reports digest": digest_of(federation.counts.astype("<i8").tobytes()),
+        "reports digest": file_format.digest_of(federation.counts.astype("<i8").tobytes()),
     }
     return [(name, "none" if value is None else str(value)) for name, value in rows.items()]
 

@@ -14,8 +14,7 @@ from robfcp.calibration import Calibration, Level, by_class
 from robfcp.certificate import at_least
 from robfcp.diagnosis import FEWEST, Diagnosis
 from robfcp.federation import Federation, Stratified
-from robfcp.guarantees import FcpThreshold
-from robfcp.guarantees.promises import liars_no_rule_survives
+from robfcp.guarantees import FcpThreshold, promises
 from robfcp.scores import Risk
 
 NAMED = 4  # sites that the first sentence names with their cause
@@ -209,7 +208,7 @@ def for_the_auditor(calibration: Calibration, verdict: str) -> dict[str, str]:
     weak = next((one.m for one in level.curve if one.lower < level.coverage), None)
     falls = "" if weak is None else f"; what is proved is below the level from {weak} liars on"
     falls = "; nothing is promised if more lie than stated" if calibration.promised else falls
-    full = liars_no_rule_survives(federation.sizes, level.coverage)
+    full = promises.liars_no_rule_survives(federation.sizes, level.coverage)
     promised = "under a promise, unless how alike sites are is stated (--alike)"
     falls += "" if full is None else f"; {full} or more liars could fill every set {promised}"
     falls += "; more sites: below ten detection is weak" if federation.n_clients < 10 else ""
