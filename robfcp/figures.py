@@ -88,8 +88,8 @@ def save(drawn: Axes | Figure | NDArray[Any], path: str | os.PathLike[str]) -> N
 
     Examples
     --------
-    >>> from robfcp.figures import plot_lines, save
-    >>> save(plot_lines([0, 1], {"consensus": [0.9, 0.9]}), "lines.svg")
+    >>> from robfcp.figures import new_axes, save
+    >>> save(new_axes(), "axes.svg")
     """
     suffix = Path(path).suffix.lower().lstrip(".")
     if suffix not in FORMATS:

@@ -297,18 +297,17 @@ class Compared:
         """Harder scores on the whole."""
         return self.lead < 0
 
-    def impossible(self, alone: bool) -> Mask:
+    def impossible(self, among: Mask) -> Mask:
         """Easier and harder at once, or without most of the body (if harder) or tail (if easier).
 
         One site alone goes half way to all of its body: to lose it costs little. Several must lack
-        twice as much of it, and of the lower half of all sites' scores too: else liars who share
-        the easiest ones make the honest look impossible.
+        the lower half of all sites' scores too: else liars who share the easiest ones make the
+        honest look impossible. More than a quarter of the sites must lack twice as much.
         """
-        body = self.body <= (1 + LACKS) / 2
-        if not alone:
-            body = np.maximum(self.body, self.lower) <= LACKS / 2
-        lacking = np.where(self.hard, body, self.tail <= LACKS)
-        return (self.other > CROSS) | lacking
+        number = int(among.sum())
+        body = self.body if number == 1 else np.maximum(self.body, self.lower)
+        least = (1 + LACKS) / 2 if number == 1 else LACKS / (1 + (4 * number > len(among)))
+        return (self.other > CROSS) | np.where(self.hard, body <= least, self.tail <= LACKS)
 
 
 def compared(sites: Sites, reference: Mask) -> Compared:
@@ -462,8 +461,8 @@ def settled(sites: Sites, pooled: Sites, reference: Mask, level: float) -> Hypot
         before, stands = stands, rejected(chance, level)
         odd, also = stands & (sites.n * chance <= BESIDE), sites.n * without <= BESIDE
         also &= rejected(without, level)
-        out = odd & seen.impossible(int(stands.sum()) == 1) & (without < LEVEL)
-        easier = also & mixed.impossible(int(also.sum()) == 1) & ~mixed.hard
+        out = odd & seen.impossible(stands) & (without < LEVEL)
+        easier = also & mixed.impossible(also) & ~mixed.hard
         aside, stands = odd & (seen.tail < 1) | easier, stands | easier
         refuted = bool(2 * stands.sum() > sites.n)
         if stands.sum() > most:
@@ -471,7 +470,7 @@ def settled(sites: Sites, pooled: Sites, reference: Mask, level: float) -> Hypot
             stands = np.isin(np.arange(sites.n), oddest)
         out, aside = out & stands, aside & stands
         if (out & seen.hard).sum() > 1:
-            out &= ~seen.hard | (also & mixed.impossible(False))
+            out &= ~seen.hard | (also & mixed.impossible(stands))
         if (before == stands).all():
             break
         reference = ~stands
