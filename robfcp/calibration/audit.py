@@ -183,7 +183,7 @@ def check_own_report(calibration: Calibration, report: Report) -> list[Differenc
     refused = {fault.client: fault.reason for fault in federation.faulty}
     said = "another one" if own else refused.get(report.client, "no report")
     what = f"the report of {report.client}"
-    return [] if own == [report] else [Difference(what, said, "the one given")]
+    return [] if own == [report] else [Difference(what, "the one passed", said)]
 
 
 def _facts(calibration: Calibration, several: bool) -> Any:

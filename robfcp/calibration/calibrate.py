@@ -293,7 +293,7 @@ def _public_remarks(record: Record, confidence: float) -> list[str]:
         found.append(f"{number} are private, {often} {weakest.statement}.")
     if 2 * (rounded := int(federation.in_fives.sum())) > federation.n_clients:  # not by chance
         found.append(
-            f"{rounded} of {federation.n_clients} reports show no cell of fewer than five samples: "
+            f"{rounded} of {federation.n_clients} reports keep at least five samples together: "
             "scores are moved up for it, so that sets are rather too large than too small"
         )
     if record.promise is not None:

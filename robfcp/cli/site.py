@@ -211,7 +211,7 @@ def report(
         at = [int(np.searchsorted(side, 0.9)) for side in (shown, true)]
         coarse = at[0] == at[1] and edges.n_bins < 100
         price = f"a grid of only {edges.n_bins} bins" if coarse else "cells of five"
-        kept = "No cell holds fewer than five samples: nobody sees single ones."
+        kept = "Nobody sees single ones: no cell but the last bin's holds fewer than five samples."
         if rare:
             kept = f"Fewer than five samples: {made.strata and made.strata.by} {a_few(rare)}. How "
             kept += "many shows, no score of theirs does; --pooled withholds it."

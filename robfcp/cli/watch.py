@@ -151,7 +151,10 @@ def monitor(
             notes = [] if names is not None else outputs.notes
             if counted < len(truth):
                 known = f"{len(truth) - counted} of {len(truth)} samples"
-                notes.append(f"{path}: {known} were counted before; none counts twice")
+                notes.append(
+                    f"{path}: {known} were counted before, by name; none counts "
+                    "twice: name samples anew whose names are used again"
+                )
             if again:
                 same = f"about {again} of {len(truth)} rows are the very same as rows before"
                 notes.append(f"{path}: {same}, and count again; name samples by --id COLUMN")

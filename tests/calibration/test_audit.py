@@ -148,7 +148,7 @@ def test_a_site_finds_its_own_report_in_the_record(calibration):
     assert check_own_report(calibration, reports()[4]) == []
     stranger = robfcp.Report.from_scores("stranger", [0.5], score=robfcp.LAC())
     for own, stated in ((reports(seed=1)[4], "another one"), (stranger, "no report")):
-        assert [each.stated for each in check_own_report(calibration, own)] == [stated]
+        assert [each.recomputed for each in check_own_report(calibration, own)] == [stated]
 
 
 def test_what_was_an_object_cannot_be_made_again():

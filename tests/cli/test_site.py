@@ -62,7 +62,7 @@ def test_what_shows_of_a_class_with_one_sample_and_of_set_sizes_is_said(tmp_path
     kept = np.sort([*np.flatnonzero(y < 3), np.argmax(y == 3)])
     table(tmp_path / "a.csv", p[kept], y[kept], ["p0", "p1", "p2", "p3"])
     words = "report", tmp_path / "a.csv", "-c", "a", "-o", tmp_path / "r.json"
-    assert "nobody sees single ones" in said(*words, "--pooled")
+    assert "Nobody sees single ones" in said(*words, "--pooled")
     assert "Fewer than five samples: class 3. How many shows" in said(*words)
     assert "shows the scores of all labels one by one" in said(*words, "--set-sizes")
 

@@ -255,7 +255,7 @@ def test_37_patients_show_neither_label_nor_score_unless_told(tmp_path):
     p, y = outputs(0, 37, 4)
     np.savez(tmp_path / "o.npz", probabilities=p, labels=y)
     words = "report", tmp_path / "o.npz", "-c", "a", "-o", tmp_path / "a.json"
-    assert "No cell holds fewer than five samples" in said(*words)
+    assert "Nobody sees single ones: no cell but" in said(*words)
     made = Report.load(tmp_path / "a.json")
     assert (made.strata, made.n_samples, made.thin) == (None, 37, 0)
     assert np.count_nonzero(made.counts) == 7
