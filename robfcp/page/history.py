@@ -80,7 +80,7 @@ def _add_alarms(found: dict[str, Any], alarms: AlarmHistory, registered: tuple[s
         todo = _DRIFTED
     elif alarms.alarmed:
         claim = f"No common alarm in {looks}; by themselves alarm {a_few(alarms.alarmed)}"
-        todo = f"Look there: drift at no more than {liars} sites cannot be told from {liars} liars."
+        todo = f"Look there: drift at so few sites ({liars} or less) cannot be told from lies."
     found |= {"claim": claim, "todo": todo, "alarm": "coverage" in rang}
     found["assumptions"] += [
         f"at most {alarms.liars} of the {alarms.n_sites} sites lie; silent and refused ones count "

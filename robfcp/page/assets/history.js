@@ -4,7 +4,7 @@ const WHOLE_STEPS = [0, 1, 2, 3, 4, 5, 6].flatMap((power) => [1, 2, 5].map((digi
 const HISTORY_WORDS = {
   coverage: [
     "Alarm strength against “coverage is at least its floor”",
-    "While coverage here is at least the floor, it reaches the dashed line with a chance of at most delta, however often one looks.",
+    "While coverage here is at least the floor, it reaches the line marked alarm with a chance of at most delta, however often one looks.",
   ],
   drift: [
     "Alarm strength against “scores are like the site's own report”",
@@ -76,10 +76,11 @@ function drawHistory() {
   draw(
     "history-chart",
     {
+      padding: [null, 28, null, null],
       scales: { x: { time: false }, y: { range: () => [low - 0.3, high + 0.3] } },
       axes: [
-        axis({ label: found.unit, incrs: WHOLE_STEPS, values: (_, ticks) => ticks.map((t) => (Number.isInteger(t) ? number(t) : "")) }),
-        axis({ label: `alarm strength (log10), drawn from ${low} to ${high}`, size: 46 }),
+        axis({ label: found.unit, incrs: WHOLE_STEPS, values: (_, ticks) => ticks.map((t) => (Number.isInteger(t) ? place(found, t) : "")) }),
+        axis({ label: `alarm strength (log10), drawn ${low} to ${high}`, size: 46 }),
       ],
       series: [
         {},
@@ -96,7 +97,13 @@ function drawHistory() {
     },
     joined,
   );
-  byId("history-words").textContent = HISTORY_WORDS[kind.key][1];
+  const together = kind.lines.some((line) => line.state === "together");
+  byId("history-words").textContent = `${together ? "Broken line: all sites together. " : ""}${HISTORY_WORDS[kind.key][1]}`;
+}
+
+/** A step is a name (a week, say), not a number of things. */
+function place(found, x) {
+  return found.unit === "step" ? String(x) : number(x);
 }
 
 /** What stands at one place of the axis: together first, then the largest. */
@@ -106,7 +113,7 @@ function readHistory(found, kind, x) {
     .filter(({ value }) => value !== undefined)
     .sort((a, b) => (b.line.state === "together") - (a.line.state === "together") || b.value - a.value);
   const words = here.slice(0, 3).map(({ line, value }) => `${line.name} ${value.toFixed(2)}`);
-  return `${found.unit} ${number(x)}: ${words.join(", ")}`;
+  return `${found.unit} ${place(found, x)}: ${words.join(", ")}`;
 }
 
 function showRounds(found) {
