@@ -64,7 +64,7 @@ def test_the_page_shows_every_site_over_time_and_what_to_do():
 
 RANG = [
     (0, 0.25, "No alarm in 4 looks", "Look at site-04 (last heard at step 3), site-05", "no alarm"),
-    (1, 0.25, "No common alarm in 4 looks", "told from 1 liars", "1 alarm by themselves"),
+    (1, 0.25, "No common alarm in 4 looks", "told from lies", "1 alarm by themselves"),
     (0, 9.0, "Scores have drifted (step 1", "robfcp check", "no alarm, but drift since step 1"),
     (3, 0.25, "Alarm: coverage has fallen below its floor (step 2", "Recalibrate now", "step 2"),
 ]
