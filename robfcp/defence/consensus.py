@@ -49,7 +49,6 @@ Indices = NDArray[np.intp]
 Array = NDArray[np.float64]
 Whole = NDArray[np.int64]
 Mask = NDArray[np.bool_]
-Floats = NDArray[np.floating[Any]]
 
 
 @dataclass(frozen=True, eq=False)
