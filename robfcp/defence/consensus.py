@@ -11,10 +11,9 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from math import sqrt
 from statistics import NormalDist
 from typing import Any, ClassVar
@@ -33,8 +32,8 @@ from robfcp.defence.base import (
     trust_lowest,
     without_farthest,
 )
-from robfcp.defence.copies import copy_note, find_copies
-from robfcp.defence.explanations import CAP, CELLS, LEVEL, drawn
+from robfcp.defence.copies import copy_note, find_copies, one_of_copies
+from robfcp.defence.explanations import CAP, LEVEL, Frame, drawn, plausible
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
 from robfcp.guarantees import FcpThreshold, RankRule, rank_charge
@@ -70,69 +69,77 @@ class Finding:
     remarks: tuple[str, ...] = ()
 
 
+FOUND = [("odd", "f4"), ("out", "u1"), ("aside", "u1"), ("stands", "?"), ("harder", "?")]
+FOUND += [("edge", "u1"), ("have", "u1"), ("want", "u1")]  # shares in percent
+
+
 @lru_cache(maxsize=1)  # verdict and vote both ask for it
 def stand_out(federation: Federation, level: float = LEVEL, seed: int = 0) -> Finding:
     """Who stands out so that no plausible explanation keeps it."""
-    copies = find_copies(federation)
-    few = drawn(federation.n_clients, seed)
-    sites = explanations.sites_of(federation, copies, few)
-    owner, nobody = sites.owner, np.zeros(federation.n_clients, dtype=bool)
-    if sites.n < 4:
-        few_sites = "fewer than four sites are too few to tell a liar from an unusual site"
-        remarks = [*copy_note(copies), few_sites]
-        nothing = Reasons(federation, np.flatnonzero(nobody), str)
-        masks = nobody, (), nobody, nobody
-        return Finding(np.zeros(len(nobody)), *masks, nothing, tuple(remarks))
-    few = few if sites.n == federation.n_clients else drawn(sites.n, seed)
-    plausible = explanations.plausible(sites, few, level, seed)
-    out = np.logical_and.reduce([one.out for one in plausible])
-    out &= 2 * out[owner].sum() < len(nobody)  # copies of an honest report could make it a majority
-    best, reference = plausible[0], ~plausible[0].stands
-    seen, mixed = best.seen, best.mixed
-    chance = explanations.chances(sites, seen, reference)
-    without = chance if mixed is seen else explanations.chances(sites, mixed, reference)
-    harder = ((chance < LEVEL) & seen.hard) | ((without < LEVEL) & mixed.hard)
-    remarks = [*copy_note(copies)]
-    unsure = np.logical_or.reduce([one.out for one in plausible]) & ~out
-    for members, how in (
-        (unsure, "out in one explanation of the reports, kept in another as good"),
-        (best.stands & ~out & ~unsure, "standing out, as another population would"),
-    ):
-        if members.any():
-            names = a_few(federation.names(members[owner]))
-            remarks.append(
-                f"{how}: {names}. Nobody was left out for it and the safer threshold was kept; ask "
-                "these sites what differs, state the number of liars (--exactly, Consensus(exactly"
-                "=m)) or give a trusted sample (--anchor, anchor=)"
-            )
-    others = [mask for one in plausible for mask in (one.out, one.aside) if (mask != out).any()]
-    odd, rows = np.flatnonzero(out), np.flatnonzero(out[owner])
-    misfit, named = seen.misfit[odd], (unsure | best.stands & ~out)[owner]
-    del plausible, best, seen, mixed, without  # numbers of every site
-    told = explanations.numbers_of(sites, reference, odd, chance[odd], misfit)
-    if not isinstance(owner, slice):  # copies are told what one of them is
-        told = told[np.searchsorted(odd, owner[rows])]
-    edges = federation.grid.upper[sites.ends]
-    said = "its labels lead one to expect {}" if sites.counts.shape[1] > 1 else "{} is usual"
-    return Finding(
-        oddness=0.0 - np.log10(chance)[owner],  # not -0.0
-        stands_out=out[owner],
-        others=tuple(explanations.distinct([mask[owner] for mask in others])),
-        harder=harder[owner],
-        named=named,
-        reasons=Reasons(federation, rows, lambda row: in_words(told[row], edges, said)),
-        remarks=tuple(remarks),
+    copies, first, n_clients = (
+        find_copies(federation),
+        one_of_copies(federation),
+        federation.n_clients,
     )
+    kept = np.flatnonzero(first == np.arange(n_clients)) if copies else np.arange(n_clients)
+    remarks, few = copy_note(copies), kept[drawn(len(kept), seed)]
+    part = federation if len(few) == n_clients else federation.take(few)
+    frame = Frame.of(federation, part)
+    tried = plausible(frame.sites(part), level, seed, len(kept))[:8] if len(kept) > 3 else []
+    members = np.zeros(n_clients, dtype=np.uint8)
+    for number, one in enumerate(tried):
+        members[few] |= one.reference.astype(np.uint8) << number
+
+    def judged(block: Federation, members: NDArray[np.uint8]) -> NDArray[Any]:
+        found, sites = np.zeros(block.n_clients, FOUND), frame.sites(block)
+        for number, one in enumerate(tried):
+            seen = one.beside(sites, (members >> number & 1).astype(bool))
+            verdict = one.verdict(sites, seen)
+            found["out"] |= verdict.out.astype(np.uint8) << number
+            found["aside"] |= verdict.aside.astype(np.uint8) << number
+            if not number:
+                found["odd"], found["edge"] = -np.log10(verdict.chance), seen[0].edge
+                found["stands"], found["harder"] = verdict.stands, verdict.harder
+                found["have"], found["want"] = (
+                    np.rint(100 * seen[0].have),
+                    np.rint(100 * seen[0].want),
+                )
+        return found
+
+    found = federation.map(judged, members)[first]
+    every = 2 ** len(tried) - 1
+    out = (found["out"] == every) & bool(tried)
+    out &= 2 * out.sum() < n_clients  # copies of an honest report could make it a majority
+    unsure, stands = (found["out"] > 0) & ~out, found["stands"] & ~out & (found["out"] == 0)
+    if len(kept) < 4:
+        remarks += ("fewer than four sites are too few to tell a liar from an unusual site",)
+    for some, how in (
+        (unsure, "out in one explanation of the reports, kept in another as good"),
+        (stands, "standing out, as another population would"),
+    ):
+        if some.any():
+            remarks += (
+                f"{how}: {a_few(federation.names(some))}. Nobody was left out for it and the safer "
+                "threshold was kept; ask these sites what differs, state the number of liars "
+                "(--exactly, Consensus(exactly=m)) or give a trusted sample (--anchor, anchor=)",
+            )
+    masks = (found[side] >> k & 1 > 0 for k in range(len(tried)) for side in ("out", "aside"))
+    others = tuple(explanations.distinct(mask for mask in masks if (mask != out).any()))
+    rows, edges = np.flatnonzero(out), federation.grid.upper[frame.ends]
+    said = "its labels lead one to expect {}" if frame.n_classes else "{} is usual"
+    reasons = Reasons(federation, rows, lambda row: in_words(found[rows[row]], edges, said))
+    harder, oddness = found["harder"], found["odd"]
+    return Finding(oddness, out, others, harder, unsure | stands, reasons, remarks)
 
 
 def in_words(told: Any, edges: Array, said: str) -> str:
     """Why a site is left out: its scores against those its labels lead one to expect."""
-    edge, have, want, rare, times = told.tolist()
+    rare = 10.0 ** -float(told["odd"])
     rarity = f"1 in {1 / rare:,.0f}" if rare > 1e-6 else "fewer than 1 in a million"
+    wanted = said.format(f"{told['want']}%")
     return (
-        f"{have:.0%} of its scores are at most {edges[edge]:.3g} where "
-        f"{said.format(f'{want:.0%}')}: {times:.3g} times as far off as sampling explains, as "
-        f"{rarity} honest sites of its size would be"
+        f"{told['have']}% of its scores are at most {edges[told['edge']]:.3g} where {wanted}: as "
+        f"far off as {rarity} honest sites of its size would be"
     )
 
 
@@ -264,21 +271,16 @@ class VotedThreshold:
         rank: RankRule = rank_charge,
         finding: Finding | None = None,
     ) -> None:
-        nobody = np.zeros(federation.n_clients, dtype=bool)
-        harder = nobody if finding is None else finding.harder
-        self._vote = lru_cache(lambda who: Vote(federation, np.frombuffer(who, bool), rank, harder))
-        self._trusted, self._finding = np.asarray(trusted), finding
-
-    def _edge(self, trusted: Mask, level: Fraction) -> float:
-        """The edge of some sites' vote; infinite where there is none."""
-        edge = self._vote(trusted.tobytes()).index(level)
-        return np.inf if edge is None else edge
+        harder = np.zeros(federation.n_clients, bool) if finding is None else finding.harder
+        whoever = [np.asarray(trusted)]
+        if finding is not None and (whoever[0] | finding.stands_out).all():
+            whoever += [~out for out in finding.others]
+        self._votes = [Vote(federation, some, rank, harder) for some in whoever]
 
     def index(self, level: Fraction) -> int | None:
         """The threshold's edge; None = infinite."""
-        edge, finding = self._edge(self._trusted, level), self._finding
-        if finding is not None and (self._trusted | finding.stands_out).all():
-            edge = max([edge, *(self._edge(~out, level) for out in finding.others)])
+        found = (vote.index(level) for vote in self._votes)
+        edge = max(np.inf if one is None else one for one in found)
         return None if np.isinf(edge) else int(edge)
 
 
@@ -290,73 +292,52 @@ class Vote:
     L (1 - L) (1/n_k + phi), and e_k is the mean of g_k(s_k Z) for Z normal. The edge
     is the first at or beyond FCP's with sum_k w_k [g_k(F_k(t) - L + d) - e_k] >= 0, d the standard
     deviation of the difference between vote and mean when nobody lies, less 1/N. Weights are
-    sizes, at most CAP times the median unless registered. Copies speak once, with the least of
-    their shares.
+    sizes, at most CAP times the median unless registered. One of several copies speaks.
     """
 
     def __init__(self, federation: Federation, trusted: Mask, rank: RankRule, harder: Mask) -> None:
         self._plain = FcpThreshold(federation, trusted, rank)
-        self._federation, self._harder = federation, harder
-        self._trusted, self._speaks = trusted, np.array(trusted)
-        self._most = np.inf if federation.registered else CAP * float(np.median(federation.sizes))
-        copies, self._groups = find_copies(federation), list[Indices]()
-        place = {client: k for k, client in enumerate(federation.ids)} if copies else {}
-        for group in copies:
-            members = np.array([place[client] for client in group.clients])
-            members = members[trusted[members]]
-            if len(members) > 1:
-                self._groups.append(members)
-                self._speaks[members] = False  # but once, below
-
-    def _weighed(self) -> Iterator[tuple[Array, Array]]:
-        """Sizes and weights of those who speak, block by block; each group of copies as one."""
-        sizes, speaks = self._federation.sizes, self._speaks
-        for start in range(0, len(sizes), CELLS):
-            own = sizes[start : start + CELLS][speaks[start : start + CELLS]].astype(np.float64)
-            yield own, np.minimum(own, self._most)
-        for group in self._groups:
-            own = sizes[group].astype(np.float64)
-            yield own[:1], np.minimum(own, self._most).max(keepdims=True)
+        self._federation, self._harder, self._trusted = federation, harder, trusted
+        self._speaks = np.array(trusted)
+        if not isinstance(first := one_of_copies(federation), slice):
+            some = np.flatnonzero(trusted)
+            self._speaks[:] = False
+            self._speaks[some[np.unique(first[some], return_index=True)[1]]] = True
+        middle = 2**40 if federation.registered else float(np.median(federation.sizes))
+        self._most = max(1, int(CAP * middle))
 
     def index(self, level: Fraction) -> int | None:
         """The threshold's edge; None = infinite."""
         first, last = self._plain.index(level), self._federation.grid.n_bins - 1
         if first is None or self._trusted.sum() < 3:
             return first
-        share, phi = float(level), self._phi
-        (mean, off), total = _law(), sum(float(weights.sum()) for _, weights in self._weighed())
+        share, phi, most, (mean, off) = float(level), self._phi, self._most, _law()
 
-        def deviation(sizes: Array) -> Array:
-            return np.sqrt(share * (1 - share) * (1 / sizes + phi))
+        def weighed(block: Federation, speaks: Mask) -> Whole:
+            sizes = block.sizes[speaks]
+            w = np.minimum(sizes, most)
+            parts = w, w**2 / sizes * 2**20, w**2
+            return np.array([np.rint(one).astype(np.int64).sum() for one in parts])
 
-        squares = sum(float(((w * deviation(n)) ** 2).sum()) for n, w in self._weighed())
-        most, wanted = self._most, share - max((off * np.sqrt(squares) - 1) / total, 0.0)
+        total, noise, square = self._federation.fold(weighed, self._speaks).tolist()
+        deviation = np.sqrt(share * (1 - share) * (noise / 2**20 + phi * square))
+        wanted = share - max((off * deviation - 1) / total, 0.0)
 
-        def given(sizes: Array, weights: Array, shares: Array, harder: Mask) -> Whole:
-            unit = deviation(sizes)[:, None]
-            lowest = np.where(harder[:, None], VOUCH, 1 / VOUCH)
-            own = unit * (np.clip((shares - wanted) / unit, -lowest, VOUCH) - mean)
-            return np.rint(WHOLE / total * weights[:, None] * own).astype(np.int64).sum(axis=0)
+        def said(block: Federation, speaks: Mask, harder: Mask, edges: Indices) -> Whole:
+            rows = np.flatnonzero(speaks)
+            sizes = block.sizes[rows, None].astype(np.float64)
+            unit = np.sqrt(share * (1 - share) * (1 / sizes + phi))
+            lowest = np.where(harder[rows, None], VOUCH, 1 / VOUCH)
+            ahead = (block.cumulative(edges)[rows] / sizes - wanted) / unit
+            own = np.minimum(sizes, most) * unit * (np.clip(ahead, -lowest, VOUCH) - mean)
+            return np.rint(WHOLE / total * own).astype(np.int64).sum(axis=0)
 
-        def accepted(edges: Indices) -> Mask:
-            def said(block: Federation, speaks: Mask, harder: Mask) -> Whole:
-                rows = np.flatnonzero(speaks)
-                sizes = block.sizes[rows].astype(np.float64)
-                shares = block.cumulative(edges)[rows] / sizes[:, None]
-                return given(sizes, np.minimum(sizes, most), shares, harder[rows])
-
-            found = self._federation.fold(said, self._speaks, self._harder)
-            for group, (sizes, weights) in zip(self._groups, grouped, strict=True):
-                part = self._federation.take(group)
-                shares = (part.cumulative(edges) / part.sizes[:, None]).min(axis=0, keepdims=True)
-                found = found + given(sizes, weights, shares, self._harder[group[:1]])
-            return found >= -1e-9 * WHOLE
-
-        grouped = list(self._weighed())[-len(self._groups) :] if self._groups else []
         low, high = first, last + 1
         while low < high:  # accepted at `high` and above, not below `low`
             edges = np.unique(np.linspace(low, high - 1, AT_ONCE).astype(np.intp))
-            number = int(np.append(accepted(edges), True).argmax())
+            work = partial(said, edges=edges)
+            accepted = self._federation.fold(work, self._speaks, self._harder) >= -1e-9 * WHOLE
+            number = int(np.append(accepted, True).argmax())
             before, high = int([low - 1, *edges][number]), int([*edges, high][number])
             low = before + 1
         return low if low <= last else None

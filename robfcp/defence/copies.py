@@ -94,6 +94,19 @@ def find_copies(federation: Federation, false_alarm: float = FALSE_ALARM) -> tup
     return tuple(sorted(found, key=lambda group: group.clients))
 
 
+def one_of_copies(federation: Federation) -> Indices | slice:
+    """(K,) the place of the first of each site's copies, its own where it has none."""
+    copies = find_copies(federation)
+    if not copies:
+        return slice(None)
+    first = np.arange(federation.n_clients)
+    place = {client: k for k, client in enumerate(federation.ids)}
+    for group in copies:
+        members = [place[client] for client in group.clients]
+        first[members] = min(members)
+    return first
+
+
 def _codes(block: Federation) -> NDArray[np.uint64]:
     """(K,) codes equal for equal rows, for others with chance 2^-63."""
     starts, bins, values = block.table.entries()

@@ -1,46 +1,43 @@
-"""What explains the reports: expect, test, guard, and majorities tried as the reference."""
+"""What explains the reports: expect, test, guard, and majorities tried as the reference.
+
+All of it is sought among some sites, drawn by lot where there are many; one pass over everybody
+then judges each site by what was found.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property, partial
 from math import prod
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from robfcp.defence.copies import Copies
 from robfcp.federation import Federation
 from robfcp.report import Strata
 
 # What was chosen, not derived; the documentation shows what half and twice of each do.
 LEVEL = 0.05  # chance of leaving anybody out when nobody lies; below it a site is doubted
 TAIL = 0.7  # deviation of the log of how far honest sites differ beyond sampling
-CAP = 3.0  # a site vouches for at most so many times the median number of samples
-LACKS = 0.25  # of the expected body or tail: with less no honest population is left
+CAP = 3  # a site vouches for at most so many times the median number of samples
+LACKS = 0.35  # of the expected lower half, body or tail: with less no honest population is left
 CROSS = 0.05  # share of scores on the other side that no other population has
-LOOSE = 2.0  # an explanation is plausible up to so many times the misfit of the best
+LOOSE = 1.6  # an explanation is plausible up to so many times the misfit of the best
 BESIDE = 0.2  # honest sites left out beside liars, in the mean
 
 QUANTILES = np.concatenate([[0.002, 0.02], np.arange(1, 10) / 10, [0.95, 0.98, 0.998]])
 BODY = 0.92  # expected share up to the edge that parts body and tail, at most
 VIEWS = 1.6  # tests that the two views are worth
-STARTS, FOLLOWED, STEPS = 8, 3, 8  # of the search for majorities
+STARTS, STEPS = 8, 8  # of the search for majorities
 DRAWN = 256  # of many sites, whose quantiles choose the bins and among whom majorities are sought
-EXACT = 256  # sites whose chances are computed one by one; of more, on a fine grid
-CELLS = 2**16  # of a block of sites worked on together
 SPREADS = 2  # times that counts in fives are spread as all are
-MOST_CELLS = 2**28  # of a table by class; beyond it classes are pooled
-KINDS = 2 * [np.float32] + 5 * [np.float16]  # in which these of more sites are kept
-SMALL = 6e4  # the largest number of half precision, about
-EVERYBODY = slice(None)
+MOST_CELLS = 2**24  # of the drawn sites' table by class; beyond it classes are pooled
 
 Indices = NDArray[np.intp]
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
-Floats = NDArray[np.floating[Any]]
 
 
 def drawn(n_sites: int, seed: int) -> Indices:
@@ -51,116 +48,89 @@ def drawn(n_sites: int, seed: int) -> Indices:
 
 
 @dataclass(frozen=True, eq=False)
-class Sites:
-    """(K, C, B) counts of K sites on a few bins, copies merged; `owner` tells each client's site.
+class Frame:
+    """How the sites of a round are looked at: on a few bins, by class where reports keep classes.
 
-    `told` are their sizes as they claim them, `most` the largest one that counts; `noise` (K, B) is
-    the variance of privacy noise. `withheld`: whether the last class is of those who keep theirs
-    back. Both tables are in the smallest whole numbers: what else there is to know of a site is
-    worked out block by block.
+    The merged bins end at the medians of the drawn sites' own quantiles. Sites that keep their
+    classes back while others do not (`withheld`) are one more class, with all classes together as
+    its reference. `most` is the largest size that counts, `usual` (C, B) over what counts in fives
+    are spread.
     """
 
-    counts: NDArray[np.integer]
-    told: NDArray[np.integer]
-    most: float
-    noise: Array | None
-    owner: Indices | slice
     ends: Indices
+    most: int
+    middle: float
+    n_classes: int = 0
     withheld: bool = False
-
-    @property
-    def n(self) -> int:
-        """How many."""
-        return len(self.told)
-
-    def sizes(self, block: slice | Mask = EVERYBODY) -> Array:
-        """(k,) sizes, at most CAP times the median."""
-        return np.minimum(self.told[block], self.most)
-
-    def scale(self, block: slice = EVERYBODY) -> Array:
-        """(k,) what brings the counts to the sizes."""
-        sums = self.counts[block].sum(axis=(1, 2), dtype=np.int64)
-        return self.sizes(block) / np.maximum(sums, 1)
+    usual: Array | None = None
 
     @property
     def freedom(self) -> float:
         """Degrees of freedom of a misfit, the bins being unequal."""
         return max(1.0, 0.8 * (len(self.ends) - 1))
 
-    @cached_property
-    def lower_half(self) -> tuple[int, float]:
-        """The last bin of the lower half of all sites' scores, and the mean site's share there."""
-        every = self.total(lambda block: self.scale(block) / self.sizes(block))
-        below = np.cumsum(every.sum(axis=0)) / max(every.sum(), 1e-300)
-        half = int(np.searchsorted(below, 0.5))
-        return half, float(below[half])
+    @classmethod
+    def of(cls, federation: Federation, part: Federation) -> Frame:
+        """The one that the drawn part of a federation leads to."""
+        middle, strata = max(float(np.median(part.sizes)), 1.0), federation.exact_strata
+        made = cls(ends_of(part), int(CAP * middle), middle)
+        if strata is not None and DRAWN * strata.n_strata * len(made.ends) <= MOST_CELLS:
+            withheld = len(strata.rows) < federation.n_clients
+            made = cls(made.ends, made.most, middle, strata.n_strata, withheld)
+        for _ in range(SPREADS if 2 * part.in_fives.sum() > part.n_clients else 0):
+            counts = made.counts(part)  # a few who look so are not excused
+            say = 1 / np.maximum(part.sizes, middle)
+            usual = np.einsum("k,kcb->cb", say, counts) + 1e-9
+            usual[-1] = usual.sum(axis=0) if made.withheld else usual[-1]
+            made = cls(made.ends, made.most, middle, made.n_classes, made.withheld, usual)
+        return made
 
-    def total(self, weights: Callable[[slice], Array]) -> Array:
-        """(C, B) the counts of all with the given weights."""
-        found = np.zeros(self.counts.shape[1:])
-        for block in self.blocks():
-            found = found + np.einsum("k,kcb->cb", weights(block), self.counts[block])
-        return found
+    def counts(self, block: Federation) -> Array:
+        """(k, C, B) merged counts of some sites, those in fives spread; none below 0."""
+        pooled, strata = block.merged(self.ends), block.exact_strata
+        found = pooled[:, None]
+        if self.n_classes and strata is not None:
+            every = np.arange(self.n_classes)[:, None] * strata.n_bins + self.ends
+            merged = strata.table.merged(every.ravel())
+            found = np.zeros((len(pooled), self.n_classes + self.withheld, len(self.ends)))
+            found[strata.rows, : self.n_classes] = merged.reshape(-1, *every.shape)
+            if self.withheld:
+                kept_back = np.setdiff1d(np.arange(len(pooled)), strata.rows, assume_unique=True)
+                found[kept_back, -1] = pooled[kept_back]
+        found = np.maximum(found, 0).astype(np.float64)
+        return found if self.usual is None else self._spread(block, found)
 
-    def pooled(self) -> Sites:
-        """The same without classes; itself where it has none."""
-        if self.counts.shape[1] == 1:
-            return self
-        counts = self.counts.sum(axis=1, keepdims=True, dtype=self.counts.dtype)
-        return replace(self, counts=counts, withheld=False)
+    def _spread(self, block: Federation, own: Array) -> Array:
+        """Counts in fives over the bins they may lie in as all sites' are: what scores are moved up
+        for makes nobody odd. Reports with fewer samples a class than these are kept for by
+        themselves are taken as they are: else liars would be spread among the honest.
+        """
+        (rows, classes, *sides, values), known = block.spans()
+        if self.n_classes and block.strata is not None:  # few samples a class are moved far
+            crowd = block.sizes >= Strata.CROWD * self.n_classes
+            known[block.strata.rows] &= crowd[block.strata.rows]
+        assert self.usual is not None
+        (n_classes, n_bins), passed = self.usual.shape, np.cumsum(self.usual, axis=1) - self.usual
+        classes = classes if n_classes > 1 else 0 * classes
+        first, last = (np.searchsorted(self.ends, side) for side in sides)
+        within = passed[classes, last] + self.usual[classes, last] - passed[classes, first]
+        place = (rows * n_classes + classes) * (n_bins + 1)
+        begun, ended = (
+            np.bincount(place + at, values / within, len(own) * n_classes * (n_bins + 1))
+            for at in (first, last + 1)
+        )
+        rates = np.cumsum((begun - ended).reshape(-1, n_classes, n_bins + 1), axis=2)[:, :, :-1]
+        return np.where(known[:, None, None], rates * self.usual, own)
 
-    def some(self, chosen: Indices) -> Sites:
-        """Of the chosen alone."""
-        parts = self.counts[chosen], self.told[chosen], self.most
-        noise = None if self.noise is None else self.noise[chosen]
-        return Sites(*parts, noise, EVERYBODY, self.ends, self.withheld)
-
-    def blocks(self) -> Iterator[slice]:
-        """Slices of sites that fit into memory together."""
-        step = max(1, CELLS // (self.counts.shape[1] * self.counts.shape[2]))
-        for start in range(0, self.n, step):
-            yield slice(start, min(start + step, self.n))
-
-    def say(self, reference: Mask) -> Callable[[slice], Array]:
-        """(k,) how much each of a block counts in the reference: for no more than the median."""
-        middle = np.minimum(np.median(self.told), self.most)
-
-        def said(block: slice) -> Array:
-            least = np.minimum(1, middle / self.sizes(block))
-            return reference[block] * self.scale(block) * least
-
-        return said
-
-
-def sites_of(federation: Federation, copies: Sequence[Copies], few: Indices) -> Sites:
-    """The table of a round, its bins ending at the medians of some sites' own quantiles.
-
-    By class where reports keep exact classes; sites that keep theirs back while others do not
-    are one more, with all classes together as its reference. Copies are one site with their mean
-    counts.
-    """
-    ends = ends_of(federation if len(few) == federation.n_clients else federation.take(few))
-    counts, strata = _counts(federation, ends), federation.exact_strata
-    counts = np.maximum(counts, 0) if federation.noisy else counts
-    withheld = strata is not None and counts.shape[1] > strata.n_strata
-    if 2 * federation.in_fives.sum() > federation.n_clients:  # a few who look so are not excused
-        counts = spread(federation, ends, counts, withheld)
-    kept: Indices | slice = EVERYBODY
-    owner: Indices | slice = EVERYBODY
-    if copies:
-        place = {client: k for k, client in enumerate(federation.ids)}
-        first = np.arange(federation.n_clients)
-        for group in copies:
-            members = [place[client] for client in group.clients]
-            first[members] = members[0]
-            counts[members[0]] = np.rint(counts[members].mean(axis=0)).astype(counts.dtype)
-        kept, owner = np.unique(first, return_inverse=True)
-        counts = counts[kept]
-    told, noise = np.maximum(federation.sizes[kept], 1), None
-    told = told.astype(np.min_scalar_type(told.max(initial=1)))
-    if federation.private and federation.variances.any():
-        noise = federation.variances[kept, None] * np.diff(ends, prepend=-1)
-    return Sites(counts, told, CAP * float(np.median(told)), noise, owner, ends, withheld)
+    def sites(self, block: Federation) -> Sites:
+        """Some sites, their counts brought to their sizes."""
+        sizes = np.minimum(np.maximum(block.sizes, 1), self.most).astype(np.float64)
+        counts = self.counts(block)
+        counts *= (sizes / np.maximum(counts.sum(axis=(1, 2)), 1))[:, None, None]
+        noise = np.zeros((1, 1))
+        if block.private and block.variances.any():
+            noise = block.variances[:, None] * np.diff(self.ends, prepend=-1)
+        return Sites(counts, sizes, noise, self)
 
 
 def ends_of(federation: Federation) -> Indices:
@@ -172,90 +142,64 @@ def ends_of(federation: Federation) -> Indices:
     return np.unique(np.append(np.minimum(np.array(reached, dtype=np.intp), last), last))
 
 
-def _counts(federation: Federation, ends: Indices) -> NDArray[np.integer]:
-    """(K, C, B) merged counts in the smallest whole numbers that hold them."""
-    most = int(np.abs(federation.sizes).max(initial=0))
-    kind = np.min_scalar_type(most)
-    strata = federation.exact_strata
-    n_clients, n_bins = federation.n_clients, len(ends)
-    if strata is None or n_clients * (strata.n_strata + 1) * n_bins > MOST_CELLS:
-        return federation.merged(ends, np.int64 if federation.noisy else kind)[:, None, :]
-    n_classes, keeps = strata.n_strata, np.zeros(n_clients, dtype=bool)
-    keeps[strata.rows] = True
-    every = (np.arange(n_classes)[:, None] * strata.n_bins + ends).ravel()
-    merged = strata.table.merged(every, kind).reshape(-1, n_classes, n_bins)
-    if keeps.all():
-        return merged
-    found = np.zeros((n_clients, n_classes + 1, n_bins), kind)
-    found[strata.rows, :n_classes] = merged
-    found[~keeps, n_classes] = federation.merged(ends)[~keeps]
-    return found
+@dataclass(frozen=True, eq=False)
+class Sites:
+    """(k, C, B) counts of some sites, their sizes (k,) and the variances of privacy noise."""
+
+    counts: Array
+    sizes: Array
+    noise: Array
+    frame: Frame
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    @cached_property
+    def views(self) -> list[Sites]:
+        """Itself, and the same without classes where it has some."""
+        if self.counts.shape[1] == 1:
+            return [self]
+        counts = self.counts.sum(axis=1, keepdims=True)
+        return [self, Sites(counts, self.sizes, self.noise, self.frame)]
+
+    def total(self, reference: Mask) -> Array:
+        """(C, B) the counts of a reference."""
+        found: Array = np.einsum("k,kcb->cb", reference * self.say, self.counts)
+        return found
+
+    @cached_property
+    def say(self) -> Array:
+        """(k,) how much each counts in a reference: for no more than the median site."""
+        return np.minimum(1, self.frame.middle / self.sizes)
+
+    @cached_property
+    def known(self) -> Mask:
+        """(C,) which classes most sites hold: three in four at least a quarter of its mean share.
+
+        Of others liars may be most of the holders.
+        """
+        if self.counts.shape[1] == 1:
+            return np.zeros(1, dtype=bool)
+        shares = self.counts.sum(axis=2) / self.sizes[:, None]
+        found: Mask = np.quantile(shares, 0.25, axis=0) >= 0.25 * shares.mean(axis=0)
+        return found
 
 
-def spread(
-    federation: Federation, ends: Indices, counts: NDArray[np.integer], withheld: bool
-) -> NDArray[np.integer]:
-    """(K, C, B) counts, those in fives spread over the bins they may lie in as all sites' are.
-
-    What scores are moved up for makes nobody odd. Reports with fewer samples a class than these
-    are kept for by themselves are taken as they are: else liars would be spread among the honest.
-    """
-    shape, say = counts.shape, 1 / np.maximum(federation.sizes, np.median(federation.sizes))
-    n_classes, width, exact = shape[1], shape[2] + 1, federation.exact_strata is not None
-    for _ in range(SPREADS):
-        usual = np.einsum("k,kcb->cb", say, counts) + 1e-9
-        usual[-1] = usual.sum(axis=0) if withheld else usual[-1]
-        passed = np.cumsum(usual, axis=1) - usual
-
-        def moved(
-            block: Federation,
-            own: NDArray[np.integer],
-            usual: Array = usual,
-            passed: Array = passed,
-        ) -> NDArray[np.integer]:
-            (rows, classes, *sides, values), known = block.spans()
-            if exact and block.strata is not None:  # few samples a class are moved far
-                crowd = block.sizes >= Strata.CROWD * block.strata.n_strata
-                known[block.strata.rows] &= crowd[block.strata.rows]
-            if not known.any():
-                return own
-            classes = classes if n_classes > 1 else 0 * classes
-            first, last = (np.searchsorted(ends, side) for side in sides)
-            place = (rows * n_classes + classes) * width
-            rate = values / (passed[classes, last] + usual[classes, last] - passed[classes, first])
-            begun, ended = (
-                np.bincount(place + at, rate, len(own) * n_classes * width)
-                for at in (first, last + 1)
-            )
-            rates = np.cumsum((begun - ended).reshape(-1, n_classes, width), axis=2)[:, :, :-1]
-            below = np.rint(np.cumsum(rates * usual, axis=2))
-            found = np.diff(below, axis=2, prepend=0).astype(own.dtype)
-            return np.where(known[:, None, None], found, own)
-
-        counts = federation.map(moved, counts)
-    return counts
-
-
-def expected(
-    own: Array, said: Array, total: Array, withheld: bool = False
-) -> tuple[Array, Array, Array]:
+def expected(counts: Array, said: Array, total: Array, withheld: bool) -> tuple[Array, ...]:
     """(k, B) expected counts E, and their variances by bin and up to each bin.
 
     With p_c the reference's shares of class c without the site itself, E_b = sum_c n_c p_cb and
     V_b = sum_c n_c p_cb (1 - p_cb) (1 + n_c / (N_c + a)): a site's own noise and the error of the
     reference. All classes' shares are worth `a` samples of each, by how alike classes are.
     """
-    (n_classes, n_bins), rest, worth = total.shape, total - said, samples_worth(total)
-    labels, every = own @ np.ones(n_bins), np.ones(n_classes) @ rest  # faster than sums
-    rest[:, -1] = every if withheld else rest[:, -1]
-    pooled = every + 0.5
-    weight = rest @ np.ones(n_bins) + worth
-    prior = worth * pooled / pooled.sum(axis=1, keepdims=True)
+    rest, worth, labels = total - said, samples_worth(total), counts.sum(axis=2)
+    every = rest.sum(axis=1)
+    if withheld:
+        rest[:, -1] = every
+    prior = worth * (every + 0.5) / (every + 0.5).sum(axis=1, keepdims=True)
+    weight = rest.sum(axis=2) + worth
     shares = (rest + prior[:, None]) / weight[:, :, None]
-    passed = (shares.reshape(-1, n_bins) @ np.triu(np.ones((n_bins, n_bins)))[:, :-1]).reshape(
-        *shares.shape[:2], n_bins - 1
-    )
-    sizes = labels * (1 + labels / weight)
+    sizes, passed = labels * (1 + labels / weight), np.cumsum(shares, axis=2)[:, :, :-1]
     by_bin, up_to = (np.matmul(sizes[:, None], p * (1 - p))[:, 0] for p in (shares, passed))
     return np.matmul(labels[:, None], shares)[:, 0], by_bin, up_to
 
@@ -276,86 +220,63 @@ def samples_worth(total: Array) -> float:
 
 @dataclass(frozen=True, eq=False)
 class Compared:
-    """(K,) each: how every site compares with what a reference leads one to expect.
+    """(k,) each: how every site compares with what a reference leads one to expect.
 
     `misfit` is X^2 by bin over its mean under sampling, `drift` that of the counts up to each bin
-    (as Anderson and Darling's); `lead` the mean of F less F expected (below 0: harder scores),
-    `other` how far F goes to the other side; `body` and `tail` what it has of the expected, `lower`
-    what it has of the lower half of the mean site's scores.
+    (as Anderson and Darling's); `hard`: whether F is below F expected in the mean, `other` how far
+    F goes to the other side; `half`, `body`, `tail` what it has of the expected; `edge`, `have`,
+    `want`: where F is farthest from expected.
     """
 
-    misfit: Floats
-    drift: Floats
-    lead: Floats
-    other: Floats
-    body: Floats
-    tail: Floats
-    lower: Floats
+    misfit: Array
+    drift: Array
+    hard: Mask
+    other: Array
+    half: Array
+    body: Array
+    tail: Array
+    edge: Indices
+    have: Array
+    want: Array
 
     @property
-    def hard(self) -> Mask:
-        """Harder scores on the whole."""
-        return self.lead < 0
+    def ratios(self) -> tuple[Array, Array]:
+        """Both, each over its mean under sampling."""
+        return self.misfit, self.drift
 
-    def impossible(self, among: Mask) -> Mask:
-        """Easier and harder at once, or without most of the body (if harder) or tail (if easier).
-
-        One site alone goes half way to all of its body: to lose it costs little. Several must lack
-        the lower half of all sites' scores too: else liars who share the easiest ones make the
-        honest look impossible. More than a quarter of the sites must lack twice as much.
-        """
-        number = int(among.sum())
-        body = self.body if number == 1 else np.maximum(self.body, self.lower)
-        least = (1 + LACKS) / 2 if number == 1 else LACKS / (1 + (4 * number > len(among)))
-        return (self.other > CROSS) | np.where(self.hard, body <= least, self.tail <= LACKS)
+    def impossible(self, cross: float, lacking: Mask) -> Mask:
+        """Easier and harder at once, or without most of the tail, or lacking so much if harder."""
+        found: Mask = (self.other > cross) | np.where(self.hard, lacking, self.tail <= LACKS / 2)
+        return found
 
 
-def compared(sites: Sites, reference: Mask) -> Compared:
-    """Every site beside the reference, itself left out."""
-    say = sites.say(reference)
-    total = sites.total(say)
-    found = [np.empty(sites.n, np.float64 if sites.n <= EXACT else kind) for kind in KINDS]
-    for block in sites.blocks():
-        for whole, part in zip(found, _compared(sites, say(block), total, block), strict=True):
-            whole[block] = np.clip(part, -SMALL, SMALL) if whole.dtype == np.float16 else part
-    return Compared(*found)
-
-
-def _compared(sites: Sites, say: Array, total: Array, block: slice) -> tuple[NDArray[Any], ...]:
-    counts, size = sites.counts[block], sites.sizes(block)[:, None]
-    own = counts * sites.scale(block)[:, None, None]
-    means, by_bin, up_to = expected(own, counts * say[:, None, None], total, sites.withheld)
-    h = np.ones(own.shape[1]) @ own
-    noise = np.zeros((1, h.shape[1])) if sites.noise is None else sites.noise[block]
-    shift, rate = 0.375 + noise, means + noise
-    larger, larger_variance = means + shift, by_bin + shift
-    squares = 4 * (np.sqrt(np.maximum(h + shift, 0)) - np.sqrt(larger)) ** 2
+def compared(sites: Sites, total: Array, member: Mask) -> Compared:
+    """Every site beside a reference, itself left out where it is a member."""
+    said = sites.counts * (member * sites.say)[:, None, None]
+    means, by_bin, up_to = expected(sites.counts, said, total, sites.frame.withheld)
+    h, noise, size = sites.counts.sum(axis=1), sites.noise, sites.sizes[:, None]
+    rate, larger = means + noise, means + noise + 0.375
+    squares = 4 * (np.sqrt(h + noise + 0.375) - np.sqrt(larger)) ** 2
     usual = (1 - np.exp(-1.3 * rate)) * (by_bin + noise) / np.maximum(rate, 1e-9)
-    scaled = larger / larger_variance
+    scaled = larger / (by_bin + noise + 0.375)
     misfit = (squares * scaled).sum(axis=1) / np.maximum((usual * scaled).sum(axis=1), 1e-9)
-    passed = np.cumsum(noise, axis=1)[:, :-1]
+    passed = np.cumsum(np.broadcast_to(noise, h.shape), axis=1)[:, :-1]
     far = np.cumsum(h - means, axis=1)[:, :-1] ** 2 / (up_to + passed + 0.375)
     drift = far.mean(axis=1) if far.shape[1] else np.ones(len(h))
     shares, wanted = np.cumsum(h, axis=1) / size, np.cumsum(means, axis=1) / size
     ahead = shares - wanted
-    lead = ahead.mean(axis=1)
-    other = np.where(lead < 0, ahead.max(axis=1), -ahead.min(axis=1))
-    edge = np.maximum((wanted <= BODY).sum(axis=1) - 1, 0)[:, None]
-    have, want = (np.take_along_axis(one, edge, axis=1)[:, 0] for one in (shares, wanted))
-    body, tail = have / np.maximum(want, 1e-12), (1 - have) / np.maximum(1 - want, 1e-12)
-    half, usually = sites.lower_half
-    lower = shares[:, half] / usually
-    return misfit, drift, lead, other, body, tail, lower
+    hard = ahead.mean(axis=1) < 0
+    other = np.where(hard, ahead.max(axis=1), -ahead.min(axis=1))
 
+    def at(edge: Indices) -> tuple[Array, Array]:
+        have, want = (np.take_along_axis(x, edge[:, None], axis=1)[:, 0] for x in (shares, wanted))
+        return have, np.maximum(want, 1e-12)
 
-def chances(sites: Sites, seen: Compared, reference: Mask) -> Array:
-    """(K,) the chance that an honest site of each one's size is so far off, by either view."""
-    views = (seen.misfit, sites.freedom), (seen.drift, 3.4)
-    found = np.ones(sites.n)
-    for ratio, free in views:
-        for block, chance in _chance(ratio, sites, reference, free):
-            np.minimum(found[block], np.clip(VIEWS * chance, 1e-300, 1), out=found[block])
-    return found
+    own, half = at(np.argmax(wanted >= 0.5 - 1e-9, axis=1))
+    have, body = at(np.maximum((wanted <= BODY).sum(axis=1) - 1, 0))
+    tail = (1 - have) / np.maximum(1 - body, 1e-12)
+    edge = np.argmax(np.abs(ahead)[:, : max(h.shape[1] - 1, 1)], axis=1)
+    return Compared(misfit, drift, hard, other, own / half, have / body, tail, edge, *at(edge))
 
 
 def sampled(free: float, above: Array | float) -> Array:
@@ -365,142 +286,194 @@ def sampled(free: float, above: Array | float) -> Array:
     return np.asarray(gammainccinv(free / 2, above) / (free / 2), dtype=np.float64)
 
 
-def _chance(
-    ratio: Floats, sites: Sites, reference: Mask, free: float
-) -> Iterator[tuple[slice, Array]]:
-    """P(u (1 + phi n G) >= ratio): u chi-square over `free`, log G normal with TAIL.
+@dataclass(frozen=True)
+class Law:
+    """Of ratios u (1 + phi n G): u chi-square over `free`, log G normal with deviation `tail`.
 
     phi is what the reference's own ratios exceed sampling by, with its standard error; the tail is
     that of one more site than the reference's.
     """
-    from scipy.special import ndtr
 
-    known, middle = reference.sum(), np.minimum(np.median(sites.told), sites.most)
-    excess = float(np.median(ratio[reference]) / sampled(free, 0.5)) - 1
-    phi = max(excess, 0.0) / float(np.minimum(np.median(sites.told[reference]), sites.most))
-    phi += 1.25 * np.sqrt(2 / free / known) / middle
-    cuts = np.concatenate([np.linspace(1, 0.1, 31)[:-1], np.geomspace(0.1, 1e-10, 46)])
-    quantiles, weights = sampled(free, np.sqrt(cuts[1:] * cuts[:-1])), -np.diff(cuts)
-    tail = TAIL * np.sqrt(1 + 1.5 / known)
+    free: float
+    phi: float
+    tail: float
 
-    def summed(ratio: Array, sizes: Array) -> Array:
-        depth = np.log(np.maximum(ratio / quantiles[:, None] - 1, 1e-300) / (phi * sizes))
-        found: Array = weights @ ndtr(-depth / tail)
-        return found
+    @classmethod
+    def of(cls, ratio: Array, sizes: Array, free: float, middle: float) -> Law:
+        """The one that a reference's own ratios follow."""
+        excess = max(float(np.median(ratio) / sampled(free, 0.5)) - 1, 0) / float(np.median(sizes))
+        error = 1.25 * np.sqrt(2 / free / len(ratio)) / middle
+        return cls(free, excess + error, TAIL * np.sqrt(1 + 1.5 / len(ratio)))
 
-    if len(ratio) <= EXACT:
-        yield EVERYBODY, summed(ratio.astype(np.float64), sites.sizes())
-        return
-    for start in range(0, len(ratio), CELLS):
-        block = slice(start, start + CELLS)
-        both = np.maximum(ratio[block].astype(np.float64), 1e-3), sites.sizes(block)
-        logs = [np.round(64 * np.log(one)) for one in both]
-        points, place = np.unique(logs[0] * 2**16 + logs[1], return_inverse=True)
-        rare, size = np.divmod(points, 2**16)
-        yield block, summed(np.exp(rare / 64), np.exp(size / 64))[place]
+    def chance(self, ratio: Array, sizes: Array) -> Array:
+        """(k,) of so large a ratio; of many sites on a fine grid of ratios and sizes."""
+        from scipy.special import ndtr
+
+        cuts = np.concatenate([np.linspace(1, 0.1, 31)[:-1], np.geomspace(0.1, 1e-10, 46)])
+        place = None
+        if len(ratio) > DRAWN:
+            logs = (np.rint(64 * np.log(np.maximum(one, 1e-3))) for one in (ratio, sizes))
+            points, place = np.unique(next(logs) * 2**16 + next(logs), return_inverse=True)
+            ratio, sizes = (np.exp(one / 64) for one in np.divmod(points, 2**16))
+        over = ratio / sampled(self.free, np.sqrt(cuts[1:] * cuts[:-1]))[:, None] - 1
+        depth = np.log(np.maximum(over, 1e-300) / (self.phi * sizes))
+        found = np.clip(VIEWS * (-np.diff(cuts) @ ndtr(-depth / self.tail)), 1e-300, 1)
+        return found if place is None else found[place]
 
 
-def rejected(chance: Array, level: float) -> Mask:
-    """Benjamini and Hochberg: the j oddest, j the last with p_(j) <= level j / K."""
+def rejected(chance: Array, level: float) -> float:
+    """Benjamini and Hochberg: the chance up to which the j oddest go, p_(j) <= level j / K."""
     values, times = np.unique(chance, return_counts=True)
     fits = values <= level * np.cumsum(times) / len(chance)
-    return chance <= values[fits].max(initial=-1)
+    return float(values[fits].max(initial=0.0))
 
 
 @dataclass(frozen=True, eq=False)
-class Hypothesis:
-    """A majority as the reference: who goes, who stands out, and how everybody compares with it.
+class Verdict:
+    """(k,) each: who goes, who is set aside, who stands out, who is doubted for harder scores.
 
-    `seen` is given the labels, `mixed` without classes. Without those `aside` the threshold is
-    taken too, and the higher one counts. Where more than half would stand out (`refuted`) it is
-    the majority of nobody.
+    Without those `aside` the threshold is taken too, and the higher one counts.
     """
 
+    chance: Array
     out: Mask
     aside: Mask
     stands: Mask
-    seen: Compared
-    mixed: Compared
-    refuted: bool = False
+    harder: Mask
+
+
+class Explanation:
+    """A majority of the drawn sites as the reference, and how everybody compares with it.
+
+    Twice: given the labels, and without classes. `cuts` are the chances from which on sites stand
+    out in each, `many` whether more than a quarter of the drawn do. Where half or more do
+    (`refuted`) it is the majority of nobody. `origin` is the half that it was found from.
+    """
+
+    def __init__(
+        self, drawn: Sites, reference: Mask, level: float, n_sites: int, origin: Any = None
+    ) -> None:
+        self.drawn, self.reference, self.level, self.n_sites = drawn, reference, level, n_sites
+        self.origin: Explanation = origin or self
+        self.totals = [one.total(reference) for one in drawn.views]
+        self.own = self.beside(drawn, reference)
+        of = partial(Law.of, sizes=drawn.sizes[reference], middle=drawn.frame.middle)
+        frees = drawn.frame.freedom, 3.4
+        self.laws = [
+            [of(x[reference], free=free) for x, free in zip(one.ratios, frees, strict=True)]
+            for one in self.own
+        ]
+        chances = self.chances(drawn, self.own)
+        self.cuts = [max(rejected(p, level), level / n_sites) for p in chances]
+        self.many = bool(4 * (chances[0] <= self.cuts[0]).sum() > len(drawn))
+        self.judged = self.verdict(drawn, self.own)
+        self.refuted = bool(2 * self.judged.stands.sum() >= len(drawn))
+
+    def beside(self, sites: Sites, member: Mask) -> list[Compared]:
+        """Some sites beside the reference, given the labels and, where there are any, without."""
+        views = zip(sites.views, self.totals, strict=True)
+        return [compared(view, total, member) for view, total in views]
+
+    def chances(self, sites: Sites, found: list[Compared]) -> list[Array]:
+        """(k,) the chances that honest sites are so far off by misfit or drift, in both views."""
+        return [
+            np.minimum(
+                *(law.chance(x, sites.sizes) for law, x in zip(own, one.ratios, strict=True))
+            )
+            for own, one in zip(self.laws, found, strict=True)
+        ]
+
+    def verdict(self, sites: Sites, found: list[Compared]) -> Verdict:
+        """Who goes of some sites.
+
+        Whoever goes is doubted in both views, and no honest population looks like it: its scores
+        are easier and harder at once, or it lacks most of the tail (if easier) or of the lower half
+        (if harder) of what its labels lead one to expect. Where most of its samples are of classes
+        that few sites hold, labels lead nowhere: it must stand out and lack twice as much in both
+        views; where many stand out, nearly all of the body.
+        """
+        seen, mixed, chances = found[0], found[-1], self.chances(sites, found)
+        chance, without = chances[0], chances[-1]
+        stands, also = chance <= self.cuts[0], without <= self.cuts[-1]
+        odd = stands & (self.n_sites * chance <= BESIDE)
+        also &= self.n_sites * without <= BESIDE
+        known = 2 * (sites.counts.sum(axis=2) @ self.drawn.known) >= sites.sizes
+        hopeless = [
+            one.impossible(CROSS, one.body <= LACKS / 16 if self.many else one.half <= LACKS / 2)
+            for one in found
+        ]
+        given = seen.impossible(CROSS, seen.half <= LACKS)
+        given = np.where(known, given, hopeless[0] & hopeless[-1] & also)
+        out, easier = odd & (without < LEVEL) & given, also & hopeless[-1] & ~mixed.hard
+        harder = ((chance < LEVEL) & seen.hard) | ((without < LEVEL) & mixed.hard)
+        return Verdict(chance, out, out | odd & (seen.tail < 1) | easier, stands | easier, harder)
 
     def fits(self, some: Mask) -> list[float]:
         """Mean misfits of some sites, by class and without, 1 at least."""
-        views = (one.misfit[some] for one in (self.seen, self.mixed))
-        return [max(float(one.mean(dtype=np.float64)), 1.0) if one.size else 1.0 for one in views]
+        misfits = (one.misfit[some] for one in (self.own[0], self.own[-1]))
+        return [max(float(one.mean()), 1.0) if one.size else 1.0 for one in misfits]
 
-    def beside(self, best: Hypothesis) -> bool:
+    @cached_property
+    def measure(self) -> list[float]:
+        """How well the half it was found from fits itself."""
+        return self.origin.fits(self.origin.reference)
+
+    def close_to(self, best: Explanation) -> bool:
         """Whether it explains the reports by class as the best does, or both ways about as well.
 
         Whom the best leaves out fit it as its others do, in one way at least.
         """
-        kept = best.out & ~self.stands
-        far, usual = self.fits(kept), self.fits(~self.stands & ~kept)
-        (own, pooled), (least, other) = self.fits(~self.stands), best.fits(~best.stands)
+        stands = self.judged.stands
+        kept = best.judged.out & ~stands
+        far, usual = self.fits(kept), self.fits(~stands & ~kept)
+        (own, pooled), (least, other) = self.measure, best.measure
         close = own <= least or (own <= LOOSE * least and pooled <= LOOSE**2 * other)
         return close and (far[0] <= LOOSE * usual[0] or far[1] <= LOOSE * usual[1])
 
-
-def both(sites: Sites, pooled: Sites, reference: Mask) -> tuple[Compared, Compared]:
-    """Everybody beside the reference, given the labels and without classes."""
-    seen = compared(sites, reference)
-    return seen, seen if pooled is sites else compared(pooled, reference)
-
-
-def settled(sites: Sites, pooled: Sites, reference: Mask, level: float) -> Hypothesis:
-    """Who stands out from a reference, which becomes all the others until nothing changes.
-
-    Whoever goes is doubted without classes too. Of several harder ones, without whom the threshold
-    falls, each must be impossible there as well. Others with fewer large scores are set aside.
-    """
-    most, stands = (sites.n - 1) // 2, np.ones(sites.n, dtype=bool)
-    for _ in range(10):
-        seen = mixed = None  # what is not needed any more
-        seen, mixed = both(sites, pooled, reference)
-        chance = chances(sites, seen, reference)
-        without = chance if mixed is seen else chances(pooled, mixed, reference)
-        before, stands = stands, rejected(chance, level)
-        odd, also = stands & (sites.n * chance <= BESIDE), sites.n * without <= BESIDE
-        also &= rejected(without, level)
-        out = odd & seen.impossible(stands) & (without < LEVEL)
-        easier = also & mixed.impossible(also) & ~mixed.hard
-        aside, stands = odd & (seen.tail < 1) | easier, stands | easier
-        refuted = bool(2 * stands.sum() > sites.n)
-        if stands.sum() > most:
-            oddest = np.argsort(np.where(stands, chance, 2), kind="stable")[:most]
-            stands = np.isin(np.arange(sites.n), oddest)
-        out, aside = out & stands, aside & stands
-        if (out & seen.hard).sum() > 1:
-            out &= ~seen.hard | (also & mixed.impossible(stands))
-        if (before == stands).all():
-            break
-        reference = ~stands
-    else:
-        seen, mixed = both(sites, pooled, reference)
-    return Hypothesis(out, out | aside, stands, seen, mixed, refuted)
+    def settled(self) -> Explanation:
+        """The one in which all but those who stand out are the reference."""
+        found = self
+        for _ in range(10):
+            stands, n = found.judged.stands, len(found.drawn)
+            if found.refuted:
+                oddest = np.argsort(np.where(stands, found.judged.chance, 2), kind="stable")
+                stands = np.isin(np.arange(n), oddest[: (n - 1) // 2])
+            if (found.reference == ~stands).all():
+                break
+            found = Explanation(self.drawn, ~stands, self.level, self.n_sites, self)
+        return found
 
 
-def majorities(sites: Sites, lot: np.random.Generator) -> list[Mask]:
-    """Halves that agree: from the half nearest to the median report and from some by lot."""
-    half, everybody = sites.n // 2 + 1, np.arange(sites.n)
-    sizes = sites.sizes()
-    below = np.cumsum(sites.counts.sum(axis=1) * sites.scale()[:, None], axis=1)
-    below /= sizes[:, None]
+def starts(sites: Sites, lot: np.random.Generator) -> Iterator[Mask]:
+    """The half nearest to the median report, and some sites by lot."""
+    n, sizes = len(sites), sites.sizes
+    half, everybody = n // 2 + 1, np.arange(n)
+    below = np.cumsum(sites.views[-1].counts[:, 0], axis=1) / sizes[:, None]
     distance = ((below - np.median(below, axis=0)) ** 2).sum(axis=1)
     distance *= sizes / (1 + sizes / np.median(sizes))
-    starts = [np.argsort(distance, kind="stable")[:half]]
+    yield np.isin(everybody, np.argsort(distance, kind="stable")[:half])
     for number in range(STARTS):
-        size = min(half, max(3, sites.n // (16 if number % 2 else 8)))
-        starts.append(lot.choice(sites.n, size, replace=False))
-    halves = [concentrated(sites, np.isin(everybody, start), 2) for start in starts]
-    further = half + sites.n // 10
+        size = min(half, max(3, n // (16 if number % 2 else 8)))
+        yield np.isin(everybody, lot.choice(n, size, replace=False))
 
-    def misfit(reference: Mask) -> float:
-        seen = np.maximum(compared(sites, reference).misfit, 1)
-        return float(np.log(np.sort(seen)[:further]).mean())
 
-    best = sorted(distinct(halves), key=misfit)[:FOLLOWED]
-    found = sorted(distinct(concentrated(sites, one, STEPS) for one in best), key=misfit)
-    return [*found, concentrated(sites, ~found[0], STEPS)]
+def concentrated(sites: Sites, reference: Mask) -> Mask:
+    """The half nearest to the reference becomes the reference, a few times.
+
+    Whoever fits stays: sites more alike than sampling allows win nothing by it.
+    """
+    fits = float(sampled(sites.frame.freedom, LEVEL))
+    for _ in range(STEPS):
+        misfit = compared(sites, sites.total(reference), reference).misfit
+        phi = max(np.median(misfit[reference]) - 1, 0) / np.median(sites.sizes[reference])
+        far = misfit / (1 + phi * sites.sizes)
+        order = np.where(far <= fits, np.where(reference, 0, 1 + far), 1 + fits + far)
+        nearest = np.zeros(len(sites), dtype=bool)
+        nearest[np.argsort(order, kind="stable")[: len(sites) // 2 + 1]] = True
+        if (nearest == reference).all():
+            break
+        reference = nearest
+    return reference
 
 
 def distinct(masks: Iterable[Mask]) -> list[Mask]:
@@ -508,69 +481,19 @@ def distinct(masks: Iterable[Mask]) -> list[Mask]:
     return list({mask.tobytes(): mask for mask in masks}.values())
 
 
-def concentrated(sites: Sites, reference: Mask, steps: int) -> Mask:
-    """The half nearest to the reference becomes the reference, a few times.
+def plausible(sites: Sites, level: float, seed: int, n_sites: int) -> list[Explanation]:
+    """What explains the reports of the drawn sites, the best first; everybody is one of these."""
 
-    Whoever fits stays: sites more alike than sampling allows win nothing by it.
-    """
-    fits, sizes = float(sampled(sites.freedom, LEVEL)), sites.sizes()
-    for _ in range(steps):
-        misfit = compared(sites, reference).misfit
-        phi = max(np.median(misfit[reference]) - 1, 0) / np.median(sizes[reference])
-        far = misfit / (1 + phi * sizes)
-        order = np.where(far <= fits, np.where(reference, 0, 1 + far), 1 + fits + far)
-        nearest = np.zeros(sites.n, dtype=bool)
-        nearest[np.argsort(order, kind="stable")[: sites.n // 2 + 1]] = True
-        if (nearest == reference).all():
-            break
-        reference = nearest
-    return reference
+    def settle(halves: Iterable[Mask]) -> list[Explanation]:
+        return [Explanation(sites, x, level, n_sites).settled() for x in distinct(halves)]
 
-
-def plausible(sites: Sites, few: Indices, level: float, seed: int) -> list[Hypothesis]:
-    """What explains the reports, the best first; sought among the drawn, settled among all."""
-    part = sites.some(few)
-    pooled, lot = part.pooled(), np.random.default_rng(seed)
-    halves = [*majorities(part, lot), np.ones(part.n, dtype=bool)]
-    settles = [settled(part, pooled, half, level) for half in distinct(halves)]
-    others = [concentrated(part, one.stands, STEPS) for one in settles if one.stands.sum() > 1]
-    settles += [settled(part, pooled, half, level) for half in distinct(others)]
-    different = {one.stands.tobytes(): one for one in settles}.values()
-    found = sorted(
-        (one for one in different if not one.refuted), key=lambda one: prod(one.fits(~one.stands))
-    )
-    if not found:  # no half explains the reports: everybody is kept
-        nobody = np.zeros(part.n, dtype=bool)
-        found = [Hypothesis(nobody, nobody, nobody, *both(part, pooled, ~nobody))]
-    found = [one for one in found if one.beside(found[0])]
-    if len(few) == sites.n:
-        return found
-    whole = sites.pooled()
-    references = np.zeros((len(found), sites.n), dtype=bool)
-    for reference, one in zip(references, found, strict=True):
-        reference[few[~one.stands]] = True
-    return [settled(sites, whole, reference, level) for reference in references]
-
-
-def numbers_of(
-    every: Sites, reference: Mask, chosen: Indices, chance: Array, misfit: Floats
-) -> NDArray[Any]:
-    """Why each chosen site is left out, in numbers: where its scores are farthest from expected."""
-    say = every.say(reference)
-    total, kind = every.total(say), misfit.dtype
-    names = "have", "want", "chance", "misfit"
-    columns = [("edge", np.uint8), *((name, kind) for name in names)]
-    found = np.zeros(len(chosen), columns)
-    found["chance"], found["misfit"] = np.maximum(chance, 1e-30), misfit
-    ends = np.searchsorted(chosen, [block.stop for block in every.blocks()]).tolist()
-    for block, first, last in zip(every.blocks(), [0, *ends], ends, strict=False):
-        rows = chosen[first:last]
-        sites, weight = every.some(rows), say(block)[rows - block.start, None, None]
-        own, size = sites.counts * sites.scale()[:, None, None], sites.sizes()[:, None]
-        means, *_ = expected(own, sites.counts * weight, total, sites.withheld)
-        have, want = (np.cumsum(one, axis=1) / size for one in (own.sum(axis=1), means))
-        edge = np.argmax(np.abs(have - want)[:, : max(have.shape[1] - 1, 1)], axis=1)
-        here = np.arange(len(rows)), edge
-        told = found[first:last]
-        told["have"], told["want"], told["edge"] = have[here], want[here], edge
-    return found
+    some = starts(sites, np.random.default_rng(seed))
+    halves = [concentrated(sites, start) for start in some]
+    found = settle([*halves, np.ones(len(sites), dtype=bool)])
+    others = distinct(one.judged.stands for one in found)
+    found += settle(concentrated(sites, one) for one in others if one.sum() > 1)
+    found.sort(key=lambda one: -prod(one.measure))
+    best = {one.judged.stands.tobytes(): one for one in found}  # of equals the last
+    ranked = sorted(best.values(), key=lambda one: prod(one.measure))
+    near = [one for one in ranked if one.close_to(ranked[0])]
+    return [one for one in near if not one.refuted] or near
