@@ -283,10 +283,15 @@ class StoredCounts:
 
     def held(self) -> SparseCounts:
         """All of them, in memory."""
-        every = list(self.each(lambda counts: counts.entries()))
-        whole = joined([(np.diff(starts), bins, values) for _, (starts, bins, values) in every])
-        places = np.concatenate([np.zeros(0, dtype=np.intp), *(places for places, _ in every)])
-        return replace(whole.rows(np.argsort(places)), n_bins=self.n_bins)
+        order = Column()
+
+        def parts() -> Iterator[Entries]:
+            for places, (starts, bins, values) in self.each(lambda counts: counts.entries()):
+                order.extend(places)
+                yield np.diff(starts), bins, values
+
+        whole = joined(parts())
+        return replace(whole.rows(np.argsort(order.whole())), n_bins=self.n_bins)
 
     def below(self, index: int) -> Whole:
         """(K,) counts up to and with bin `index`."""
@@ -336,13 +341,46 @@ def narrowed(numbers: NDArray[Any], largest: int | None = None) -> NDArray[Any]:
     return numbers.astype(np.min_scalar_type(top) if top < 2**32 else np.int64, copy=False)
 
 
-def joined(parts: Sequence[Entries]) -> SparseCounts:
-    """Rows that came block by block, each with its lengths, in one piece on a grid to be told."""
-    nothing = np.zeros(0, dtype=np.uint8)
-    lengths, bins, values = (
-        np.concatenate([nothing, *(part[side] for part in parts)]) for side in range(3)
-    )
-    starts = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
+class Column:
+    """Numbers that come some at a time, in one array of the smallest type that holds them.
+
+    It grows in place: a list of parts and what joins them would be twice as much.
+    """
+
+    def __init__(self) -> None:
+        self._array: NDArray[Any] = np.zeros(0, np.uint8)
+        self._end = 0
+
+    def extend(self, numbers: NDArray[Any]) -> None:
+        """These come after the others."""
+        numbers, end = narrowed(numbers), self._end + len(numbers)
+        kind = np.promote_types(self._array.dtype, numbers.dtype)
+        if kind != self._array.dtype:
+            self._array = self._array.astype(kind)
+        if end > len(self._array):
+            self._array.resize(end + end // 8, refcheck=False)
+        self._array[self._end : end] = numbers
+        self._end = end
+
+    def whole(self) -> NDArray[Any]:
+        """All of them; nothing may come any more."""
+        self._array.resize(self._end, refcheck=False)
+        return self._array
+
+
+def joined(parts: Iterable[Entries]) -> SparseCounts:
+    """Rows that come block by block, each with its lengths, in one piece on a grid to be told."""
+    columns = Column(), Column(), Column()
+    for part in parts:
+        for column, numbers in zip(columns, part, strict=True):
+            column.extend(numbers)
+    return rows_of(*(column.whole() for column in columns))
+
+
+def rows_of(lengths: NDArray[Any], bins: NDArray[Any], values: NDArray[Any]) -> SparseCounts:
+    """Rows of so many entries each, on a grid to be told."""
+    starts = np.zeros(len(lengths) + 1, dtype=np.int64)
+    np.cumsum(lengths, dtype=np.int64, out=starts[1:])
     return SparseCounts(starts, bins, values, 0)
 
 
@@ -583,6 +621,6 @@ class Stratified:
             stratum, bins = np.divmod(part.bins.astype(np.int64), self.n_bins)
             moved = target(rows, part.owners, stratum) * self.n_bins + bins
             parts.append(added(part.owners, moved, part.values.astype(np.int64), part.n_rows))
-        found = joined([(n, narrowed(cells), narrowed(values)) for n, cells, values in parts])
+        found = joined(parts)
         counts = table(found.starts, found.bins, found.values, n_strata * self.n_bins)
         return replace(self, names=names, table=counts)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cached_property, reduce
 from itertools import chain, pairwise, repeat
@@ -27,6 +28,7 @@ from robfcp.federation.counts import (
     StoredCounts,
     Stratified,
     in_fives,
+    narrowed,
     numbered,
     onto_simplex,
     placed,
@@ -202,12 +204,17 @@ class Federation:
     @cached_property
     def n_clients(self) -> int:
         """K, the number of valid reports."""
-        return len(self.sizes)
+        return len(self.small_sizes)
 
     @property
     def n_samples(self) -> int:
         """N, the calibration samples of all valid reports."""
-        return int(self.sizes.sum())
+        return int(self.small_sizes.sum(dtype=np.int64))
+
+    @property
+    def small_sizes(self) -> NDArray[Any]:
+        """(K,) n_k in the smallest numbers that hold them, not to be reckoned with."""
+        return cast("NDArray[Any]", self.__dict__["_sizes"])
 
     def threshold_at(self, index: int | None) -> float:
         """The threshold at the upper edge of bin `index`; infinite where there is none.
@@ -349,7 +356,7 @@ class Federation:
             self,
             ids=_at(self.ids, rows),
             table=self.table.rows(rows),
-            sizes=self.sizes[rows],
+            sizes=self.small_sizes[rows],
             strata=None if self.strata is None else self.strata.chosen(rows),
             set_sizes=None if self.set_sizes is None else self.set_sizes.chosen(rows),
             privacy=_at(self.privacy, rows),
@@ -864,7 +871,8 @@ class Federation:
     ) -> Iterator[tuple[NDArray[np.intp] | slice, S]]:
         """What `work` makes of every block, with the places of its clients."""
         if isinstance(counts := self.table, StoredCounts):
-            known = replace(self, ids=())  # names stay here
+            known = copy(self)
+            object.__setattr__(known, "ids", ())  # names stay here
 
             def there(held: Portion) -> tuple[NDArray[np.intp] | slice, S]:
                 places, block = known._block(held)
@@ -886,8 +894,23 @@ class Federation:
                 _, own, cells = kept.table.own(held)
                 split[name] = replace(kept, table=cells, rows=np.searchsorted(rows, own))
         own_privacy = _at(self.privacy, places)
-        known: Any = {"sizes": self.sizes[places], "privacy": own_privacy, **split}
+        sizes = self.small_sizes[places].astype(np.int64)
+        known: Any = {"sizes": sizes, "privacy": own_privacy, **split}
         return places, replace(self, table=counts, **known)
+
+
+class _Sizes:
+    """The sizes of a federation as whole numbers of 64 bits; stored ones are kept in fewer."""
+
+    def __get__(self, one: Federation, owner: type) -> NDArray[np.int64]:
+        return one.small_sizes.astype(np.int64, copy=False)
+
+    def __set__(self, one: Federation, sizes: NDArray[Any]) -> None:
+        held = np.asarray(sizes)
+        one.__dict__["_sizes"] = narrowed(held) if one.stored else held.astype(np.int64, copy=False)
+
+
+Federation.sizes = _Sizes()  # type: ignore[assignment]
 
 
 def _at(values: tuple[V, ...], rows: NDArray[np.intp] | slice) -> tuple[V, ...]:

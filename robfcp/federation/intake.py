@@ -20,6 +20,7 @@ from robfcp.arguments import MAX_SAMPLES, are_clients, check_client, whole
 from robfcp.errors import MAX_NAME, ReportError, RobfcpError, plain
 from robfcp.federation import majority
 from robfcp.federation.counts import (
+    Column,
     Entries,
     Indices,
     Mask,
@@ -31,9 +32,8 @@ from robfcp.federation.counts import (
     added,
     check_extent,
     itself,
-    joined,
-    narrowed,
     part_of,
+    rows_of,
 )
 from robfcp.federation.majority import GridDigest, Header, Objection
 from robfcp.grid import Grid
@@ -42,6 +42,7 @@ from robfcp.report import By, Names, Report, number_of, signing, wire
 
 T = TypeVar("T")
 FilePath = str | os.PathLike[str]
+Places = Callable[[slice], Indices]
 
 MOST_ENTRIES = 2**20  # of one report: sums of so many counts stay within 64 bits
 _REPORTS = 512  # checked at a time: their numbers stay in the cache
@@ -263,27 +264,32 @@ class Piece(NamedTuple):
 class Shard:
     """A table of reports; where it `stays` its counts are left where they are.
 
-    `pieces(grid)` are its rows, checked; `each(work)` is what work makes of its portions;
-    `joined_names` are all names, those of tables `packed`, and which come more than once. `places`
-    are those of its rows among all reports, -1 of rows that are not right; `common` are the round's
-    classes.
+    `pieces(grid)` are its rows, checked; `each(work)` is what work makes of its portions; `packed`
+    makes names that take little memory of a list. `rows` are of every piece where its right rows
+    begin among all reports, how many and which they are; `places` where its rows are among the
+    valid ones, -1 where they are not; `common` are the round's classes.
     """
 
     name: Any
     stays: bool
-    places: list[Indices]
+    rows: list[tuple[int, int, Mask | None]]  # the first, how many, which if not all
+    places: list[Indices | range]
     common: tuple[By, Names] | None
     pieces: Any
     each: Any
-    joined_names: Any
     packed: Any
 
-    def kept(self, places: Indices, common: tuple[By, Names] | None) -> Shard:
+    def kept(self, places: Places, common: tuple[By, Names] | None) -> Shard:
         """The same with the final places, and the classes of the round."""
-        ends = np.cumsum([len(part) for part in self.places])
-        whole = np.concatenate([places[:0], *self.places])
-        self.places = np.split(np.where(whole < 0, PLACE(-1), places[whole]), ends[:-1])
-        self.common = common
+        self.places, self.common = [], common
+        for first, number, right in self.rows:
+            own = places(slice(first, first + number))
+            if right is not None:
+                found = np.full(len(right), -1, dtype=PLACE)
+                found[right], own = own, found
+            elif len(own) and own[0] >= 0 and (own[1:] == own[:-1] + 1).all():
+                own = range(own[0], own[-1] + 1)
+            self.places.append(own)
         return self
 
 
@@ -315,18 +321,17 @@ class Intake:
 
     def __init__(self, grid: Grid | None = None) -> None:
         self.refused: list[tuple[str, Fault]] = []  # each with where it came from
-        self.clients: Any = []  # a list, or names in Arrow where tables stay
+        self.clients: Any = []  # a list, or packed where tables stay
         self.headers: dict[Header, int] = {}  # equal headers are one; in the order of the first
         self._grid = grid
         self.signed = self.read = self._entries = self._bytes = 0
         self._waiting: list[Entry] = []
         self._faults: list[tuple[int, Fault]] = []  # by position among all that came
         self._known_headers: dict[tuple[object, ...], Header] = {}
-        self._names: list[Any] = []
-        self._columns: list[tuple[NDArray[Any], ...]] = []
+        self._columns = [Column() for _ in range(4)]
         self._firsts: list[int] = []  # of every block that was kept, the first report's place
         self._positions: list[Sequence[int]] = []  # and where all of its reports stood
-        self._parts: tuple[list[Entries], ...] = [], [], []
+        self._parts = [[Column() for _ in range(3)] for _ in range(3)]
         self._shards: list[Shard] = []
         self._kept = 0
         self._lost: list[slice] = []
@@ -350,11 +355,8 @@ class Intake:
         try:
             for piece in shard.pieces(self._grid):
                 position, self.read = self.read, self.read + len(piece.right)
-                own = np.flatnonzero(piece.right)
-                places = np.full(len(piece.right), -1, dtype=PLACE)
-                places[own] = self._kept + np.arange(len(own))
-                shard.places.append(places)
-                whole = len(own) == len(places)
+                own, whole = np.flatnonzero(piece.right), piece.right.all()
+                shard.rows.append((self._kept, len(own), None if whole else piece.right))
                 positions = range(position, self.read) if whole else (position + own).tolist()
                 self._keep(piece.block, positions, piece.told, shard)
                 for row, data in piece.others:
@@ -502,14 +504,16 @@ class Intake:
         if not len(block.sizes):
             return
         numbers = [self.headers.setdefault(one, len(self.headers)) for one in block.headers]
-        stays, names = shard is not None and shard.stays, block.names
-        if not isinstance(names, list):
-            names = shard.packed(names) if shard is not None and stays else names.to_pylist()
-        self._names.append(names)
+        stays = shard is not None and shard.stays
+        if shard is not None and stays and isinstance(self.clients, list):
+            self.clients = shard.packed(self.clients)
+        names, held = block.names, isinstance(self.clients, list)
+        self.clients.extend(names.to_pylist() if held and not isinstance(names, list) else names)
         self._firsts.append(self._kept)
         self._positions.append(positions)
-        kinds = narrowed(np.array(numbers)[block.kinds])
-        self._columns.append((narrowed(block.sizes), kinds, *told))
+        row = block.sizes, np.array(numbers)[block.kinds], *told
+        for column, own in zip(self._columns, row, strict=True):
+            column.extend(own)
         here = slice(self._kept, self._kept + len(positions))
         self._kept = here.stop
         if stays:
@@ -518,27 +522,23 @@ class Intake:
         everybody = np.ones(len(positions), dtype=bool)
         labels = _in_use(block.told, everybody)
         split = block.strata.lengths, block.strata.bins, block.strata.values
-        for kept, part in zip(self._parts, (block.pooled(), split, labels), strict=True):
-            kept.append(tuple(map(narrowed, part)))  # type: ignore[arg-type]
+        for columns, part in zip(self._parts, (block.pooled(), split, labels), strict=True):
+            for column, own in zip(columns, part, strict=True):
+                column.extend(own)
 
     def finish(self) -> None:
         """Nothing comes any more: columns are joined, the same report twice is one."""
         self._flush()
-        kinds: Any = np.int64, np.uint8, np.bool_, np.uint32
-        nothing = tuple(np.zeros(0, dtype=kind) for kind in kinds)
-        columns = zip(nothing, *self._columns, strict=True)
-        self.sizes, self.kinds, self._tells, digests = map(np.concatenate, columns)
-        self._columns.clear()
-        self.sizes = self.sizes.astype(np.int64, copy=False)
-        self._tables = [joined(part) for part in self._parts]
-        for part in self._parts:
-            part.clear()
+        self.sizes, self.kinds, tells, digests = (column.whole() for column in self._columns)
+        self._tells = tells.view(bool)
+        self._tables = [rows_of(*(one.whole() for one in columns)) for columns in self._parts]
+        self._columns, self._parts = [], []
         self._faults.sort(key=itemgetter(0))
         self.refused = [(f"report #{place + 1}", fault) for place, fault in self._faults]
         self.valid = np.ones(len(self.sizes), dtype=bool)
         for lost in self._lost:
             self.valid[lost] = False
-        self.clients, self._repeated = self._joined_names()
+        self._repeated = self._names_twice()
         seen: Counter[Any] = Counter()
         for k in self._repeated[self.valid[self._repeated]].tolist():
             report = self.clients[k], int(self.sizes[k]), int(self.kinds[k]), int(digests[k])
@@ -546,15 +546,16 @@ class Intake:
             seen[report] += 1
         self.repeated = tuple(sorted({one[0] for one, times in seen.items() if times > 1}))
 
-    def _joined_names(self) -> tuple[Any, Indices]:
-        """All names, and which of them come more than once."""
-        if self._shards:
-            return self._shards[0].joined_names(self._names)
-        every = list(chain.from_iterable(self._names))
-        if len(set(every)) == len(every):
-            return every, np.zeros(0, dtype=np.intp)
-        times = Counter(every)
-        return every, np.flatnonzero([times[name] > 1 for name in every])
+    def _names_twice(self) -> Indices:
+        """The places of names that come more than once."""
+        if not isinstance(self.clients, list):
+            self.clients = self.clients.whole()
+            found: Indices = self.clients.repeated()
+            return found
+        if len(set(self.clients)) == len(self.clients):
+            return np.zeros(0, dtype=np.intp)
+        times = Counter(self.clients)
+        return np.flatnonzero([times[name] > 1 for name in self.clients])
 
     def alone(self) -> Mask:
         """(n,) which of the valid reports are the only ones of their clients."""
@@ -642,26 +643,35 @@ class Intake:
         kinds, headers, own = self.kinds[rows], list(self.headers), self.sizes[rows]
         first = headers[kinds[0]]
         n_bins = first.grid.n_bins
-        check_extent(len(rows), n_bins)
-        if sizes is not None:
-            hidden = np.array([header.hides_size for header in headers], dtype=bool)
+        check_extent(len(ordered), n_bins)
+        hidden = np.array([header.hides_size for header in headers], dtype=bool)
+        if sizes is not None and hidden.any():
+            own = own.astype(np.int64)
             for k in np.flatnonzero(hidden[kinds]).tolist():
                 own[k] = sizes.get(ordered[k], own[k])
         privacy: tuple[Privacy | None, ...] = ()
         if any(header.privacy for header in headers):
             privacy = tuple(headers[kind].privacy for kind in kinds.tolist())
-        places = np.full(len(self.sizes), -1, dtype=PLACE)
-        places[rows] = np.arange(len(rows))
+        place: Any = None
+        if not isinstance(rows, slice):
+            place = np.full(len(self.sizes), -1, dtype=PLACE)
+            place[rows] = np.arange(len(rows), dtype=PLACE)
+
+        def places(part: slice) -> Indices:
+            """Where some of all that came are among the valid, in order of the names."""
+            found: Indices = np.arange(part.start, part.stop) if place is None else place[part]
+            return found
+
         held = self._held(places, n_bins, common)
         found: dict[str, Any] = {"table": held.counts, "strata": held.strata}
         found["set_sizes"] = held.set_sizes
         if self._shards:
             source = Blocks([shard.kept(places, common) for shard in self._shards], held)
             split, tells = self._by_class[kinds], self._tells[rows]
-            found["table"] = StoredCounts(source, itself, len(rows), n_bins)
+            found["table"] = StoredCounts(source, itself, len(ordered), n_bins)
             kinds_of: Any = (("strata", common, split), ("set_sizes", ("class", 1), tells))
             for name, kind, mask in kinds_of:
-                if kind is not None and len(at := np.flatnonzero(mask)):
+                if kind is not None and len(at := np.flatnonzero(mask).astype(PLACE)):
                     n_cells, view = number_of(kind[1]) * n_bins, partial(part_of, name)
                     counts = StoredCounts(source, view, len(at), n_cells, at)
                     found[name] = Stratified(kind[0], kind[1], counts, at, n_bins)
@@ -679,10 +689,10 @@ class Intake:
         """(headers,) which of them keep counts by class."""
         return np.array([header.strata is not None for header in self.headers], dtype=bool)
 
-    def _held(self, places: Indices, n_bins: int, common: tuple[By, Names] | None) -> Portion:
+    def _held(self, places: Places, n_bins: int, common: tuple[By, Names] | None) -> Portion:
         """The valid reports in memory, by their places among all."""
         counts, by_class, told = self._tables
-        memory = np.concatenate([places[:0], *(places[part] for part in self._memory)])
+        memory = np.concatenate([places(slice(0, 0)), *map(places, self._memory)])
         here = np.argsort(memory, kind="stable")
         here = here[np.searchsorted(memory[here], 0) :]
         self._tables = []
@@ -696,7 +706,7 @@ class Intake:
         tells = np.flatnonzero(self._tells[own])
         labels = Stratified("class", 1, told.chosen(here[tells], n_bins), tells, n_bins)
         pooled = counts.chosen(here, n_bins)
-        return Portion(places[own], pooled, split, labels if len(tells) else None)
+        return Portion(memory[here], pooled, split, labels if len(tells) else None)
 
 
 def _listed(

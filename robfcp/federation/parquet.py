@@ -20,15 +20,25 @@ from numpy.typing import NDArray
 from robfcp.arguments import RESERVED, are_clients
 from robfcp.errors import MAX_NAME, RobfcpError, plain
 from robfcp.federation.counts import (
+    Column,
     Indices,
     Mask,
     Portion,
     SparseCounts,
     Stratified,
     Whole,
-    narrowed,
+    rows_of,
 )
-from robfcp.federation.intake import MOST_ENTRIES, Block, Fault, FilePath, Piece, Sent, Shard
+from robfcp.federation.intake import (
+    MOST_ENTRIES,
+    PLACE,
+    Block,
+    Fault,
+    FilePath,
+    Piece,
+    Sent,
+    Shard,
+)
 from robfcp.federation.majority import GridDigest, Header
 from robfcp.files import make_folder, read_limited, unreadable, writing
 from robfcp.grid import Grid
@@ -47,6 +57,7 @@ SPARE_VALUES, PER_BYTE = 2**20, 8  # of a file: more would be a trick to fill th
 HELD_VALUES = 2**28  # of all tables together, beyond which counts stay in the files
 _OURS = re.compile(r"\..*|.*\.(record|chain)\.json")
 WAITING = 256  # replies in memory
+MANY = 2**20  # names compared at a time
 LISTS = ("classes", "bins", "counts", "set_size_bins", "set_size_counts")
 REMEDY = "write it with robfcp collect"
 _PLAIN = f"^[!-~]([ -~]{{0,{MAX_NAME - 2}}}[!-~])?$"
@@ -104,51 +115,57 @@ class Clients(Sequence[str]):
         compute, one = arrow().compute, self.array
         if len(one) < 2 or compute.all(compute.less_equal(one[:-1], one[1:])).as_py():
             return None
-        return np.asarray(compute.sort_indices(one)).view(np.intp)
+        return np.asarray(compute.sort_indices(one)).astype(PLACE)
 
-    def ordered(self, mask: Mask) -> tuple[Indices, Clients]:
-        """The places of the chosen in the order of the names, and these."""
-        if self._order is not None:
-            rows = self._order[mask[self._order]]
-            return rows, self.take(rows)
-        rows = np.flatnonzero(mask)
-        return rows, self if len(rows) == len(self) else self.take(rows)
+    def ordered(self, mask: Mask) -> tuple[Indices | slice, Clients]:
+        """The places of the chosen in the order of the names, and these; a slice is everybody."""
+        if self._order is None and mask.all():
+            return slice(None), self
+        rows = np.flatnonzero(mask) if self._order is None else self._order[mask[self._order]]
+        return rows, self.take(rows)
 
     def repeated(self) -> Indices:
         """The places of names that come more than once."""
-        sorts, twice = self._order, np.zeros(len(self) + 1, dtype=bool)
-        names = self.array if sorts is None else self.take(sorts).array
-        twice[1:-1] = arrow().compute.equal(names[:-1], names[1:])
-        rows = np.flatnonzero(twice[1:] | twice[:-1])
-        return rows if sorts is None else np.sort(sorts[rows])
+        compute, found, order = arrow().compute, Column(), self._order
+        for first in range(0, len(self), MANY):
+            here = slice(first, first + MANY + 1)
+            names = self.array[here] if order is None else self.take(order[here]).array
+            twice = first + np.flatnonzero(compute.equal(names[:-1], names[1:]))
+            for own in (twice, twice + 1):
+                found.extend(own if order is None else order[own])
+        return np.unique(found.whole())
 
 
-def packed(names: Any) -> tuple[NDArray[Any], NDArray[np.uint8]]:
-    """The lengths and the bytes of names, out of what was read with them."""
-    array = arrow().array(names).cast(arrow().large_string())
-    _, ends, data = array.buffers()
-    ends = np.frombuffer(ends, np.int64)[array.offset : array.offset + len(array) + 1]
-    held = np.frombuffer(data or b"", np.uint8)[slice(*ends[[0, -1]])] if len(ends) else ends
-    return narrowed(np.diff(ends)), held.astype(np.uint8)
+class Packed:
+    """Names that come some at a time, as one run of bytes and a length each."""
 
+    def __init__(self, names: list[str]) -> None:
+        self.lengths, self.data = Column(), Column()
+        self.extend(names)
 
-def joined_names(
-    parts: list[Any], repeated: Iterable[str] | None = None
-) -> tuple[Clients, Indices]:
-    """All names, and which come more than once: `repeated`, or those that are counted here."""
-    pa = arrow()
-    pairs = [packed(part) if isinstance(part, list) else part for part in parts]
-    parts.clear()
-    lengths, data = map(np.concatenate, zip(*pairs, strict=True))
-    del pairs
-    kind: Any = (pa.StringArray, np.int32) if len(data) < 2**31 else (pa.LargeStringArray, np.int64)
-    ends = np.zeros(len(lengths) + 1, kind[1])
-    np.cumsum(lengths, out=ends[1:])
-    every = Clients(kind[0].from_buffers(len(lengths), pa.py_buffer(ends), pa.py_buffer(data)))
-    if repeated is None:
-        return every, every.repeated()
-    twice = pa.array(sorted(repeated), every.array.type)
-    return every, np.flatnonzero(np.asarray(pa.compute.is_in(every.array, twice)))
+    def extend(self, names: Any) -> None:
+        """These come after the others: a list, an array of Arrow, or what another one holds."""
+        held = names if isinstance(names, tuple) else Packed.parts(names)
+        self.lengths.extend(held[0])
+        self.data.extend(held[1])
+
+    @staticmethod
+    def parts(names: Any) -> tuple[NDArray[Any], NDArray[np.uint8]]:
+        """Lengths and bytes."""
+        array = arrow().array(names).cast(arrow().large_string())
+        _, ends, data = array.buffers()
+        ends = np.frombuffer(ends, np.int64)[array.offset : array.offset + len(array) + 1]
+        return np.diff(ends), np.frombuffer(data or b"", np.uint8)[slice(*ends[[0, -1]])]
+
+    def whole(self) -> Clients:
+        """All of them in Arrow."""
+        pa, lengths, data = arrow(), self.lengths.whole(), self.data.whole()
+        kind: Any = (pa.StringArray, np.int32)
+        if len(data) >= 2**31:
+            kind = (pa.LargeStringArray, np.int64)
+        ends = np.zeros(len(lengths) + 1, kind[1])
+        np.cumsum(lengths, out=ends[1:])
+        return Clients(kind[0].from_buffers(len(lengths), pa.py_buffer(ends), pa.py_buffer(data)))
 
 
 def _are_clients(names: pa.Array) -> Mask:
@@ -219,19 +236,15 @@ class Shared:
             inside = (cells[own] >= 0) & (cells[own] < n_bins) & (classes[1] < 2**31)
             cells = cells.copy()
             cells[own] = np.where(inside, classes[1] * n_bins + cells[own], -1)
-
-        def table(lengths: Whole, cells: Whole, values: Whole) -> SparseCounts:
-            return SparseCounts(np.concatenate([[0], np.cumsum(lengths)]), cells, values, 0)
-
         block = Block(
             names=column["client"],
             sizes=_whole(column["n"]),
             headers=self.headers,
             kinds=by_class.astype(np.intp),
             known=np.zeros(n_rows, dtype=bool),
-            counts=table(np.where(by_class, 0, bins[0]), cells[~own], counts[1][~own]),
-            strata=table(np.where(by_class, bins[0], 0), cells[own], counts[1][own]),
-            told=table(*told_bins, told[1]),
+            counts=rows_of(np.where(by_class, 0, bins[0]), cells[~own], counts[1][~own]),
+            strata=rows_of(np.where(by_class, bins[0], 0), cells[own], counts[1][own]),
+            told=rows_of(*told_bins, told[1]),
         )
         return right, block
 
@@ -278,18 +291,18 @@ class Shared:
         return msgspec.json.encode({name: one for name, one in said.items() if one is not None})
 
     def held(
-        self, batch: pa.RecordBatch, places: Indices, common: tuple[By, Names] | None
+        self, batch: pa.RecordBatch, places: Indices | range, common: tuple[By, Names] | None
     ) -> Portion:
         """The rows that have places, in the order of these, on the round's classes."""
+        if isinstance(places, range):
+            places = np.arange(places.start, places.stop)
         own = np.argsort(places, kind="stable")
         own = own[np.searchsorted(places[own], 0) :]
         if len(own) < len(places) or (own[1:] < own[:-1]).any():
             batch = batch.take(arrow().array(own))
         _, block = self.block(batch)
         n_bins = self.header.grid.n_bins
-        lengths, bins, values = block.pooled()
-        starts = np.concatenate([[0], np.cumsum(lengths)])
-        pooled = SparseCounts(starts, bins, values, n_bins)
+        pooled = replace(rows_of(*block.pooled()), n_bins=n_bins)
         split: Stratified | None = None
         rows = np.flatnonzero(block.kinds)
         if common is not None and len(rows):
@@ -337,9 +350,10 @@ class File(Shard):
     """A Parquet file of reports."""
 
     path: Path
-    packed, joined_names = staticmethod(packed), staticmethod(joined_names)
+    packed = Packed
     stays: bool = False
-    places: list[Indices] = field(default_factory=list)
+    rows: list[Any] = field(default_factory=list)
+    places: list[Any] = field(default_factory=list)
     common: tuple[By, Names] | None = None
     shared: Shared | None = None
 
