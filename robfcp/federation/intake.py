@@ -283,7 +283,7 @@ class Shard:
         """The same with the final places, and the classes of the round."""
         self.places, self.common = [], common
         for first, number, right in self.rows:
-            own = places(slice(first, first + number))
+            own: Any = places(slice(first, first + number))
             if right is not None:
                 found = np.full(len(right), -1, dtype=PLACE)
                 found[right], own = own, found
@@ -511,7 +511,7 @@ class Intake:
         self.clients.extend(names.to_pylist() if held and not isinstance(names, list) else names)
         self._firsts.append(self._kept)
         self._positions.append(positions)
-        row = block.sizes, np.array(numbers)[block.kinds], *told
+        row: Any = block.sizes, np.array(numbers)[block.kinds], *told
         for column, own in zip(self._columns, row, strict=True):
             column.extend(own)
         here = slice(self._kept, self._kept + len(positions))

@@ -24,7 +24,6 @@ from robfcp.federation.counts import (
     Indices,
     Mask,
     Portion,
-    SparseCounts,
     Stratified,
     Whole,
     rows_of,

@@ -204,7 +204,7 @@ def _forget(blocks: Any) -> None:
 def _named(batch: Any) -> int:
     """A number that other names, or the same in another order, do not have."""
     lengths, data = Packed.parts(batch.column("client").fill_null(""))
-    return zlib.crc32(data, zlib.crc32(lengths))
+    return zlib.crc32(data.tobytes(), zlib.crc32(lengths.tobytes()))
 
 
 def _encoded(found: Any) -> bytes:
