@@ -258,7 +258,7 @@ class Piece(NamedTuple):
     right: Mask
     block: Block
     told: tuple[Mask, NDArray[np.uint32]]  # which of these tell how large sets are; their digests
-    others: list[tuple[int, bytes]]
+    others: Iterable[tuple[int, bytes]]
 
 
 class Shard:

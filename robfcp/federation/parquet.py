@@ -52,11 +52,12 @@ T = TypeVar("T")
 SHARED = b"robfcp"  # the key of what all rows share, in the file's metadata
 ROWS = 2**13  # of a row group, and read at a time
 VALUES = 2**19  # read at a time, at most
-SPARE_VALUES, PER_BYTE = 2**20, 8  # of a file: more would be a trick to fill the memory
+SPARE_VALUES, PER_BYTE = 2**18, 8  # of a file: more would be a trick to fill the memory
 HELD_VALUES = 2**28  # of all tables together, beyond which counts stay in the files
 _OURS = re.compile(r"\..*|.*\.(record|chain)\.json")
 WAITING = 256  # replies in memory
 MANY = 2**20  # names compared at a time
+LONGEST = 2**16  # bytes of a text
 LISTS = ("classes", "bins", "counts", "set_size_bins", "set_size_counts")
 REMEDY = "write it with robfcp collect"
 _PLAIN = f"^[!-~]([ -~]{{0,{MAX_NAME - 2}}}[!-~])?$"
@@ -214,36 +215,46 @@ class Shared:
 
     def block(self, batch: pa.RecordBatch) -> tuple[Mask, Block]:
         """Which rows can be put in columns, and these."""
-        n_rows = len(batch)
+        n_rows, n_bins, compute = len(batch), self.header.grid.n_bins, arrow().compute
         column = {name: batch.column(name) for name in batch.schema.names}
-        lists = {name: _numbers(column[name]) for name in LISTS if name in column}
-        nothing = np.zeros(n_rows, dtype=np.int64), np.zeros(0, dtype=np.int64)
-        classes, bins, counts, told_bins, told = (lists.get(name, nothing) for name in LISTS)
+        lengths = {
+            name: _whole(compute.list_value_length(column[name]).fill_null(0))
+            if name in column
+            else np.zeros(n_rows, dtype=np.int64)
+            for name in LISTS
+        }
+        classes, bins, counts, told_bins, told = lengths.values()
         by_class = np.zeros(n_rows, dtype=bool)
         if "classes" in column:
             by_class = np.array(column["classes"].is_valid())
-        right = np.array(column["client"].is_valid()) & np.array(column["n"].is_valid())
-        if "privacy" in column:
-            right &= np.array(column["privacy"].is_null())
-        right &= (bins[0] == counts[0]) & (told_bins[0] == told[0])
-        right &= ~by_class | ((classes[0] == bins[0]) & (self.header.strata is not None))
+        right = (bins == counts) & (told_bins == told) & (told <= n_bins)
+        right &= bins <= n_bins * self.header.n_strata
+        right &= ~by_class | ((classes == bins) & (self.header.strata is not None))
+        for name in column.keys() & {"client", "n", "privacy"}:
+            right &= np.array(column[name].is_valid()) != (name == "privacy")
         if not right.all():
             return right, self.block(batch.filter(arrow().array(right)))[1]
-        n_bins, own = self.header.grid.n_bins, np.repeat(by_class, bins[0])
-        cells = bins[1]
-        if len(classes[1]):
-            inside = (cells[own] >= 0) & (cells[own] < n_bins) & (classes[1] < 2**31)
+
+        def numbers(name: str) -> Whole:
+            return _whole(column[name].flatten() if name in column else arrow().array([], "int64"))
+
+        own, cells, values, split = (
+            np.repeat(by_class, bins),
+            *map(numbers, ("bins", "counts", "classes")),
+        )
+        if len(split):
+            inside = (cells[own] >= 0) & (cells[own] < n_bins) & (split < 2**31)
             cells = cells.copy()
-            cells[own] = np.where(inside, classes[1] * n_bins + cells[own], -1)
+            cells[own] = np.where(inside, split * n_bins + cells[own], -1)
         block = Block(
-            names=column["client"],
-            sizes=_whole(column["n"]),
+            names=column.get("client"),
+            sizes=_whole(column["n"]) if "n" in column else bins,
             headers=self.headers,
             kinds=by_class.astype(np.intp),
             known=np.zeros(n_rows, dtype=bool),
-            counts=rows_of(np.where(by_class, 0, bins[0]), cells[~own], counts[1][~own]),
-            strata=rows_of(np.where(by_class, bins[0], 0), cells[own], counts[1][own]),
-            told=rows_of(*told_bins, told[1]),
+            counts=rows_of(np.where(by_class, 0, bins), cells[~own], values[~own]),
+            strata=rows_of(np.where(by_class, bins, 0), cells[own], values[own]),
+            told=rows_of(told, numbers("set_size_bins"), numbers("set_size_counts")),
         )
         return right, block
 
@@ -254,7 +265,8 @@ class Shared:
         if not fine.all():
             right[right] = fine
             block = self.block(batch.filter(arrow().array(right)))[1]
-        others = [(row, self.sent(batch.slice(row, 1))) for row in np.flatnonzero(~right).tolist()]
+        wrong = np.flatnonzero(~right).tolist()
+        others = ((row, self.sent(batch.slice(row, 1))) for row in wrong)  # long ones, perhaps
         return Piece(right, block, (block.told.lengths > 0, block.digests()), others)
 
     def sent(self, row: pa.RecordBatch) -> bytes:
@@ -323,12 +335,6 @@ def _whole(column: pa.Array) -> Whole:
     return numbers.astype(np.int64, copy=False)
 
 
-def _numbers(column: pa.Array) -> tuple[Whole, Whole]:
-    """(n,) lengths of lists, and all that stands in them."""
-    lengths = _whole(arrow().compute.list_value_length(column).fill_null(0))
-    return lengths, _whole(column.flatten())
-
-
 def misfit(columns: pa.Schema) -> str:
     """Why a table is none of reports; empty where it is one."""
     for name, wanted in zip(schema().names, schema().types, strict=True):
@@ -342,6 +348,68 @@ def misfit(columns: pa.Schema) -> str:
         if not re.fullmatch(kind, found):
             return f"holds {plain(found, 60)} in {name!r} where {wanted} should be"
     return ""
+
+
+def _claimed(path: Path, said: Any) -> tuple[int, int]:
+    """How many numbers, and bytes of them unpacked, the pages of a file's columns announce.
+
+    The footer's account of them binds nobody.
+    """
+    values = size = 0
+    with path.open("rb") as stream:
+        for k in range(said.num_row_groups * said.num_columns):
+            chunk = said.row_group(k // said.num_columns).column(k % said.num_columns)
+            if chunk.path_in_schema.split(".")[0] not in schema().names:
+                continue
+            at = min(chunk.data_page_offset, chunk.dictionary_page_offset or chunk.data_page_offset)
+            end = at + chunk.total_compressed_size
+            while at < end:
+                stream.seek(at)
+                try:
+                    header, length = _struct(stream.read(2**14), 0)
+                    first, more = header[2], header[3]
+                except (IndexError, KeyError, TypeError):
+                    first = more = -1
+                if min(first, more) < 0:
+                    raise RobfcpError(f"{path}: is cut or no Parquet file; copy it again")
+                values += sum(header[one].get(1, 0) for one in (5, 8) if one in header)
+                size, at = size + first, at + length + more
+    return values, size
+
+
+def _unfolded(texts: pa.RecordBatch) -> int:
+    """How many bytes the texts take, one in every row that has it."""
+    compute = arrow().compute
+    every = (compute.binary_length(one.dictionary).take(one.indices) for one in texts.columns)
+    return sum(compute.sum(lengths).as_py() or 0 for lengths in every)
+
+
+def _struct(data: bytes, at: int) -> tuple[dict[int, Any], int]:
+    """The fields of a struct in Thrift's compact protocol, by number, and where it ends."""
+
+    def number() -> int:
+        nonlocal at
+        found = shift = 0
+        while True:
+            found, shift, at = found | (data[at] & 127) << shift, shift + 7, at + 1
+            if data[at - 1] < 128:
+                return found
+
+    found: dict[int, Any] = {}
+    field = 0
+    while head := data[at]:
+        at, kind = at + 1, head & 15
+        field = field + (head >> 4) if head >> 4 else number() >> 1
+        if kind in (4, 5, 6):
+            value = number()
+            found[field] = (value >> 1) ^ -(value & 1)
+        elif kind == 8:
+            at = number() + at
+        elif kind == 12:
+            found[field], at = _struct(data, at)
+        else:
+            at += {1: 0, 2: 0, 3: 1, 7: 8}[kind]
+    return found, at + 1
 
 
 @dataclass(eq=False)
@@ -362,14 +430,14 @@ class File(Shard):
         return str(self.path)
 
     @contextmanager
-    def _opened(self) -> Iterator[Any]:
-        """The file, or a line that says what is wrong with it."""
+    def _opened(self, texts: Sequence[str] = ()) -> Iterator[Any]:
+        """The file, or a line that says what is wrong with it; every different text once."""
         pa = arrow()
         try:
             if not self.path.is_file():
                 raise FileNotFoundError(self.path)
             how: Any = {"pre_buffer": False, "buffer_size": 2**18}  # else all of it is held
-            with pa.parquet.ParquetFile(self.path, **how) as file:
+            with pa.parquet.ParquetFile(self.path, read_dictionary=texts, **how) as file:
                 yield file
         except FileNotFoundError as error:
             raise RobfcpError(unreadable(self.path, error)) from None
@@ -387,18 +455,19 @@ class File(Shard):
             problem, found = misfit(file.schema_arrow), file.metadata
             if problem:
                 raise RobfcpError(f"{self.path}: {problem}; {REMEDY}")
-            values = sum(
-                found.row_group(group).column(column).num_values
-                for group in range(found.num_row_groups)
-                for column in range(found.num_columns)
-            )
             state = os.stat(self.path)
-            if values > SPARE_VALUES + PER_BYTE * state.st_size:
+            values, size = _claimed(self.path, found)
+            if max(values, size / 4) > SPARE_VALUES + PER_BYTE * state.st_size:
                 raise RobfcpError(
-                    f"{self.path}: {state.st_size} bytes hold {values} numbers, which no reports "
-                    f"do; {REMEDY}"
+                    f"{self.path}: {state.st_size} bytes hold {values} numbers in {size} bytes, "
+                    f"which no reports do; {REMEDY}"
                 )
             said = (found.metadata or {}).get(SHARED)
+            texts = [name for name in ("client", "privacy") if name in file.schema_arrow.names]
+        with self._opened(texts) as file:  # a few bytes can be a long text in every row
+            for batch in file.iter_batches(batch_size=ROWS, columns=texts):
+                if _unfolded(batch) > LONGEST + 2**10 * len(batch):
+                    raise RobfcpError(f"{self.path}: holds names beyond all reason; {REMEDY}")
         return (state.st_ino, state.st_size, state.st_mtime_ns), found.num_rows, values, said
 
     @property
@@ -414,13 +483,14 @@ class File(Shard):
         if (now.st_ino, now.st_size, now.st_mtime_ns) != state:
             raise RobfcpError(f"{self.path}: changed while it was read; start again")
 
-    def _batches(self) -> Iterator[pa.RecordBatch]:
+    def _batches(self, columns: Iterable[str]) -> Iterator[pa.RecordBatch]:
         """The rows, some at a time: the same ones every time."""
         state, n_rows, values, _ = self._known
         with self._opened() as file:
             self._check_unchanged(state)
-            size = max(1, min(ROWS, VALUES * n_rows // max(values, 1)))
-            names = [name for name in schema().names if name in file.schema_arrow.names]
+            most = max(2**12, min(VALUES, state[1] // 8))
+            size = max(1, min(ROWS, most * n_rows // max(values, 1)))
+            names = [name for name in columns if name in file.schema_arrow.names]
             yield from file.iter_batches(batch_size=size, columns=names)
             self._check_unchanged(state)
         arrow().default_memory_pool().release_unused()  # what the rest of a round needs
@@ -428,12 +498,12 @@ class File(Shard):
     def pieces(self, grid: Grid | None) -> Iterator[Piece]:
         """The rows, checked."""
         self.shared = Shared.read(self._known[3], self.name, grid)
-        yield from map(self.shared.piece, self._batches())
+        yield from map(self.shared.piece, self._batches(schema().names))
 
     def each(self, work: Callable[[Portion], T]) -> Iterator[T]:
         """What `work` makes of every batch."""
         assert self.shared is not None
-        for batch, places in zip(self._batches(), self.places, strict=True):
+        for batch, places in zip(self._batches(LISTS), self.places, strict=True):
             yield work(self.shared.held(batch, places, self.common))
 
 

@@ -151,7 +151,7 @@ class Frame(Shard):
             for batch in batches:
                 piece = shared.piece(batch)
                 own = Packed.parts(piece.block.names), piece.block.sizes, piece.block.kinds
-                yield (part, _named(batch)), piece.right, own, piece.told, piece.others
+                yield (part, _named(batch)), piece.right, own, piece.told, list(piece.others)
 
         nothing = joined([])
         for seen, right, (names, sizes, kinds), told, others in self._passed(check):

@@ -156,7 +156,7 @@ def test_one_wrong_row_costs_itself_alone_in_the_words_of_a_report(
     elif wrong[0] == "first":
         rows[2][field] = [wrong[1], *rows[2].get(field, [0])[1:]]
     else:
-        rows[2][field] = [*rows[2].get(field, [0])[1:], *wrong[1:] * 2**19]
+        rows[2][field] = [*rows[2].get(field, [0])[1:], *wrong[1:] * 2**17]
     file = write(tmp_path / "r.parquet", rows, BY_CLASS if kind == "class" else SHARED)
     for home in ("memory", "many blocks"):
         stay(monkeypatch, home)
@@ -218,7 +218,7 @@ def broken(kind, path):
         ("more", "privacy leaves out"),
         ("names", "a name comes twice"),
         ("classes", "1000000 of them; give 1 to 20000"),
-        ("bomb", "numbers, which no reports do"),
+        ("bomb", "which no reports do"),
         ("link", "no such file; check the path"),
         ("link out", "is a link out of its folder; name or copy the file itself"),
         ("pipe", "no such file; check the path"),
