@@ -45,6 +45,7 @@ FilePath = str | os.PathLike[str]
 Places = Callable[[slice], Indices]
 
 MOST_ENTRIES = 2**20  # of one report: sums of so many counts stay within 64 bits
+MANY_WRONG = 2**12  # rows of a table, each told by itself
 _REPORTS = 512  # checked at a time: their numbers stay in the cache
 _ENTRIES = 2**14
 _WAITING_BYTES = 2**23  # of JSON, kept until its numbers are known to be right
@@ -321,7 +322,7 @@ class Intake:
 
     def __init__(self, grid: Grid | None = None) -> None:
         self.refused: list[tuple[str, Fault]] = []  # each with where it came from
-        self.clients: Any = []  # a list, or packed where tables stay
+        self.clients: Any = []  # a list, or packed where there are tables
         self.headers: dict[Header, int] = {}  # equal headers are one; in the order of the first
         self._grid = grid
         self.signed = self.read = self._entries = self._bytes = 0
@@ -351,7 +352,7 @@ class Intake:
     def _add_rows(self, shard: Shard) -> None:
         """What is right of a table is kept, each other row is read again by itself."""
         self._flush()
-        first, position = self._kept, self.read
+        first, began, before = self._kept, self.read, len(self._faults)
         try:
             for piece in shard.pieces(self._grid):
                 position, self.read = self.read, self.read + len(piece.right)
@@ -360,11 +361,15 @@ class Intake:
                 positions = range(position, self.read) if whole else (position + own).tolist()
                 self._keep(piece.block, positions, piece.told, shard)
                 for row, data in piece.others:
-                    sent = Sent(data, f"{shard.name} row {row + 1}")
+                    sent = Sent(data, f"{shard.name} row {position - began + row + 1}")
                     self._wait(self._entry(sent, position + row))
                 self._flush()
+                wrong = len(self._faults) - before
+                if wrong > max(MANY_WRONG, self._kept - first):
+                    raise RobfcpError(f"{shard.name}: most of its rows are no reports; make others")
         except RobfcpError as error:
             self._flush()
+            del self._faults[before + MANY_WRONG :]
             self._lost.append(slice(first, self._kept))
             fault = Fault(f"file:{shard.name}", "file", str(error))
             self._faults.append((self.read, fault))
@@ -504,11 +509,9 @@ class Intake:
         if not len(block.sizes):
             return
         numbers = [self.headers.setdefault(one, len(self.headers)) for one in block.headers]
-        stays = shard is not None and shard.stays
-        if shard is not None and stays and isinstance(self.clients, list):
+        if shard is not None and isinstance(self.clients, list):
             self.clients = shard.packed(self.clients)
-        names, held = block.names, isinstance(self.clients, list)
-        self.clients.extend(names.to_pylist() if held and not isinstance(names, list) else names)
+        self.clients.extend(block.names)
         self._firsts.append(self._kept)
         self._positions.append(positions)
         row: Any = block.sizes, np.array(numbers)[block.kinds], *told
@@ -516,7 +519,7 @@ class Intake:
             column.extend(own)
         here = slice(self._kept, self._kept + len(positions))
         self._kept = here.stop
-        if stays:
+        if shard is not None and shard.stays:
             return
         self._memory.append(here)
         everybody = np.ones(len(positions), dtype=bool)
@@ -676,7 +679,7 @@ class Intake:
                     counts = StoredCounts(source, view, len(at), n_cells, at)
                     found[name] = Stratified(kind[0], kind[1], counts, at, n_bins)
         return {
-            "ids": ordered,
+            "ids": ordered if self._shards else tuple(ordered),
             "sizes": own,
             "grid": first.grid.built(),
             **{name: getattr(first, name) for name in ("score", "round", "model", "risk")},
