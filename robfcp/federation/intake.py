@@ -20,7 +20,7 @@ from robfcp.arguments import MAX_SAMPLES, are_clients, check_client, whole
 from robfcp.errors import MAX_NAME, ReportError, RobfcpError, plain
 from robfcp.federation import majority
 from robfcp.federation.counts import (
-    Column,
+    Columns,
     Entries,
     Indices,
     Mask,
@@ -329,10 +329,10 @@ class Intake:
         self._waiting: list[Entry] = []
         self._faults: list[tuple[int, Fault]] = []  # by position among all that came
         self._known_headers: dict[tuple[object, ...], Header] = {}
-        self._columns = [Column() for _ in range(4)]
+        self._columns = Columns(4)  # sizes, headers, who tells how large sets are, digests
         self._firsts: list[int] = []  # of every block that was kept, the first report's place
         self._positions: list[Sequence[int]] = []  # and where all of its reports stood
-        self._parts = [[Column() for _ in range(3)] for _ in range(3)]
+        self._parts = [Columns(3) for _ in range(3)]
         self._shards: list[Shard] = []
         self._kept = 0
         self._lost: list[slice] = []
@@ -434,17 +434,14 @@ class Intake:
         found = wire.fast_report(data)
         if found is None:
             return None
-        key = found.shared
-        header = self._known_headers.get(key)
+        header = self._known_headers.get(found.shared)
         if header is None:
             shared = wire.read_shared(found, self._grid)
             if shared is None:
                 return None
             header = Header(GridDigest.of(shared[0]), *shared[1:])
             if len(data) <= _KEPT_BYTES:
-                if len(self._known_headers) >= _KEPT_HEADERS:
-                    self._known_headers.clear()
-                self._known_headers[key] = header
+                self._remember(found.shared, header)
         counts, told = _listed(found.counts, header), _listed(found.set_sizes, header)
         strata = None if found.strata is wire.UNSET else (found.strata.steps, found.strata.counts)
         parts = counts, strata, told
@@ -453,6 +450,12 @@ class Intake:
                 return None
         self._bytes += len(data)
         return Entry(found.client, found.n_samples, header, position, sent, parts=parts)
+
+    def _remember(self, key: tuple[object, ...], header: Header) -> Header:
+        if len(self._known_headers) >= _KEPT_HEADERS:
+            self._known_headers.clear()
+        self._known_headers[key] = header
+        return header
 
     def _strictly(self, sent: Sent, position: int) -> Entry:
         """The same by the rules for a single report, whose words a refusal has."""
@@ -466,9 +469,7 @@ class Intake:
         key = report.grid.digest, id(report.score), *said  # the header keeps the score alive
         header = self._known_headers.get(key)
         if header is None:
-            header = Header(GridDigest.of(report.grid), report.score, *said)
-            if len(self._known_headers) < _KEPT_HEADERS:
-                self._known_headers[key] = header
+            header = self._remember(key, Header(GridDigest.of(report.grid), report.score, *said))
         split = None
         if strata is not None:
             steps = strata.cells.copy()
@@ -514,9 +515,7 @@ class Intake:
         self.clients.extend(block.names)
         self._firsts.append(self._kept)
         self._positions.append(positions)
-        row: Any = block.sizes, np.array(numbers)[block.kinds], *told
-        for column, own in zip(self._columns, row, strict=True):
-            column.extend(own)
+        self._columns.extend(block.sizes, np.array(numbers)[block.kinds], *told)
         here = slice(self._kept, self._kept + len(positions))
         self._kept = here.stop
         if shard is not None and shard.stays:
@@ -526,16 +525,15 @@ class Intake:
         labels = _in_use(block.told, everybody)
         split = block.strata.lengths, block.strata.bins, block.strata.values
         for columns, part in zip(self._parts, (block.pooled(), split, labels), strict=True):
-            for column, own in zip(columns, part, strict=True):
-                column.extend(own)
+            columns.extend(*part)
 
     def finish(self) -> None:
         """Nothing comes any more: columns are joined, the same report twice is one."""
         self._flush()
-        self.sizes, self.kinds, tells, digests = (column.whole() for column in self._columns)
+        self.sizes, self.kinds, tells, digests = self._columns.whole()
         self._tells = tells.view(bool)
-        self._tables = [rows_of(*(one.whole() for one in columns)) for columns in self._parts]
-        self._columns, self._parts = [], []
+        self._tables = [rows_of(*columns.whole()) for columns in self._parts]
+        self._columns, self._parts = Columns(0), []
         self._faults.sort(key=itemgetter(0))
         self.refused = [(f"report #{place + 1}", fault) for place, fault in self._faults]
         self.valid = np.ones(len(self.sizes), dtype=bool)
@@ -555,8 +553,6 @@ class Intake:
             self.clients = self.clients.whole()
             found: Indices = self.clients.repeated()
             return found
-        if len(set(self.clients)) == len(self.clients):
-            return np.zeros(0, dtype=np.intp)
         times = Counter(self.clients)
         return np.flatnonzero([times[name] > 1 for name in self.clients])
 

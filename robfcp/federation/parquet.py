@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from robfcp.arguments import RESERVED, are_clients
 from robfcp.errors import MAX_NAME, RobfcpError, plain
 from robfcp.federation.counts import (
-    Column,
+    Columns,
     Indices,
     Mask,
     Portion,
@@ -126,28 +126,26 @@ class Clients(Sequence[str]):
 
     def repeated(self) -> Indices:
         """The places of names that come more than once."""
-        compute, found, order = arrow().compute, Column(), self._order
+        compute, found, order = arrow().compute, Columns(1), self._order
         for first in range(0, len(self), MANY):
             here = slice(first, first + MANY + 1)
             names = self.array[here] if order is None else self.take(order[here]).array
             twice = first + np.flatnonzero(compute.equal(names[:-1], names[1:]))
             for own in (twice, twice + 1):
                 found.extend(own if order is None else order[own])
-        return np.unique(found.whole())
+        return np.unique(found.whole()[0])
 
 
 class Packed:
     """Names that come some at a time, as one run of bytes and a length each."""
 
     def __init__(self, names: list[str]) -> None:
-        self.lengths, self.data = Column(), Column()
+        self._held = Columns(2)
         self.extend(names)
 
     def extend(self, names: Any) -> None:
         """These come after the others: a list, an array of Arrow, or what another one holds."""
-        held = names if isinstance(names, tuple) else Packed.parts(names)
-        self.lengths.extend(held[0])
-        self.data.extend(held[1])
+        self._held.extend(*(names if isinstance(names, tuple) else Packed.parts(names)))
 
     @staticmethod
     def parts(names: Any) -> tuple[NDArray[Any], NDArray[np.uint8]]:
@@ -159,10 +157,10 @@ class Packed:
 
     def whole(self) -> Clients:
         """All of them in Arrow."""
-        pa, lengths, data = arrow(), self.lengths.whole(), self.data.whole()
-        kind: Any = (pa.StringArray, np.int32)
-        if len(data) >= 2**31:
-            kind = (pa.LargeStringArray, np.int64)
+        pa, (lengths, data) = arrow(), self._held.whole()
+        kind: Any = (
+            (pa.StringArray, np.int32) if len(data) < 2**31 else (pa.LargeStringArray, np.int64)
+        )
         ends = np.zeros(len(lengths) + 1, kind[1])
         np.cumsum(lengths, out=ends[1:])
         return Clients(kind[0].from_buffers(len(lengths), pa.py_buffer(ends), pa.py_buffer(data)))
