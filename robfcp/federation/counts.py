@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -360,6 +360,26 @@ def narrowed(numbers: NDArray[Any], largest: int | None = None) -> NDArray[Any]:
         return numbers
     top = int(numbers.max(initial=0)) if largest is None else largest
     return numbers.astype(np.min_scalar_type(top) if top < 2**32 else np.int64, copy=False)
+
+
+class Sizes:
+    """The sizes of a federation as whole numbers of 64 bits; stored ones are kept in fewer."""
+
+    def __get__(self, one: Any, owner: type) -> NDArray[np.int64]:
+        return one.small_sizes.astype(np.int64, copy=False)
+
+    def __set__(self, one: Any, sizes: NDArray[Any]) -> None:
+        held = np.asarray(sizes)
+        one.__dict__["_sizes"] = narrowed(held) if one.stored else held.astype(np.int64, copy=False)
+
+
+def at_places(values: tuple[T, ...], rows: NDArray[np.intp] | slice) -> tuple[T, ...]:
+    """The values at these places; none where there are none at all."""
+    if isinstance(rows, slice):
+        return values[rows]
+    if hasattr(values, "take"):
+        return cast("tuple[T, ...]", values.take(rows))
+    return tuple(map(values.__getitem__, rows.tolist())) if values else ()
 
 
 class Columns:

@@ -23,12 +23,13 @@ from robfcp.federation.counts import (
     Counts,
     DenseCounts,
     Portion,
+    Sizes,
     Spans,
     SparseCounts,
     StoredCounts,
     Stratified,
+    at_places,
     in_fives,
-    narrowed,
     numbered,
     onto_simplex,
     placed,
@@ -47,7 +48,6 @@ TAKEN = 2**16  # reports made of stored counts at a time
 
 Array = NDArray[np.float64]
 S = TypeVar("S")
-V = TypeVar("V")
 Add = Callable[[S, S], S]
 
 
@@ -177,8 +177,8 @@ class Federation:
     @cached_property
     def noisy(self) -> bool:
         """Whether noise moves any count: that of a huge budget never does."""
-        laws = {law for law in self.noises if law is not None}
-        return not all(law.never_moves for law in laws)
+        stated = {one for one in self.privacy if one is not None}
+        return not all(one.noise_on(self.unit).never_moves for one in stated)
 
     @property
     def noise_draws(self) -> int:
@@ -349,17 +349,17 @@ class Federation:
             Their places from 0, or (K,) a mask.
         """
         rows = np.asarray(chosen)
-        return _at(self.ids, np.flatnonzero(rows) if rows.dtype == bool else rows)
+        return at_places(self.ids, np.flatnonzero(rows) if rows.dtype == bool else rows)
 
     def _chosen(self, rows: NDArray[np.intp] | slice) -> Federation:
         return replace(
             self,
-            ids=_at(self.ids, rows),
+            ids=at_places(self.ids, rows),
             table=self.table.rows(rows),
             sizes=self.small_sizes[rows],
             strata=None if self.strata is None else self.strata.chosen(rows),
             set_sizes=None if self.set_sizes is None else self.set_sizes.chosen(rows),
-            privacy=_at(self.privacy, rows),
+            privacy=at_places(self.privacy, rows),
             rows=None,
         )
 
@@ -410,11 +410,11 @@ class Federation:
         noisy = np.array([self.privacy[k] is not None for k in rows]) if self.noisy else None
         rows, counts = self.strata.stratum(number, noisy)
         totals = counts.below(self.grid.n_bins - 1) if len(rows) else np.zeros(0, dtype=np.int64)
-        privacy = _at(self.privacy, rows)
+        privacy = at_places(self.privacy, rows)
         private = any(privacy)
         return replace(
             self,
-            ids=_at(self.ids, rows),
+            ids=at_places(self.ids, rows),
             table=counts,
             sizes=np.maximum(totals, 1) if private else totals,
             strata=None,
@@ -579,7 +579,7 @@ class Federation:
             raise RobfcpError("counts: a count is negative; only privacy's noise makes such")
         if not private and not array.any(axis=1).all():
             raise RobfcpError("counts: a site has no samples; leave it out")
-        grid = Grid.uniform(array.shape[1]) if grid is None else grid
+        grid = grid or Grid.uniform(array.shape[1])
         if array.shape[1] != grid.n_bins:
             raise RobfcpError(f"counts: {array.shape[1]} bins do not fit the grid's {grid.n_bins}")
         names = tuple(ids) if ids is not None else numbered(len(array), len(str(len(array) - 1)))
@@ -888,35 +888,13 @@ class Federation:
     def _block(self, held: Portion) -> tuple[NDArray[np.intp], Federation]:
         """Some stored clients as a federation without names, and their places."""
         places, rows, counts = cast(StoredCounts, self.table).own(held)
-        split = {}
+        split: dict[str, Any] = {}
         for name in ("strata", "set_sizes"):
             if (kept := getattr(self, name)) is not None:
                 _, own, cells = kept.table.own(held)
                 split[name] = replace(kept, table=cells, rows=np.searchsorted(rows, own))
-        own_privacy = _at(self.privacy, places)
-        sizes = self.small_sizes[places].astype(np.int64)
-        known: Any = {"sizes": sizes, "privacy": own_privacy, **split}
-        return places, replace(self, table=counts, **known)
+        split["sizes"], split["privacy"] = self.small_sizes[places], at_places(self.privacy, places)
+        return places, replace(self, table=counts, **split)
 
 
-class _Sizes:
-    """The sizes of a federation as whole numbers of 64 bits; stored ones are kept in fewer."""
-
-    def __get__(self, one: Federation, owner: type) -> NDArray[np.int64]:
-        return one.small_sizes.astype(np.int64, copy=False)
-
-    def __set__(self, one: Federation, sizes: NDArray[Any]) -> None:
-        held = np.asarray(sizes)
-        one.__dict__["_sizes"] = narrowed(held) if one.stored else held.astype(np.int64, copy=False)
-
-
-Federation.sizes = _Sizes()  # type: ignore[assignment]
-
-
-def _at(values: tuple[V, ...], rows: NDArray[np.intp] | slice) -> tuple[V, ...]:
-    """The values at these places; none where there are none at all."""
-    if hasattr(values, "take"):
-        return values[rows] if isinstance(rows, slice) else values.take(rows)
-    if isinstance(rows, slice) or not values:
-        return values[rows] if isinstance(rows, slice) else ()
-    return tuple(map(values.__getitem__, rows.tolist()))
+Federation.sizes = Sizes()  # type: ignore[assignment]
