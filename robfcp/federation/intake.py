@@ -369,7 +369,7 @@ class Intake:
                     raise RobfcpError(f"{shard.name}: most of its rows are no reports; make others")
         except RobfcpError as error:
             self._flush()
-            del self._faults[before + MANY_WRONG :]
+            del self._faults[before:]
             self._lost.append(slice(first, self._kept))
             fault = Fault(f"file:{shard.name}", "file", str(error))
             self._faults.append((self.read, fault))

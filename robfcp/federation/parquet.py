@@ -57,7 +57,6 @@ HELD_VALUES = 2**28  # of all tables together, beyond which counts stay in the f
 _OURS = re.compile(r"\..*|.*\.(record|chain)\.json")
 WAITING = 256  # replies in memory
 MANY = 2**20  # names compared at a time
-LONGEST = 2**16  # bytes of a text
 LISTS = ("classes", "bins", "counts", "set_size_bins", "set_size_counts")
 REMEDY = "write it with robfcp collect"
 _PLAIN = f"^[!-~]([ -~]{{0,{MAX_NAME - 2}}}[!-~])?$"
@@ -455,7 +454,8 @@ class File(Shard):
                 raise RobfcpError(f"{self.path}: {problem}; {REMEDY}")
             state = os.stat(self.path)
             values, size = _claimed(self.path, found)
-            if max(values, size / 4) > SPARE_VALUES + PER_BYTE * state.st_size:
+            most = SPARE_VALUES + PER_BYTE * state.st_size
+            if values > most or size > 4 * most:
                 raise RobfcpError(
                     f"{self.path}: {state.st_size} bytes hold {values} numbers in {size} bytes, "
                     f"which no reports do; {REMEDY}"
@@ -463,9 +463,8 @@ class File(Shard):
             said = (found.metadata or {}).get(SHARED)
             texts = [name for name in ("client", "privacy") if name in file.schema_arrow.names]
         with self._opened(texts) as file:  # a few bytes can be a long text in every row
-            for batch in file.iter_batches(batch_size=ROWS, columns=texts):
-                if _unfolded(batch) > LONGEST + 2**10 * len(batch):
-                    raise RobfcpError(f"{self.path}: holds names beyond all reason; {REMEDY}")
+            if sum(map(_unfolded, file.iter_batches(ROWS, columns=texts))) > 4 * most:
+                raise RobfcpError(f"{self.path}: holds names beyond all reason; {REMEDY}")
         return (state.st_ino, state.st_size, state.st_mtime_ns), found.num_rows, values, said
 
     @property
