@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 
 from robfcp.errors import RobfcpError, plain
-from robfcp.federation.counts import Portion, joined
+from robfcp.federation.counts import Portion, joined, narrowed
 from robfcp.federation.intake import Block, Fault, Piece, Shard
 from robfcp.federation.parquet import SHARED, Packed, Shared, arrow, misfit, schema
 from robfcp.grid import Grid
@@ -121,7 +121,8 @@ class Frame(Shard):
 
     def __init__(self, frame: Any, text: bytes) -> None:
         self._text = text
-        self._blocks = frame.mapInArrow(_packed, "block binary").persist()
+        disk = import_module("pyspark").StorageLevel.DISK_ONLY  # executors' memory is little
+        self._blocks = frame.mapInArrow(_packed, "block binary").persist(disk)
         self.rows, self.places = [], []
         self._seen: list[tuple[int, int]] = []  # of every block its partition, and its names' sum
         weakref.finalize(self, _forget, self._blocks).atexit = False
@@ -150,11 +151,12 @@ class Frame(Shard):
         def check(part: int, batches: Iterable[Any]) -> Iterator[Any]:
             for batch in batches:
                 piece = shared.piece(batch)
-                own = Packed.parts(piece.block.names), piece.block.sizes, piece.block.kinds
-                yield (part, _named(batch)), piece.right, own, piece.told, list(piece.others)
+                own = *Packed.parts(piece.block.names), piece.block.sizes, piece.block.kinds
+                told = piece.right, tuple(map(narrowed, own)), piece.told, list(piece.others)
+                yield (part, _named(batch)), *told
 
         nothing = joined([])
-        for seen, right, (names, sizes, kinds), told, others in self._passed(check):
+        for seen, right, (*names, sizes, kinds), told, others in self._passed(check):
             self._seen.append(tuple(seen))
             known = np.zeros(len(sizes), dtype=bool)
             counts: Any = nothing, nothing, nothing
@@ -215,11 +217,11 @@ def _encoded(found: Any) -> bytes:
         np.save(stream, np.asarray(value), allow_pickle=False)
         return msgspec.msgpack.Ext(1, stream.getvalue())
 
-    return msgspec.msgpack.encode(found, enc_hook=hook)
+    return zlib.compress(msgspec.msgpack.encode(found, enc_hook=hook), 1)
 
 
 def _decoded(data: bytes) -> Any:
     def hook(code: int, value: memoryview) -> Any:
         return np.load(io.BytesIO(value), allow_pickle=False)
 
-    return msgspec.msgpack.decode(data, ext_hook=hook)
+    return msgspec.msgpack.decode(zlib.decompress(data), ext_hook=hook)
