@@ -347,30 +347,35 @@ def misfit(columns: pa.Schema) -> str:
     return ""
 
 
-def _claimed(path: Path, said: Any) -> tuple[int, int]:
+def _claimed(path: Path, most: int) -> tuple[int, int]:
     """How many numbers, and bytes of them unpacked, the pages of a file's columns announce.
 
-    The footer's account of them binds nobody.
+    What the footer says of that binds nobody, and pyarrow ends the process where its parts
+    contradict each other: both are read here. A page counts for a number too. Texts that each begin
+    as the one before does (encoding 7) would unfold without end.
     """
     values = size = 0
-    with path.open("rb") as stream:
-        for k in range(said.num_row_groups * said.num_columns):
-            chunk = said.row_group(k // said.num_columns).column(k % said.num_columns)
-            if chunk.path_in_schema.split(".")[0] not in schema().names:
-                continue
-            at = min(chunk.data_page_offset, chunk.dictionary_page_offset or chunk.data_page_offset)
-            end = at + chunk.total_compressed_size
-            while at < end:
-                stream.seek(at)
-                try:
-                    header, length = _struct(stream.read(2**14), 0)
-                    first, more = header[2], header[3]
-                except (IndexError, KeyError, TypeError):
-                    first = more = -1
-                if min(first, more) < 0:
-                    raise RobfcpError(f"{path}: is cut or no Parquet file; copy it again")
-                values += sum(header[one].get(1, 0) for one in (5, 8) if one in header)
-                size, at = size + first, at + length + more
+    try:
+        with path.open("rb") as stream:
+            last = stream.seek(-8, os.SEEK_END)
+            length = int.from_bytes(stream.read(4), "little")
+            stream.seek(last - min(length, 2**16 + last // 8))
+            footer = _thrift(stream.read(length), 0)[0]
+            chunks = [chunk[3] for group in footer[4] for chunk in group[1]]
+            for chunk in (one for one in chunks if one[3][0].decode() in schema().names):
+                at = min(chunk[9], chunk.get(11) or chunk[9])
+                end = at + chunk[7]
+                while at < end and values <= most:
+                    stream.seek(at)
+                    header, length = _thrift(stream.read(2**14), 0)
+                    pages = [(header[k], kind) for k, kind in ((5, 2), (8, 4)) if k in header]
+                    told = [header[2], header[3], *(page[1] for page, _ in pages)]
+                    if min(told) < 0 or any(page[kind] == 7 for page, kind in pages):
+                        raise ValueError
+                    size, values = size + told[0], values + 1 + sum(told[2:])
+                    at += length + told[1]
+    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError):
+        raise RobfcpError(f"{path}: is cut or no Parquet file that is read; {REMEDY}") from None
     return values, size
 
 
@@ -381,31 +386,41 @@ def _unfolded(texts: pa.RecordBatch) -> int:
     return sum(compute.sum(lengths).as_py() or 0 for lengths in every)
 
 
-def _struct(data: bytes, at: int) -> tuple[dict[int, Any], int]:
-    """The fields of a struct in Thrift's compact protocol, by number, and where it ends."""
+def _thrift(data: bytes, at: int, kind: int = 12) -> tuple[Any, int]:
+    """A value in Thrift's compact protocol and where it ends; a struct is its fields by number."""
 
     def number() -> int:
         nonlocal at
         found = shift = 0
         while True:
             found, shift, at = found | (data[at] & 127) << shift, shift + 7, at + 1
-            if data[at - 1] < 128:
+            if data[at - 1] < 128 or shift > 63:
                 return found
 
+    if at >= len(data):
+        raise IndexError
+    if kind in (4, 5, 6):
+        value = number()
+        return (value >> 1) ^ -(value & 1), at
+    if kind == 8:
+        value = number()
+        return data[at : at + value], at + value
+    if kind == 9:
+        head, at = data[at], at + 1
+        every: list[Any] = []
+        for _ in range(number() if head >> 4 == 15 else head >> 4):
+            one, at = _thrift(data, at, head & 15)
+            every.append(one)
+        return every, at
+    if kind != 12:
+        return None, at + {1: 1, 2: 1, 3: 1, 7: 8}[kind]
     found: dict[int, Any] = {}
     field = 0
     while head := data[at]:
-        at, kind = at + 1, head & 15
+        at += 1
         field = field + (head >> 4) if head >> 4 else number() >> 1
-        if kind in (4, 5, 6):
-            value = number()
-            found[field] = (value >> 1) ^ -(value & 1)
-        elif kind == 8:
-            at = number() + at
-        elif kind == 12:
-            found[field], at = _struct(data, at)
-        else:
-            at += {1: 0, 2: 0, 3: 1, 7: 8}[kind]
+        if head & 15 > 2:  # others are true or false
+            found[field], at = _thrift(data, at, head & 15)
     return found, at + 1
 
 
@@ -438,7 +453,7 @@ class File(Shard):
                 yield file
         except FileNotFoundError as error:
             raise RobfcpError(unreadable(self.path, error)) from None
-        except (pa.ArrowException, OSError) as error:
+        except (pa.ArrowException, OSError, UnicodeError, KeyError) as error:
             if isinstance(error, PermissionError):
                 raise RobfcpError(unreadable(self.path, error)) from None
             raise RobfcpError(
@@ -453,8 +468,8 @@ class File(Shard):
             if problem:
                 raise RobfcpError(f"{self.path}: {problem}; {REMEDY}")
             state = os.stat(self.path)
-            values, size = _claimed(self.path, found)
             most = SPARE_VALUES + PER_BYTE * state.st_size
+            values, size = _claimed(self.path, most)
             if values > most or size > 4 * most:
                 raise RobfcpError(
                     f"{self.path}: {state.st_size} bytes hold {values} numbers in {size} bytes, "
