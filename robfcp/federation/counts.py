@@ -196,8 +196,8 @@ class SparseCounts:
 
     def window(self, first: int, n_bins: int) -> SparseCounts:
         """The bins from `first` on as a table of their own."""
-        inside = (self.bins >= first) & (self.bins < first + n_bins)
-        starts = np.concatenate([[0], np.cumsum(self.sums(inside))])
+        inside = np.flatnonzero((self.bins >= first) & (self.bins < first + n_bins))
+        starts = np.searchsorted(inside, self.starts)
         return SparseCounts(starts, self.bins[inside] - first, self.values[inside], n_bins)
 
 
