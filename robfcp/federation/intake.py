@@ -43,6 +43,7 @@ from robfcp.report import By, Names, Report, number_of, signing, wire
 T = TypeVar("T")
 FilePath = str | os.PathLike[str]
 Places = Callable[[slice], Indices]
+Told = tuple[Mask, NDArray[np.uint32]]  # which rows tell how large sets are; all rows' digests
 
 MOST_ENTRIES = 2**20  # of one report: sums of so many counts stay within 64 bits
 MANY_WRONG = 2**12  # rows of a table, each told by itself
@@ -221,11 +222,8 @@ def _rows(parts: Sequence[Listed | None]) -> SparseCounts:
 
 def _chained(parts: Sequence[Numbers], number: int) -> Whole:
     """Lists of reports' JSON and arrays of report objects, one after another."""
-    arrays = [part for part in parts if isinstance(part, np.ndarray)]
-    if arrays and len(arrays) == len(parts):
-        return np.concatenate(arrays).astype(np.int64, copy=False)
-    if arrays:
-        parts = [part.tolist() if isinstance(part, np.ndarray) else part for part in parts]
+    if parts and all(isinstance(part, np.ndarray) for part in parts):
+        return np.concatenate(parts).astype(np.int64, copy=False)
     return np.fromiter(chain.from_iterable(parts), np.int64, number)
 
 
@@ -258,7 +256,7 @@ class Piece(NamedTuple):
 
     right: Mask
     block: Block
-    told: tuple[Mask, NDArray[np.uint32]]  # which of these tell how large sets are; their digests
+    told: Told
     others: Iterable[tuple[int, bytes]]
 
 
@@ -385,11 +383,8 @@ class Intake:
         self._waiting.append(entry)
         numbers = entry.parts[0] or entry.parts[1]
         self._entries += 0 if numbers is None else len(numbers[1])
-        if (
-            self._entries >= _ENTRIES
-            or self._bytes >= _WAITING_BYTES
-            or len(self._waiting) >= _REPORTS
-        ):
+        many = self._entries >= _ENTRIES or self._bytes >= _WAITING_BYTES
+        if many or len(self._waiting) >= _REPORTS:
             self._flush()
 
     def _other(self, item: Any, position: int) -> Entry | None:
@@ -500,11 +495,7 @@ class Intake:
         self._keep(block, positions, (block.told.lengths > 0, block.digests()))
 
     def _keep(
-        self,
-        block: Block,
-        positions: Sequence[int],
-        told: tuple[Mask, NDArray[np.uint32]],
-        shard: Shard | None = None,
+        self, block: Block, positions: Sequence[int], told: Told, shard: Shard | None = None
     ) -> None:
         """Right reports, with their counts unless these stay in a table."""
         if not len(block.sizes):
@@ -658,8 +649,7 @@ class Intake:
 
         def places(part: slice) -> Indices:
             """Where some of all that came are among the valid, in order of the names."""
-            found: Indices = np.arange(part.start, part.stop) if place is None else place[part]
-            return found
+            return np.arange(part.start, part.stop) if place is None else np.asarray(place[part])
 
         held = self._held(places, n_bins, common)
         found: dict[str, Any] = {"table": held.counts, "strata": held.strata}

@@ -213,17 +213,12 @@ class Shared:
     def block(self, batch: pa.RecordBatch) -> tuple[Mask, Block]:
         """Which rows can be put in columns, and these."""
         n_rows, n_bins, compute = len(batch), self.header.grid.n_bins, arrow().compute
-        column = {name: batch.column(name) for name in batch.schema.names}
-        lengths = {
-            name: _whole(compute.list_value_length(column[name]).fill_null(0))
-            if name in column
-            else np.zeros(n_rows, dtype=np.int64)
-            for name in LISTS
-        }
-        classes, bins, counts, told_bins, told = lengths.values()
-        by_class = np.zeros(n_rows, dtype=bool)
-        if "classes" in column:
-            by_class = np.array(column["classes"].is_valid())
+        column = {name: arrow().nulls(n_rows, schema().field(name).type) for name in LISTS}
+        column |= {name: batch.column(name) for name in batch.schema.names}
+        classes, bins, counts, told_bins, told = (
+            _whole(compute.list_value_length(column[name]).fill_null(0)) for name in LISTS
+        )
+        by_class = np.array(column["classes"].is_valid())
         right = (bins == counts) & (told_bins == told) & (told <= n_bins)
         right &= bins <= n_bins * self.header.n_strata
         right &= ~by_class | ((classes == bins) & (self.header.strata is not None))
@@ -232,13 +227,8 @@ class Shared:
         if not right.all():
             return right, self.block(batch.filter(arrow().array(right)))[1]
 
-        def numbers(name: str) -> Whole:
-            return _whole(column[name].flatten() if name in column else arrow().array([], "int64"))
-
-        own, cells, values, split = (
-            np.repeat(by_class, bins),
-            *map(numbers, ("bins", "counts", "classes")),
-        )
+        own = np.repeat(by_class, bins)
+        split, cells, values, *labels = (_whole(column[name].flatten()) for name in LISTS)
         if len(split):
             inside = (cells[own] >= 0) & (cells[own] < n_bins) & (split < 2**31)
             cells = cells.copy()
@@ -251,7 +241,7 @@ class Shared:
             known=np.zeros(n_rows, dtype=bool),
             counts=rows_of(np.where(by_class, 0, bins), cells[~own], values[~own]),
             strata=rows_of(np.where(by_class, bins, 0), cells[own], values[own]),
-            told=rows_of(told, numbers("set_size_bins"), numbers("set_size_counts")),
+            told=rows_of(told, *labels),
         )
         return right, block
 
