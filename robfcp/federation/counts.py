@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -68,6 +68,11 @@ class DenseCounts:
         found = np.add.reduceat(self.array, starts, axis=1)
         return found if kind is np.int64 else found.astype(kind)
 
+    @property
+    def used(self) -> Mask:
+        """(K,) whose counts are not all 0."""
+        return np.asarray(self.array.any(axis=1))
+
     def window(self, first: int, n_bins: int) -> DenseCounts:
         """The bins from `first` on as a table of their own."""
         return DenseCounts(self.array[:, first : first + n_bins])
@@ -95,6 +100,11 @@ class SparseCounts:
     def lengths(self) -> Whole:
         """(K,) how many entries each row has."""
         return np.diff(self.starts)
+
+    @property
+    def used(self) -> Mask:
+        """(K,) whose counts are not all 0."""
+        return self.lengths > 0
 
     @property
     def owners(self) -> Indices:
@@ -186,8 +196,8 @@ class SparseCounts:
 
     def window(self, first: int, n_bins: int) -> SparseCounts:
         """The bins from `first` on as a table of their own."""
-        inside = (self.bins >= first) & (self.bins < first + n_bins)
-        starts = np.concatenate([[0], np.cumsum(self.sums(inside))])
+        inside = np.flatnonzero((self.bins >= first) & (self.bins < first + n_bins))
+        starts = np.searchsorted(inside, self.starts)
         return SparseCounts(starts, self.bins[inside] - first, self.values[inside], n_bins)
 
 
@@ -283,10 +293,26 @@ class StoredCounts:
 
     def held(self) -> SparseCounts:
         """All of them, in memory."""
-        every = list(self.each(lambda counts: counts.entries()))
-        whole = joined([(np.diff(starts), bins, values) for _, (starts, bins, values) in every])
-        places = np.concatenate([np.zeros(0, dtype=np.intp), *(places for places, _ in every)])
-        return replace(whole.rows(np.argsort(places)), n_bins=self.n_bins)
+        columns = Columns(4)
+        for places, (starts, bins, values) in self.each(lambda counts: counts.entries()):
+            columns.extend(places, np.diff(starts), bins, values)
+        order, *found = columns.whole()
+        return replace(rows_of(*found).rows(np.argsort(order)), n_bins=self.n_bins)
+
+    @property
+    def used(self) -> Mask:
+        """(K,) whose counts are not all 0."""
+        return self.map(lambda counts: counts.used)
+
+    def window(self, first: int, n_bins: int) -> StoredCounts:
+        """The bins from `first` on as a table of their own."""
+        view = self.view
+
+        def inside(block: Portion) -> tuple[Indices, Loaded]:
+            rows, counts = view(block)
+            return rows, counts.window(first, n_bins)
+
+        return replace(self, view=inside, n_bins=n_bins)
 
     def below(self, index: int) -> Whole:
         """(K,) counts up to and with bin `index`."""
@@ -336,13 +362,65 @@ def narrowed(numbers: NDArray[Any], largest: int | None = None) -> NDArray[Any]:
     return numbers.astype(np.min_scalar_type(top) if top < 2**32 else np.int64, copy=False)
 
 
-def joined(parts: Sequence[Entries]) -> SparseCounts:
-    """Rows that came block by block, each with its lengths, in one piece on a grid to be told."""
-    nothing = np.zeros(0, dtype=np.uint8)
-    lengths, bins, values = (
-        np.concatenate([nothing, *(part[side] for part in parts)]) for side in range(3)
-    )
-    starts = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
+class Sizes:
+    """The sizes of a federation as whole numbers of 64 bits; stored ones are kept in fewer."""
+
+    def __get__(self, one: Any, owner: type) -> NDArray[np.int64]:
+        return one.small_sizes.astype(np.int64, copy=False)
+
+    def __set__(self, one: Any, sizes: NDArray[Any]) -> None:
+        held = np.asarray(sizes)
+        one.__dict__["_sizes"] = narrowed(held) if one.stored else held.astype(np.int64, copy=False)
+
+
+def at_places(values: tuple[T, ...], rows: NDArray[np.intp] | slice) -> tuple[T, ...]:
+    """The values at these places; none where there are none at all."""
+    if isinstance(rows, slice):
+        return values[rows]
+    if hasattr(values, "take"):
+        return cast("tuple[T, ...]", values.take(rows))
+    return tuple(map(values.__getitem__, rows.tolist())) if values else ()
+
+
+class Columns:
+    """Numbers that come some at a time, in arrays of the smallest type that holds them.
+
+    These grow in place: lists of parts and what joins them would be twice as much.
+    """
+
+    def __init__(self, number: int) -> None:
+        self._arrays: list[NDArray[Any]] = [np.zeros(0, np.uint8) for _ in range(number)]
+        self._ends = [0] * number
+
+    def extend(self, *parts: NDArray[Any]) -> None:
+        """These come after the others."""
+        for k, (numbers, first) in enumerate(zip(map(narrowed, parts), self._ends, strict=True)):
+            kind = np.promote_types(self._arrays[k].dtype, numbers.dtype)
+            array, end = self._arrays[k].astype(kind, copy=False), first + len(numbers)
+            if end > len(array):
+                array.resize(end + end // 8, refcheck=False)
+            array[first:end] = numbers
+            self._arrays[k], self._ends[k] = array, end
+
+    def whole(self) -> list[NDArray[Any]]:
+        """All of them; nothing may come any more."""
+        for array, end in zip(self._arrays, self._ends, strict=True):
+            array.resize(end, refcheck=False)
+        return self._arrays
+
+
+def joined(parts: Iterable[Entries]) -> SparseCounts:
+    """Rows that come block by block, each with its lengths, in one piece on a grid to be told."""
+    columns = Columns(3)
+    for part in parts:
+        columns.extend(*part)
+    return rows_of(*columns.whole())
+
+
+def rows_of(lengths: NDArray[Any], bins: NDArray[Any], values: NDArray[Any]) -> SparseCounts:
+    """Rows of so many entries each, on a grid to be told."""
+    starts = np.zeros(len(lengths) + 1, dtype=np.int64)
+    np.cumsum(lengths, dtype=np.int64, out=starts[1:])
     return SparseCounts(starts, bins, values, 0)
 
 
@@ -486,35 +564,21 @@ class Stratified:
         """
         first = number * self.n_bins
         also = np.zeros(len(self.rows), dtype=bool) if noisy is None else noisy
-        if isinstance(self.table, StoredCounts):
-            view, n_bins = self.table.view, self.n_bins
-
-            def inside_of(block: Portion) -> tuple[Indices, Loaded]:
-                rows, counts = view(block)
-                return rows, counts.window(first, n_bins)
-
-            part = replace(self.table, view=inside_of, n_bins=n_bins)
-            also = also | part.map(lambda counts: np.diff(counts.entries()[0]) > 0)
-            return self.rows[also], part.rows(np.flatnonzero(also))
-        if isinstance(self.table, DenseCounts):
-            own = self.table.array[:, first : first + self.n_bins]
-            some = own.any(axis=1) | also
-            return self.rows[some], DenseCounts(own[some])
-        if self.n_strata <= FEW_STRATA:
-            starts, cells, values = self.table.entries()
-            inside = np.flatnonzero((cells >= first) & (cells < first + self.n_bins))
-            row = np.searchsorted(starts, inside, side="right") - 1
-            bins, values = cells[inside] - first, values[inside]
-        else:
+        if isinstance(self.table, SparseCounts) and self.n_strata > FEW_STRATA:
             row, bins, values, ends = self._sorted
             here = slice(ends[number], ends[number + 1])
-            row, bins, values = row[here], bins[here], values[here]
-        lengths = np.bincount(row, minlength=len(self.rows))
-        held = (lengths > 0) | also
-        starts = np.concatenate([[0], np.cumsum(lengths[held])]).astype(np.int64)
-        found = SparseCounts(starts, narrowed(bins, self.n_bins), narrowed(values), self.n_bins)
-        full = len(bins) > DENSE_SHARE * (len(starts) - 1) * self.n_bins or not len(bins)
-        return self.rows[held], table(*found.entries(), self.n_bins) if full else found
+            lengths = np.bincount(row[here], minlength=len(self.rows))
+            part: Counts = replace(rows_of(lengths, bins[here], values[here]), n_bins=self.n_bins)
+        else:
+            part = self.table.window(first, self.n_bins)
+        held = np.flatnonzero(part.used | also)
+        chosen = part.rows(held)
+        if isinstance(chosen, SparseCounts):
+            starts, bins, values = chosen.entries()
+            if len(bins) > DENSE_SHARE * len(held) * self.n_bins or not len(bins):
+                return self.rows[held], table(starts, bins, values, self.n_bins)
+            chosen = SparseCounts(starts, narrowed(bins, self.n_bins), values, self.n_bins)
+        return self.rows[held], chosen
 
     @cached_property
     def _sorted(self) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any], Whole]:
@@ -583,6 +647,6 @@ class Stratified:
             stratum, bins = np.divmod(part.bins.astype(np.int64), self.n_bins)
             moved = target(rows, part.owners, stratum) * self.n_bins + bins
             parts.append(added(part.owners, moved, part.values.astype(np.int64), part.n_rows))
-        found = joined([(n, narrowed(cells), narrowed(values)) for n, cells, values in parts])
+        found = joined(parts)
         counts = table(found.starts, found.bins, found.values, n_strata * self.n_bins)
         return replace(self, names=names, table=counts)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cached_property, reduce
 from itertools import chain, pairwise, repeat
@@ -22,10 +23,12 @@ from robfcp.federation.counts import (
     Counts,
     DenseCounts,
     Portion,
+    Sizes,
     Spans,
     SparseCounts,
     StoredCounts,
     Stratified,
+    at_places,
     in_fives,
     numbered,
     onto_simplex,
@@ -45,7 +48,6 @@ TAKEN = 2**16  # reports made of stored counts at a time
 
 Array = NDArray[np.float64]
 S = TypeVar("S")
-V = TypeVar("V")
 Add = Callable[[S, S], S]
 
 
@@ -175,8 +177,8 @@ class Federation:
     @cached_property
     def noisy(self) -> bool:
         """Whether noise moves any count: that of a huge budget never does."""
-        laws = {law for law in self.noises if law is not None}
-        return not all(law.never_moves for law in laws)
+        stated = {one for one in self.privacy if one is not None}
+        return not all(one.noise_on(self.unit).never_moves for one in stated)
 
     @property
     def noise_draws(self) -> int:
@@ -202,12 +204,17 @@ class Federation:
     @cached_property
     def n_clients(self) -> int:
         """K, the number of valid reports."""
-        return len(self.sizes)
+        return len(self.small_sizes)
 
     @property
     def n_samples(self) -> int:
         """N, the calibration samples of all valid reports."""
-        return int(self.sizes.sum())
+        return int(self.small_sizes.sum(dtype=np.int64))
+
+    @property
+    def small_sizes(self) -> NDArray[Any]:
+        """(K,) n_k in the smallest numbers that hold them, not to be reckoned with."""
+        return cast("NDArray[Any]", self.__dict__["_sizes"])
 
     def threshold_at(self, index: int | None) -> float:
         """The threshold at the upper edge of bin `index`; infinite where there is none.
@@ -342,17 +349,17 @@ class Federation:
             Their places from 0, or (K,) a mask.
         """
         rows = np.asarray(chosen)
-        return _at(self.ids, np.flatnonzero(rows) if rows.dtype == bool else rows)
+        return at_places(self.ids, np.flatnonzero(rows) if rows.dtype == bool else rows)
 
     def _chosen(self, rows: NDArray[np.intp] | slice) -> Federation:
         return replace(
             self,
-            ids=_at(self.ids, rows),
+            ids=at_places(self.ids, rows),
             table=self.table.rows(rows),
-            sizes=self.sizes[rows],
+            sizes=self.small_sizes[rows],
             strata=None if self.strata is None else self.strata.chosen(rows),
             set_sizes=None if self.set_sizes is None else self.set_sizes.chosen(rows),
-            privacy=_at(self.privacy, rows),
+            privacy=at_places(self.privacy, rows),
             rows=None,
         )
 
@@ -403,11 +410,11 @@ class Federation:
         noisy = np.array([self.privacy[k] is not None for k in rows]) if self.noisy else None
         rows, counts = self.strata.stratum(number, noisy)
         totals = counts.below(self.grid.n_bins - 1) if len(rows) else np.zeros(0, dtype=np.int64)
-        privacy = _at(self.privacy, rows)
+        privacy = at_places(self.privacy, rows)
         private = any(privacy)
         return replace(
             self,
-            ids=_at(self.ids, rows),
+            ids=at_places(self.ids, rows),
             table=counts,
             sizes=np.maximum(totals, 1) if private else totals,
             strata=None,
@@ -572,7 +579,7 @@ class Federation:
             raise RobfcpError("counts: a count is negative; only privacy's noise makes such")
         if not private and not array.any(axis=1).all():
             raise RobfcpError("counts: a site has no samples; leave it out")
-        grid = Grid.uniform(array.shape[1]) if grid is None else grid
+        grid = grid or Grid.uniform(array.shape[1])
         if array.shape[1] != grid.n_bins:
             raise RobfcpError(f"counts: {array.shape[1]} bins do not fit the grid's {grid.n_bins}")
         names = tuple(ids) if ids is not None else numbered(len(array), len(str(len(array) - 1)))
@@ -864,7 +871,8 @@ class Federation:
     ) -> Iterator[tuple[NDArray[np.intp] | slice, S]]:
         """What `work` makes of every block, with the places of its clients."""
         if isinstance(counts := self.table, StoredCounts):
-            known = replace(self, ids=())  # names stay here
+            known = copy(self)
+            object.__setattr__(known, "ids", ())  # names stay here
 
             def there(held: Portion) -> tuple[NDArray[np.intp] | slice, S]:
                 places, block = known._block(held)
@@ -880,20 +888,13 @@ class Federation:
     def _block(self, held: Portion) -> tuple[NDArray[np.intp], Federation]:
         """Some stored clients as a federation without names, and their places."""
         places, rows, counts = cast(StoredCounts, self.table).own(held)
-        split = {}
+        split: dict[str, Any] = {}
         for name in ("strata", "set_sizes"):
             if (kept := getattr(self, name)) is not None:
                 _, own, cells = kept.table.own(held)
                 split[name] = replace(kept, table=cells, rows=np.searchsorted(rows, own))
-        own_privacy = _at(self.privacy, places)
-        known: Any = {"sizes": self.sizes[places], "privacy": own_privacy, **split}
-        return places, replace(self, table=counts, **known)
+        split["sizes"], split["privacy"] = self.small_sizes[places], at_places(self.privacy, places)
+        return places, replace(self, table=counts, **split)
 
 
-def _at(values: tuple[V, ...], rows: NDArray[np.intp] | slice) -> tuple[V, ...]:
-    """The values at these places; none where there are none at all."""
-    if hasattr(values, "take"):
-        return values[rows] if isinstance(rows, slice) else values.take(rows)
-    if isinstance(rows, slice) or not values:
-        return values[rows] if isinstance(rows, slice) else ()
-    return tuple(map(values.__getitem__, rows.tolist()))
+Federation.sizes = Sizes()  # type: ignore[assignment]

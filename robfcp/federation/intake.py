@@ -20,6 +20,7 @@ from robfcp.arguments import MAX_SAMPLES, are_clients, check_client, whole
 from robfcp.errors import MAX_NAME, ReportError, RobfcpError, plain
 from robfcp.federation import majority
 from robfcp.federation.counts import (
+    Columns,
     Entries,
     Indices,
     Mask,
@@ -31,9 +32,8 @@ from robfcp.federation.counts import (
     added,
     check_extent,
     itself,
-    joined,
-    narrowed,
     part_of,
+    rows_of,
 )
 from robfcp.federation.majority import GridDigest, Header, Objection
 from robfcp.grid import Grid
@@ -42,8 +42,11 @@ from robfcp.report import By, Names, Report, number_of, signing, wire
 
 T = TypeVar("T")
 FilePath = str | os.PathLike[str]
+Places = Callable[[slice], Indices]
+Told = tuple[Mask, NDArray[np.uint32]]  # which rows tell how large sets are; all rows' digests
 
 MOST_ENTRIES = 2**20  # of one report: sums of so many counts stay within 64 bits
+MANY_WRONG = 2**12  # rows of a table, each told by itself
 _REPORTS = 512  # checked at a time: their numbers stay in the cache
 _ENTRIES = 2**14
 _WAITING_BYTES = 2**23  # of JSON, kept until its numbers are known to be right
@@ -219,11 +222,8 @@ def _rows(parts: Sequence[Listed | None]) -> SparseCounts:
 
 def _chained(parts: Sequence[Numbers], number: int) -> Whole:
     """Lists of reports' JSON and arrays of report objects, one after another."""
-    arrays = [part for part in parts if isinstance(part, np.ndarray)]
-    if arrays and len(arrays) == len(parts):
-        return np.concatenate(arrays).astype(np.int64, copy=False)
-    if arrays:
-        parts = [part.tolist() if isinstance(part, np.ndarray) else part for part in parts]
+    if parts and all(isinstance(part, np.ndarray) for part in parts):
+        return np.concatenate(parts).astype(np.int64, copy=False)
     return np.fromiter(chain.from_iterable(parts), np.int64, number)
 
 
@@ -256,34 +256,39 @@ class Piece(NamedTuple):
 
     right: Mask
     block: Block
-    told: tuple[Mask, NDArray[np.uint32]]  # which of these tell how large sets are; their digests
-    others: list[tuple[int, bytes]]
+    told: Told
+    others: Iterable[tuple[int, bytes]]
 
 
 class Shard:
     """A table of reports; where it `stays` its counts are left where they are.
 
-    `pieces(grid)` are its rows, checked; `each(work)` is what work makes of its portions;
-    `joined_names` are all names, those of tables `packed`, and which come more than once. `places`
-    are those of its rows among all reports, -1 of rows that are not right; `common` are the round's
-    classes.
+    `pieces(grid)` are its rows, checked; `each(work)` is what work makes of its portions; `packed`
+    makes names that take little memory of a list. `rows` are of every piece where its right rows
+    begin among all reports, how many and which they are; `places` where its rows are among the
+    valid ones, -1 where they are not; `common` are the round's classes.
     """
 
     name: Any
     stays: bool
-    places: list[Indices]
+    rows: list[tuple[int, int, Mask | None]]  # the first, how many, which if not all
+    places: list[Indices | range]
     common: tuple[By, Names] | None
     pieces: Any
     each: Any
-    joined_names: Any
     packed: Any
 
-    def kept(self, places: Indices, common: tuple[By, Names] | None) -> Shard:
+    def kept(self, places: Places, common: tuple[By, Names] | None) -> Shard:
         """The same with the final places, and the classes of the round."""
-        ends = np.cumsum([len(part) for part in self.places])
-        whole = np.concatenate([places[:0], *self.places])
-        self.places = np.split(np.where(whole < 0, PLACE(-1), places[whole]), ends[:-1])
-        self.common = common
+        self.places, self.common = [], common
+        for first, number, right in self.rows:
+            own: Any = places(slice(first, first + number))
+            if right is not None:
+                found = np.full(len(right), -1, dtype=PLACE)
+                found[right], own = own, found
+            elif len(own) and own[0] >= 0 and (own[1:] == own[:-1] + 1).all():
+                own = range(own[0], own[-1] + 1)
+            self.places.append(own)
         return self
 
 
@@ -315,18 +320,17 @@ class Intake:
 
     def __init__(self, grid: Grid | None = None) -> None:
         self.refused: list[tuple[str, Fault]] = []  # each with where it came from
-        self.clients: Any = []  # a list, or names in Arrow where tables stay
+        self.clients: Any = []  # a list, or packed where there are tables
         self.headers: dict[Header, int] = {}  # equal headers are one; in the order of the first
         self._grid = grid
         self.signed = self.read = self._entries = self._bytes = 0
         self._waiting: list[Entry] = []
         self._faults: list[tuple[int, Fault]] = []  # by position among all that came
         self._known_headers: dict[tuple[object, ...], Header] = {}
-        self._names: list[Any] = []
-        self._columns: list[tuple[NDArray[Any], ...]] = []
+        self._columns = Columns(4)  # sizes, headers, who tells how large sets are, digests
         self._firsts: list[int] = []  # of every block that was kept, the first report's place
         self._positions: list[Sequence[int]] = []  # and where all of its reports stood
-        self._parts: tuple[list[Entries], ...] = [], [], []
+        self._parts = [Columns(3) for _ in range(3)]
         self._shards: list[Shard] = []
         self._kept = 0
         self._lost: list[slice] = []
@@ -346,23 +350,24 @@ class Intake:
     def _add_rows(self, shard: Shard) -> None:
         """What is right of a table is kept, each other row is read again by itself."""
         self._flush()
-        first, position = self._kept, self.read
+        first, began, before = self._kept, self.read, len(self._faults)
         try:
             for piece in shard.pieces(self._grid):
                 position, self.read = self.read, self.read + len(piece.right)
-                own = np.flatnonzero(piece.right)
-                places = np.full(len(piece.right), -1, dtype=PLACE)
-                places[own] = self._kept + np.arange(len(own))
-                shard.places.append(places)
-                whole = len(own) == len(places)
+                own, whole = np.flatnonzero(piece.right), piece.right.all()
+                shard.rows.append((self._kept, len(own), None if whole else piece.right))
                 positions = range(position, self.read) if whole else (position + own).tolist()
                 self._keep(piece.block, positions, piece.told, shard)
                 for row, data in piece.others:
-                    sent = Sent(data, f"{shard.name} row {row + 1}")
+                    sent = Sent(data, f"{shard.name} row {position - began + row + 1}")
                     self._wait(self._entry(sent, position + row))
                 self._flush()
+                wrong = len(self._faults) - before
+                if wrong > max(MANY_WRONG, self._kept - first):
+                    raise RobfcpError(f"{shard.name}: most of its rows are no reports; make others")
         except RobfcpError as error:
             self._flush()
+            del self._faults[before:]
             self._lost.append(slice(first, self._kept))
             fault = Fault(f"file:{shard.name}", "file", str(error))
             self._faults.append((self.read, fault))
@@ -378,11 +383,8 @@ class Intake:
         self._waiting.append(entry)
         numbers = entry.parts[0] or entry.parts[1]
         self._entries += 0 if numbers is None else len(numbers[1])
-        if (
-            self._entries >= _ENTRIES
-            or self._bytes >= _WAITING_BYTES
-            or len(self._waiting) >= _REPORTS
-        ):
+        many = self._entries >= _ENTRIES or self._bytes >= _WAITING_BYTES
+        if many or len(self._waiting) >= _REPORTS:
             self._flush()
 
     def _other(self, item: Any, position: int) -> Entry | None:
@@ -427,17 +429,14 @@ class Intake:
         found = wire.fast_report(data)
         if found is None:
             return None
-        key = found.shared
-        header = self._known_headers.get(key)
+        header = self._known_headers.get(found.shared)
         if header is None:
             shared = wire.read_shared(found, self._grid)
             if shared is None:
                 return None
             header = Header(GridDigest.of(shared[0]), *shared[1:])
             if len(data) <= _KEPT_BYTES:
-                if len(self._known_headers) >= _KEPT_HEADERS:
-                    self._known_headers.clear()
-                self._known_headers[key] = header
+                self._remember(found.shared, header)
         counts, told = _listed(found.counts, header), _listed(found.set_sizes, header)
         strata = None if found.strata is wire.UNSET else (found.strata.steps, found.strata.counts)
         parts = counts, strata, told
@@ -446,6 +445,12 @@ class Intake:
                 return None
         self._bytes += len(data)
         return Entry(found.client, found.n_samples, header, position, sent, parts=parts)
+
+    def _remember(self, key: tuple[object, ...], header: Header) -> Header:
+        if len(self._known_headers) >= _KEPT_HEADERS:
+            self._known_headers.clear()
+        self._known_headers[key] = header
+        return header
 
     def _strictly(self, sent: Sent, position: int) -> Entry:
         """The same by the rules for a single report, whose words a refusal has."""
@@ -459,9 +464,7 @@ class Intake:
         key = report.grid.digest, id(report.score), *said  # the header keeps the score alive
         header = self._known_headers.get(key)
         if header is None:
-            header = Header(GridDigest.of(report.grid), report.score, *said)
-            if len(self._known_headers) < _KEPT_HEADERS:
-                self._known_headers[key] = header
+            header = self._remember(key, Header(GridDigest.of(report.grid), report.score, *said))
         split = None
         if strata is not None:
             steps = strata.cells.copy()
@@ -492,53 +495,42 @@ class Intake:
         self._keep(block, positions, (block.told.lengths > 0, block.digests()))
 
     def _keep(
-        self,
-        block: Block,
-        positions: Sequence[int],
-        told: tuple[Mask, NDArray[np.uint32]],
-        shard: Shard | None = None,
+        self, block: Block, positions: Sequence[int], told: Told, shard: Shard | None = None
     ) -> None:
         """Right reports, with their counts unless these stay in a table."""
         if not len(block.sizes):
             return
         numbers = [self.headers.setdefault(one, len(self.headers)) for one in block.headers]
-        stays, names = shard is not None and shard.stays, block.names
-        if not isinstance(names, list):
-            names = shard.packed(names) if shard is not None and stays else names.to_pylist()
-        self._names.append(names)
+        if shard is not None and isinstance(self.clients, list):
+            self.clients = shard.packed(self.clients)
+        self.clients.extend(block.names)
         self._firsts.append(self._kept)
         self._positions.append(positions)
-        kinds = narrowed(np.array(numbers)[block.kinds])
-        self._columns.append((narrowed(block.sizes), kinds, *told))
+        self._columns.extend(block.sizes, np.array(numbers)[block.kinds], *told)
         here = slice(self._kept, self._kept + len(positions))
         self._kept = here.stop
-        if stays:
+        if shard is not None and shard.stays:
             return
         self._memory.append(here)
         everybody = np.ones(len(positions), dtype=bool)
         labels = _in_use(block.told, everybody)
         split = block.strata.lengths, block.strata.bins, block.strata.values
-        for kept, part in zip(self._parts, (block.pooled(), split, labels), strict=True):
-            kept.append(tuple(map(narrowed, part)))  # type: ignore[arg-type]
+        for columns, part in zip(self._parts, (block.pooled(), split, labels), strict=True):
+            columns.extend(*part)
 
     def finish(self) -> None:
         """Nothing comes any more: columns are joined, the same report twice is one."""
         self._flush()
-        kinds: Any = np.int64, np.uint8, np.bool_, np.uint32
-        nothing = tuple(np.zeros(0, dtype=kind) for kind in kinds)
-        columns = zip(nothing, *self._columns, strict=True)
-        self.sizes, self.kinds, self._tells, digests = map(np.concatenate, columns)
-        self._columns.clear()
-        self.sizes = self.sizes.astype(np.int64, copy=False)
-        self._tables = [joined(part) for part in self._parts]
-        for part in self._parts:
-            part.clear()
+        self.sizes, self.kinds, tells, digests = self._columns.whole()
+        self._tells = tells.view(bool)
+        self._tables = [rows_of(*columns.whole()) for columns in self._parts]
+        self._columns, self._parts = Columns(0), []
         self._faults.sort(key=itemgetter(0))
         self.refused = [(f"report #{place + 1}", fault) for place, fault in self._faults]
         self.valid = np.ones(len(self.sizes), dtype=bool)
         for lost in self._lost:
             self.valid[lost] = False
-        self.clients, self._repeated = self._joined_names()
+        self._repeated = self._names_twice()
         seen: Counter[Any] = Counter()
         for k in self._repeated[self.valid[self._repeated]].tolist():
             report = self.clients[k], int(self.sizes[k]), int(self.kinds[k]), int(digests[k])
@@ -546,15 +538,14 @@ class Intake:
             seen[report] += 1
         self.repeated = tuple(sorted({one[0] for one, times in seen.items() if times > 1}))
 
-    def _joined_names(self) -> tuple[Any, Indices]:
-        """All names, and which of them come more than once."""
-        if self._shards:
-            return self._shards[0].joined_names(self._names)
-        every = list(chain.from_iterable(self._names))
-        if len(set(every)) == len(every):
-            return every, np.zeros(0, dtype=np.intp)
-        times = Counter(every)
-        return every, np.flatnonzero([times[name] > 1 for name in every])
+    def _names_twice(self) -> Indices:
+        """The places of names that come more than once."""
+        if not isinstance(self.clients, list):
+            self.clients = self.clients.whole()
+            found: Indices = self.clients.repeated()
+            return found
+        times = Counter(self.clients)
+        return np.flatnonzero([times[name] > 1 for name in self.clients])
 
     def alone(self) -> Mask:
         """(n,) which of the valid reports are the only ones of their clients."""
@@ -642,31 +633,39 @@ class Intake:
         kinds, headers, own = self.kinds[rows], list(self.headers), self.sizes[rows]
         first = headers[kinds[0]]
         n_bins = first.grid.n_bins
-        check_extent(len(rows), n_bins)
-        if sizes is not None:
-            hidden = np.array([header.hides_size for header in headers], dtype=bool)
+        check_extent(len(ordered), n_bins)
+        hidden = np.array([header.hides_size for header in headers], dtype=bool)
+        if sizes is not None and hidden.any():
+            own = own.astype(np.int64)
             for k in np.flatnonzero(hidden[kinds]).tolist():
                 own[k] = sizes.get(ordered[k], own[k])
         privacy: tuple[Privacy | None, ...] = ()
         if any(header.privacy for header in headers):
             privacy = tuple(headers[kind].privacy for kind in kinds.tolist())
-        places = np.full(len(self.sizes), -1, dtype=PLACE)
-        places[rows] = np.arange(len(rows))
+        place: Any = None
+        if not isinstance(rows, slice):
+            place = np.full(len(self.sizes), -1, dtype=PLACE)
+            place[rows] = np.arange(len(rows), dtype=PLACE)
+
+        def places(part: slice) -> Indices:
+            """Where some of all that came are among the valid, in order of the names."""
+            return np.arange(part.start, part.stop) if place is None else np.asarray(place[part])
+
         held = self._held(places, n_bins, common)
         found: dict[str, Any] = {"table": held.counts, "strata": held.strata}
         found["set_sizes"] = held.set_sizes
         if self._shards:
             source = Blocks([shard.kept(places, common) for shard in self._shards], held)
             split, tells = self._by_class[kinds], self._tells[rows]
-            found["table"] = StoredCounts(source, itself, len(rows), n_bins)
+            found["table"] = StoredCounts(source, itself, len(ordered), n_bins)
             kinds_of: Any = (("strata", common, split), ("set_sizes", ("class", 1), tells))
             for name, kind, mask in kinds_of:
-                if kind is not None and len(at := np.flatnonzero(mask)):
+                if kind is not None and len(at := np.flatnonzero(mask).astype(PLACE)):
                     n_cells, view = number_of(kind[1]) * n_bins, partial(part_of, name)
                     counts = StoredCounts(source, view, len(at), n_cells, at)
                     found[name] = Stratified(kind[0], kind[1], counts, at, n_bins)
         return {
-            "ids": ordered,
+            "ids": ordered if self._shards else tuple(ordered),
             "sizes": own,
             "grid": first.grid.built(),
             **{name: getattr(first, name) for name in ("score", "round", "model", "risk")},
@@ -679,10 +678,10 @@ class Intake:
         """(headers,) which of them keep counts by class."""
         return np.array([header.strata is not None for header in self.headers], dtype=bool)
 
-    def _held(self, places: Indices, n_bins: int, common: tuple[By, Names] | None) -> Portion:
+    def _held(self, places: Places, n_bins: int, common: tuple[By, Names] | None) -> Portion:
         """The valid reports in memory, by their places among all."""
         counts, by_class, told = self._tables
-        memory = np.concatenate([places[:0], *(places[part] for part in self._memory)])
+        memory = np.concatenate([places(slice(0, 0)), *map(places, self._memory)])
         here = np.argsort(memory, kind="stable")
         here = here[np.searchsorted(memory[here], 0) :]
         self._tables = []
@@ -696,7 +695,7 @@ class Intake:
         tells = np.flatnonzero(self._tells[own])
         labels = Stratified("class", 1, told.chosen(here[tells], n_bins), tells, n_bins)
         pooled = counts.chosen(here, n_bins)
-        return Portion(places[own], pooled, split, labels if len(tells) else None)
+        return Portion(memory[here], pooled, split, labels if len(tells) else None)
 
 
 def _listed(

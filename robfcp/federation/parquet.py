@@ -20,15 +20,24 @@ from numpy.typing import NDArray
 from robfcp.arguments import RESERVED, are_clients
 from robfcp.errors import MAX_NAME, RobfcpError, plain
 from robfcp.federation.counts import (
+    Columns,
     Indices,
     Mask,
     Portion,
-    SparseCounts,
     Stratified,
     Whole,
-    narrowed,
+    rows_of,
 )
-from robfcp.federation.intake import MOST_ENTRIES, Block, Fault, FilePath, Piece, Sent, Shard
+from robfcp.federation.intake import (
+    MOST_ENTRIES,
+    PLACE,
+    Block,
+    Fault,
+    FilePath,
+    Piece,
+    Sent,
+    Shard,
+)
 from robfcp.federation.majority import GridDigest, Header
 from robfcp.files import make_folder, read_limited, unreadable, writing
 from robfcp.grid import Grid
@@ -43,10 +52,11 @@ T = TypeVar("T")
 SHARED = b"robfcp"  # the key of what all rows share, in the file's metadata
 ROWS = 2**13  # of a row group, and read at a time
 VALUES = 2**19  # read at a time, at most
-SPARE_VALUES, PER_BYTE = 2**20, 8  # of a file: more would be a trick to fill the memory
+SPARE_VALUES, PER_BYTE = 2**18, 8  # of a file: more would be a trick to fill the memory
 HELD_VALUES = 2**28  # of all tables together, beyond which counts stay in the files
 _OURS = re.compile(r"\..*|.*\.(record|chain)\.json")
 WAITING = 256  # replies in memory
+MANY = 2**20  # names compared at a time
 LISTS = ("classes", "bins", "counts", "set_size_bins", "set_size_counts")
 REMEDY = "write it with robfcp collect"
 _PLAIN = f"^[!-~]([ -~]{{0,{MAX_NAME - 2}}}[!-~])?$"
@@ -104,51 +114,55 @@ class Clients(Sequence[str]):
         compute, one = arrow().compute, self.array
         if len(one) < 2 or compute.all(compute.less_equal(one[:-1], one[1:])).as_py():
             return None
-        return np.asarray(compute.sort_indices(one)).view(np.intp)
+        return np.asarray(compute.sort_indices(one)).astype(PLACE)
 
-    def ordered(self, mask: Mask) -> tuple[Indices, Clients]:
-        """The places of the chosen in the order of the names, and these."""
-        if self._order is not None:
-            rows = self._order[mask[self._order]]
-            return rows, self.take(rows)
-        rows = np.flatnonzero(mask)
-        return rows, self if len(rows) == len(self) else self.take(rows)
+    def ordered(self, mask: Mask) -> tuple[Indices | slice, Clients]:
+        """The places of the chosen in the order of the names, and these; a slice is everybody."""
+        if self._order is None and mask.all():
+            return slice(None), self
+        rows = np.flatnonzero(mask) if self._order is None else self._order[mask[self._order]]
+        return rows, self.take(rows)
 
     def repeated(self) -> Indices:
         """The places of names that come more than once."""
-        sorts, twice = self._order, np.zeros(len(self) + 1, dtype=bool)
-        names = self.array if sorts is None else self.take(sorts).array
-        twice[1:-1] = arrow().compute.equal(names[:-1], names[1:])
-        rows = np.flatnonzero(twice[1:] | twice[:-1])
-        return rows if sorts is None else np.sort(sorts[rows])
+        compute, found, order = arrow().compute, Columns(1), self._order
+        for first in range(0, len(self), MANY):
+            here = slice(first, first + MANY + 1)
+            names = self.array[here] if order is None else self.take(order[here]).array
+            twice = first + np.flatnonzero(compute.equal(names[:-1], names[1:]))
+            for own in (twice, twice + 1):
+                found.extend(own if order is None else order[own])
+        return np.unique(found.whole()[0])
 
 
-def packed(names: Any) -> tuple[NDArray[Any], NDArray[np.uint8]]:
-    """The lengths and the bytes of names, out of what was read with them."""
-    array = arrow().array(names).cast(arrow().large_string())
-    _, ends, data = array.buffers()
-    ends = np.frombuffer(ends, np.int64)[array.offset : array.offset + len(array) + 1]
-    held = np.frombuffer(data or b"", np.uint8)[slice(*ends[[0, -1]])] if len(ends) else ends
-    return narrowed(np.diff(ends)), held.astype(np.uint8)
+class Packed:
+    """Names that come some at a time, as one run of bytes and a length each."""
 
+    def __init__(self, names: list[str]) -> None:
+        self._held = Columns(2)
+        self.extend(names)
 
-def joined_names(
-    parts: list[Any], repeated: Iterable[str] | None = None
-) -> tuple[Clients, Indices]:
-    """All names, and which come more than once: `repeated`, or those that are counted here."""
-    pa = arrow()
-    pairs = [packed(part) if isinstance(part, list) else part for part in parts]
-    parts.clear()
-    lengths, data = map(np.concatenate, zip(*pairs, strict=True))
-    del pairs
-    kind: Any = (pa.StringArray, np.int32) if len(data) < 2**31 else (pa.LargeStringArray, np.int64)
-    ends = np.zeros(len(lengths) + 1, kind[1])
-    np.cumsum(lengths, out=ends[1:])
-    every = Clients(kind[0].from_buffers(len(lengths), pa.py_buffer(ends), pa.py_buffer(data)))
-    if repeated is None:
-        return every, every.repeated()
-    twice = pa.array(sorted(repeated), every.array.type)
-    return every, np.flatnonzero(np.asarray(pa.compute.is_in(every.array, twice)))
+    def extend(self, names: Any) -> None:
+        """These come after the others: a list, an array of Arrow, or what another one holds."""
+        self._held.extend(*(names if isinstance(names, tuple) else Packed.parts(names)))
+
+    @staticmethod
+    def parts(names: Any) -> tuple[NDArray[Any], NDArray[np.uint8]]:
+        """Lengths and bytes."""
+        array = arrow().array(names).cast(arrow().large_string())
+        _, ends, data = array.buffers()
+        ends = np.frombuffer(ends, np.int64)[array.offset : array.offset + len(array) + 1]
+        return np.diff(ends), np.frombuffer(data or b"", np.uint8)[slice(*ends[[0, -1]])]
+
+    def whole(self) -> Clients:
+        """All of them in Arrow."""
+        pa, (lengths, data) = arrow(), self._held.whole()
+        kind: Any = (
+            (pa.StringArray, np.int32) if len(data) < 2**31 else (pa.LargeStringArray, np.int64)
+        )
+        ends = np.zeros(len(lengths) + 1, kind[1])
+        np.cumsum(lengths, out=ends[1:])
+        return Clients(kind[0].from_buffers(len(lengths), pa.py_buffer(ends), pa.py_buffer(data)))
 
 
 def _are_clients(names: pa.Array) -> Mask:
@@ -198,40 +212,36 @@ class Shared:
 
     def block(self, batch: pa.RecordBatch) -> tuple[Mask, Block]:
         """Which rows can be put in columns, and these."""
-        n_rows = len(batch)
-        column = {name: batch.column(name) for name in batch.schema.names}
-        lists = {name: _numbers(column[name]) for name in LISTS if name in column}
-        nothing = np.zeros(n_rows, dtype=np.int64), np.zeros(0, dtype=np.int64)
-        classes, bins, counts, told_bins, told = (lists.get(name, nothing) for name in LISTS)
-        by_class = np.zeros(n_rows, dtype=bool)
-        if "classes" in column:
-            by_class = np.array(column["classes"].is_valid())
-        right = np.array(column["client"].is_valid()) & np.array(column["n"].is_valid())
-        if "privacy" in column:
-            right &= np.array(column["privacy"].is_null())
-        right &= (bins[0] == counts[0]) & (told_bins[0] == told[0])
-        right &= ~by_class | ((classes[0] == bins[0]) & (self.header.strata is not None))
+        n_rows, n_bins, compute = len(batch), self.header.grid.n_bins, arrow().compute
+        column = {name: arrow().nulls(n_rows, schema().field(name).type) for name in LISTS}
+        column |= {name: batch.column(name) for name in batch.schema.names}
+        classes, bins, counts, told_bins, told = (
+            _whole(compute.list_value_length(column[name]).fill_null(0)) for name in LISTS
+        )
+        by_class = np.array(column["classes"].is_valid())
+        right = (bins == counts) & (told_bins == told) & (told <= n_bins)
+        right &= bins <= n_bins * self.header.n_strata
+        right &= ~by_class | ((classes == bins) & (self.header.strata is not None))
+        for name in column.keys() & {"client", "n", "privacy"}:
+            right &= np.array(column[name].is_valid()) != (name == "privacy")
         if not right.all():
             return right, self.block(batch.filter(arrow().array(right)))[1]
-        n_bins, own = self.header.grid.n_bins, np.repeat(by_class, bins[0])
-        cells = bins[1]
-        if len(classes[1]):
-            inside = (cells[own] >= 0) & (cells[own] < n_bins) & (classes[1] < 2**31)
+
+        own = np.repeat(by_class, bins)
+        split, cells, values, *labels = (_whole(column[name].flatten()) for name in LISTS)
+        if len(split):
+            inside = (cells[own] >= 0) & (cells[own] < n_bins) & (split < 2**31)
             cells = cells.copy()
-            cells[own] = np.where(inside, classes[1] * n_bins + cells[own], -1)
-
-        def table(lengths: Whole, cells: Whole, values: Whole) -> SparseCounts:
-            return SparseCounts(np.concatenate([[0], np.cumsum(lengths)]), cells, values, 0)
-
+            cells[own] = np.where(inside, split * n_bins + cells[own], -1)
         block = Block(
-            names=column["client"],
-            sizes=_whole(column["n"]),
+            names=column.get("client"),
+            sizes=_whole(column["n"]) if "n" in column else bins,
             headers=self.headers,
             kinds=by_class.astype(np.intp),
             known=np.zeros(n_rows, dtype=bool),
-            counts=table(np.where(by_class, 0, bins[0]), cells[~own], counts[1][~own]),
-            strata=table(np.where(by_class, bins[0], 0), cells[own], counts[1][own]),
-            told=table(*told_bins, told[1]),
+            counts=rows_of(np.where(by_class, 0, bins), cells[~own], values[~own]),
+            strata=rows_of(np.where(by_class, bins, 0), cells[own], values[own]),
+            told=rows_of(told, *labels),
         )
         return right, block
 
@@ -242,7 +252,8 @@ class Shared:
         if not fine.all():
             right[right] = fine
             block = self.block(batch.filter(arrow().array(right)))[1]
-        others = [(row, self.sent(batch.slice(row, 1))) for row in np.flatnonzero(~right).tolist()]
+        wrong = np.flatnonzero(~right).tolist()
+        others = ((row, self.sent(batch.slice(row, 1))) for row in wrong)  # long ones, perhaps
         return Piece(right, block, (block.told.lengths > 0, block.digests()), others)
 
     def sent(self, row: pa.RecordBatch) -> bytes:
@@ -278,18 +289,18 @@ class Shared:
         return msgspec.json.encode({name: one for name, one in said.items() if one is not None})
 
     def held(
-        self, batch: pa.RecordBatch, places: Indices, common: tuple[By, Names] | None
+        self, batch: pa.RecordBatch, places: Indices | range, common: tuple[By, Names] | None
     ) -> Portion:
         """The rows that have places, in the order of these, on the round's classes."""
+        if isinstance(places, range):
+            places = np.arange(places.start, places.stop)
         own = np.argsort(places, kind="stable")
         own = own[np.searchsorted(places[own], 0) :]
         if len(own) < len(places) or (own[1:] < own[:-1]).any():
             batch = batch.take(arrow().array(own))
         _, block = self.block(batch)
         n_bins = self.header.grid.n_bins
-        lengths, bins, values = block.pooled()
-        starts = np.concatenate([[0], np.cumsum(lengths)])
-        pooled = SparseCounts(starts, bins, values, n_bins)
+        pooled = replace(rows_of(*block.pooled()), n_bins=n_bins)
         split: Stratified | None = None
         rows = np.flatnonzero(block.kinds)
         if common is not None and len(rows):
@@ -311,12 +322,6 @@ def _whole(column: pa.Array) -> Whole:
     return numbers.astype(np.int64, copy=False)
 
 
-def _numbers(column: pa.Array) -> tuple[Whole, Whole]:
-    """(n,) lengths of lists, and all that stands in them."""
-    lengths = _whole(arrow().compute.list_value_length(column).fill_null(0))
-    return lengths, _whole(column.flatten())
-
-
 def misfit(columns: pa.Schema) -> str:
     """Why a table is none of reports; empty where it is one."""
     for name, wanted in zip(schema().names, schema().types, strict=True):
@@ -332,14 +337,92 @@ def misfit(columns: pa.Schema) -> str:
     return ""
 
 
+def _claimed(path: Path, most: int) -> tuple[int, int]:
+    """How many numbers, and bytes of them unpacked, the pages of a file's columns announce.
+
+    What the footer says of that binds nobody, and pyarrow ends the process where its parts
+    contradict each other: both are read here. A page counts for a number too. Texts that each begin
+    as the one before does (encoding 7) would unfold without end.
+    """
+    values = size = 0
+    try:
+        with path.open("rb") as stream:
+            last = stream.seek(-8, os.SEEK_END)
+            length = int.from_bytes(stream.read(4), "little")
+            stream.seek(last - min(length, 2**16 + last // 8))
+            footer = _thrift(stream.read(length), 0)[0]
+            chunks = [chunk[3] for group in footer[4] for chunk in group[1]]
+            for chunk in (one for one in chunks if one[3][0].decode() in schema().names):
+                at = min(chunk[9], chunk.get(11) or chunk[9])
+                end = at + chunk[7]
+                while at < end and values <= most:
+                    stream.seek(at)
+                    header, length = _thrift(stream.read(2**14), 0)
+                    pages = [(header[k], kind) for k, kind in ((5, 2), (8, 4)) if k in header]
+                    told = [header[2], header[3], *(page[1] for page, _ in pages)]
+                    if min(told) < 0 or any(page[kind] == 7 for page, kind in pages):
+                        raise ValueError
+                    size, values = size + told[0], values + 1 + sum(told[2:])
+                    at += length + told[1]
+    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError):
+        raise RobfcpError(f"{path}: is cut or no Parquet file that is read; {REMEDY}") from None
+    return values, size
+
+
+def _unfolded(texts: pa.RecordBatch) -> int:
+    """How many bytes the texts take, one in every row that has it."""
+    compute = arrow().compute
+    every = (compute.binary_length(one.dictionary).take(one.indices) for one in texts.columns)
+    return sum(compute.sum(lengths).as_py() or 0 for lengths in every)
+
+
+def _thrift(data: bytes, at: int, kind: int = 12) -> tuple[Any, int]:
+    """A value in Thrift's compact protocol and where it ends; a struct is its fields by number."""
+
+    def number() -> int:
+        nonlocal at
+        found = shift = 0
+        while True:
+            found, shift, at = found | (data[at] & 127) << shift, shift + 7, at + 1
+            if data[at - 1] < 128 or shift > 63:
+                return found
+
+    if at >= len(data):
+        raise IndexError
+    if kind in (4, 5, 6):
+        value = number()
+        return (value >> 1) ^ -(value & 1), at
+    if kind == 8:
+        value = number()
+        return data[at : at + value], at + value
+    if kind == 9:
+        head, at = data[at], at + 1
+        every: list[Any] = []
+        for _ in range(number() if head >> 4 == 15 else head >> 4):
+            one, at = _thrift(data, at, head & 15)
+            every.append(one)
+        return every, at
+    if kind != 12:
+        return None, at + {1: 1, 2: 1, 3: 1, 7: 8}[kind]
+    found: dict[int, Any] = {}
+    field = 0
+    while head := data[at]:
+        at += 1
+        field = field + (head >> 4) if head >> 4 else number() >> 1
+        if head & 15 > 2:  # others are true or false
+            found[field], at = _thrift(data, at, head & 15)
+    return found, at + 1
+
+
 @dataclass(eq=False)
 class File(Shard):
     """A Parquet file of reports."""
 
     path: Path
-    packed, joined_names = staticmethod(packed), staticmethod(joined_names)
+    packed = Packed
     stays: bool = False
-    places: list[Indices] = field(default_factory=list)
+    rows: list[Any] = field(default_factory=list)
+    places: list[Any] = field(default_factory=list)
     common: tuple[By, Names] | None = None
     shared: Shared | None = None
 
@@ -349,18 +432,18 @@ class File(Shard):
         return str(self.path)
 
     @contextmanager
-    def _opened(self) -> Iterator[Any]:
-        """The file, or a line that says what is wrong with it."""
+    def _opened(self, texts: Sequence[str] = ()) -> Iterator[Any]:
+        """The file, or a line that says what is wrong with it; every different text once."""
         pa = arrow()
         try:
             if not self.path.is_file():
                 raise FileNotFoundError(self.path)
             how: Any = {"pre_buffer": False, "buffer_size": 2**18}  # else all of it is held
-            with pa.parquet.ParquetFile(self.path, **how) as file:
+            with pa.parquet.ParquetFile(self.path, read_dictionary=texts, **how) as file:
                 yield file
         except FileNotFoundError as error:
             raise RobfcpError(unreadable(self.path, error)) from None
-        except (pa.ArrowException, OSError) as error:
+        except (pa.ArrowException, OSError, UnicodeError, KeyError) as error:
             if isinstance(error, PermissionError):
                 raise RobfcpError(unreadable(self.path, error)) from None
             raise RobfcpError(
@@ -374,18 +457,19 @@ class File(Shard):
             problem, found = misfit(file.schema_arrow), file.metadata
             if problem:
                 raise RobfcpError(f"{self.path}: {problem}; {REMEDY}")
-            values = sum(
-                found.row_group(group).column(column).num_values
-                for group in range(found.num_row_groups)
-                for column in range(found.num_columns)
-            )
             state = os.stat(self.path)
-            if values > SPARE_VALUES + PER_BYTE * state.st_size:
+            most = SPARE_VALUES + PER_BYTE * state.st_size
+            values, size = _claimed(self.path, most)
+            if values > most or size > 4 * most:
                 raise RobfcpError(
-                    f"{self.path}: {state.st_size} bytes hold {values} numbers, which no reports "
-                    f"do; {REMEDY}"
+                    f"{self.path}: {state.st_size} bytes hold {values} numbers in {size} bytes, "
+                    f"which no reports do; {REMEDY}"
                 )
             said = (found.metadata or {}).get(SHARED)
+            texts = [name for name in ("client", "privacy") if name in file.schema_arrow.names]
+        with self._opened(texts) as file:  # a few bytes can be a long text in every row
+            if sum(map(_unfolded, file.iter_batches(ROWS, columns=texts))) > 4 * most:
+                raise RobfcpError(f"{self.path}: holds names beyond all reason; {REMEDY}")
         return (state.st_ino, state.st_size, state.st_mtime_ns), found.num_rows, values, said
 
     @property
@@ -401,13 +485,14 @@ class File(Shard):
         if (now.st_ino, now.st_size, now.st_mtime_ns) != state:
             raise RobfcpError(f"{self.path}: changed while it was read; start again")
 
-    def _batches(self) -> Iterator[pa.RecordBatch]:
+    def _batches(self, columns: Iterable[str]) -> Iterator[pa.RecordBatch]:
         """The rows, some at a time: the same ones every time."""
         state, n_rows, values, _ = self._known
         with self._opened() as file:
             self._check_unchanged(state)
-            size = max(1, min(ROWS, VALUES * n_rows // max(values, 1)))
-            names = [name for name in schema().names if name in file.schema_arrow.names]
+            most = max(2**12, min(VALUES, state[1] // 8))
+            size = max(1, min(ROWS, most * n_rows // max(values, 1)))
+            names = [name for name in columns if name in file.schema_arrow.names]
             yield from file.iter_batches(batch_size=size, columns=names)
             self._check_unchanged(state)
         arrow().default_memory_pool().release_unused()  # what the rest of a round needs
@@ -415,12 +500,12 @@ class File(Shard):
     def pieces(self, grid: Grid | None) -> Iterator[Piece]:
         """The rows, checked."""
         self.shared = Shared.read(self._known[3], self.name, grid)
-        yield from map(self.shared.piece, self._batches())
+        yield from map(self.shared.piece, self._batches(schema().names))
 
     def each(self, work: Callable[[Portion], T]) -> Iterator[T]:
         """What `work` makes of every batch."""
         assert self.shared is not None
-        for batch, places in zip(self._batches(), self.places, strict=True):
+        for batch, places in zip(self._batches(LISTS), self.places, strict=True):
             yield work(self.shared.held(batch, places, self.common))
 
 

@@ -6,34 +6,23 @@ import io
 import os
 import re
 import shutil
+import weakref
 import zlib
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import import_module
-from itertools import pairwise
 from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
 
 from robfcp.errors import RobfcpError, plain
-from robfcp.federation.counts import Indices, Portion, joined
+from robfcp.federation.counts import Portion, joined, narrowed
 from robfcp.federation.intake import Block, Fault, Piece, Shard
-from robfcp.federation.parquet import (
-    SHARED,
-    Clients,
-    Shared,
-    arrow,
-    joined_names,
-    misfit,
-    packed,
-    schema,
-)
+from robfcp.federation.parquet import SHARED, Packed, Shared, arrow, misfit, schema
 from robfcp.grid import Grid
 
 T = TypeVar("T")
-CHECKED = "client string, n long, sent binary, part int, kind int, tells boolean, digest int"
-PASSED = "found binary"
 _GONE = re.compile(r"FILE_NOT_EXIST|FileNotFound|does not exist|PATH_NOT_FOUND")
 
 
@@ -105,7 +94,7 @@ def read_frame(frame: Any) -> Iterator[Fault | Frame]:
                 yield Fault(f"file:{file}", "file", reason)
             continue
         source = import_module("pyspark.sql.functions").input_file_name()
-        yield Frame(kept if len(own) == len(files) else kept.where(source.isin(own)), kept, text)
+        yield Frame(kept if len(own) == len(files) else kept.where(source.isin(own)), text)
 
 
 def _metadata(frame: Any, file: str) -> bytes:
@@ -122,104 +111,102 @@ def _metadata(frame: Any, file: str) -> bytes:
 
 
 class Frame(Shard):
-    """The rows of a frame that share one thing; `whole` are all of its rows."""
+    """The rows of a frame that share one thing, kept by Spark as blocks of bytes.
 
-    stays, name, packed = True, "frame", staticmethod(packed)
+    Handing columns to Python costs more than all that is computed of them, so it is done once. A
+    block that is lost is made again by Spark; it must be of the same names.
+    """
 
-    def __init__(self, frame: Any, whole: Any, text: bytes) -> None:
-        self._frame, self._whole, self._text = frame, whole, text
-        self.places: list[Indices] = []
-        self._names: list[int] = []
+    stays, name, packed = True, "frame", Packed
+
+    def __init__(self, frame: Any, text: bytes) -> None:
+        self._text = text
+        disk = import_module("pyspark").StorageLevel.DISK_ONLY  # executors' memory is little
+        self._blocks = frame.mapInArrow(_packed, "block binary").persist(disk)
+        self.rows, self.places = [], []
+        self._seen: list[tuple[int, int]] = []  # of every block its partition, and its names' sum
+        weakref.finalize(self, _forget, self._blocks).atexit = False
 
     def __getstate__(self) -> dict[str, Any]:
         return {}  # what runs elsewhere finds its rows there
+
+    def _passed(self, work: Callable[[int, Any], Any]) -> Iterator[Any]:
+        """What `work` makes of every partition's number and blocks, in the order of these."""
+
+        def run(batches: Iterable[Any]) -> Iterator[Any]:
+            pa, part = arrow(), import_module("pyspark").TaskContext.get().partitionId()
+            held = (one.as_buffer() for batch in batches for one in batch.column(0))
+            for found in work(int(part), (pa.ipc.open_stream(b).read_next_batch() for b in held)):
+                yield pa.RecordBatch.from_pydict({"found": [_encoded(found)]})
+
+        with _asking(self.name):
+            table = self._blocks.mapInArrow(run, "found binary").toArrow()
+        for found in table.column("found"):
+            yield _decoded(found.as_py())
 
     def pieces(self, grid: Grid | None) -> Iterator[Piece]:
         """The rows, checked where they are: little is told of each."""
         shared = self._shared = Shared.read(self._text, self.name, grid)
 
-        def check(batches: Iterable[Any]) -> Iterator[Any]:
-            pa, part = arrow(), _part()
+        def check(part: int, batches: Iterable[Any]) -> Iterator[Any]:
             for batch in batches:
-                piece, n_rows = shared.piece(batch), len(batch)
-                own: list[Any] = [np.full(n_rows, -1, np.int32), np.zeros(n_rows, bool)]
-                own.append(np.zeros(n_rows, np.int32))
-                told = piece.block.kinds, piece.told[0], piece.told[1].view(np.int32)
-                for column, numbers in zip(own, told, strict=True):
-                    column[piece.right] = numbers
-                others = dict(piece.others)
-                sent = pa.array([others.get(row) for row in range(n_rows)], pa.binary())
-                columns = [batch.column("client"), batch.column("n"), sent]
-                columns += map(pa.array, (np.full(n_rows, part, dtype=np.int32), *own))
-                yield pa.RecordBatch.from_arrays(columns, CHECKED.replace(",", "").split()[::2])
+                piece = shared.piece(batch)
+                own = *Packed.parts(piece.block.names), piece.block.sizes, piece.block.kinds
+                told = piece.right, tuple(map(narrowed, own)), piece.told, list(piece.others)
+                yield (part, _named(batch)), *told
 
-        with _asking(self.name):
-            found = self._frame.mapInArrow(check, CHECKED).toArrow().combine_chunks()
-        parts = np.asarray(found.column("part"))
-        ends = np.searchsorted(parts, np.arange(parts.max(initial=-1) + 2))
         nothing = joined([])
-        for first, last in pairwise(ends.tolist()):
-            rows = found.slice(first, last - first).combine_chunks()
-            client, n, sent, _, kind, *told = (one.combine_chunks() for one in rows.columns)
-            self._names.append(_named(client, 0))
-            kinds = np.asarray(kind)
-            right = kinds >= 0
-            chosen = arrow().array(right)
-            block = Block(
-                names=client.filter(chosen),
-                sizes=np.asarray(n.filter(chosen)),
-                headers=shared.headers,
-                kinds=kinds[right],
-                known=~right[right],
-                counts=nothing,
-                strata=nothing,
-                told=nothing,
-            )
-            wrong = [(row, sent[row].as_py()) for row in np.flatnonzero(~right).tolist()]
-            tells, digests = (np.asarray(one.filter(chosen)) for one in told)
-            yield Piece(right, block, (tells, digests.view(np.uint32)), wrong)
-
-    def joined_names(self, parts: list[Any]) -> tuple[Clients, Indices]:
-        """All names, and which of them Spark counts more than once."""
-        with _asking(self.name):
-            counted = self._whole.groupBy("client").count().where("count > 1").toArrow()
-        return joined_names(parts, set(counted.column("client").to_pylist()) - {None})
+        for seen, right, (*names, sizes, kinds), told, others in self._passed(check):
+            self._seen.append(tuple(seen))
+            known = np.zeros(len(sizes), dtype=bool)
+            counts: Any = nothing, nothing, nothing
+            block = Block(tuple(names), sizes, shared.headers, kinds, known, *counts)
+            yield Piece(right, block, told, others)
 
     def each(self, work: Callable[[Portion], T]) -> Iterator[T]:
-        """What `work` makes of every batch where it is, in the order of partitions."""
-        shared, places, common, names = self._shared, self.places, self.common, self._names
+        """What `work` makes of every block where it is, in the order of partitions."""
+        shared, places, common, seen = self._shared, self.places, self.common, self._seen
 
-        def run(batches: Iterable[Any]) -> Iterator[Any]:
-            pa, part, first, seen = arrow(), _part(), 0, 0
-            wanted = places[part] if part < len(places) else np.zeros(0, dtype=np.intp)
+        def held(part: int, batches: Iterable[Any]) -> Iterator[Any]:
+            wanted = iter([k for k, (own, _) in enumerate(seen) if own == part])
             for batch in batches:
-                own = wanted[first : first + len(batch)]
-                first, seen = first + len(batch), _named(batch.column("client"), seen)
-                if len(own) == len(batch):
-                    found = _encoded(work(shared.held(batch, own, common)))
-                    yield pa.RecordBatch.from_arrays([pa.array([found], pa.binary())], ["found"])
-            if first != len(wanted) or (first and seen != names[part]):
-                yield pa.RecordBatch.from_arrays([pa.array([None], pa.binary())], ["found"])
+                k = next(wanted, None)
+                if k is None or seen[k][1] != _named(batch):
+                    yield ()
+                    return
+                yield (work(shared.held(batch, places[k], common)),)
+            if next(wanted, None) is not None:
+                yield ()
 
-        with _asking(self.name):
-            table = self._frame.mapInArrow(run, PASSED).toArrow()
-        if table.column("found").null_count:
-            raise RobfcpError(
-                f"{self.name}: its rows are others every time it is read, or in another order; "
-                "write it to Parquet first"
-            )
-        for found in table.column("found"):
-            yield _decoded(found.as_py())
+        for found in self._passed(held):
+            if not found:
+                raise RobfcpError(
+                    f"{self.name}: its rows are others every time it is read, or in another order; "
+                    "write it to Parquet first"
+                )
+            yield found[0]
 
 
-def _part() -> int:
-    """The number of the partition this runs for."""
-    return int(import_module("pyspark").TaskContext.get().partitionId())
+def _packed(batches: Iterable[Any]) -> Iterator[Any]:
+    """Every batch as bytes, compressed."""
+    pa = arrow()
+    for batch in batches:
+        stream, how = pa.BufferOutputStream(), pa.ipc.IpcWriteOptions(compression="zstd")
+        with pa.ipc.new_stream(stream, batch.schema, options=how) as writer:
+            writer.write_batch(batch)
+        yield pa.RecordBatch.from_pydict({"block": [stream.getvalue().to_pybytes()]})
 
 
-def _named(names: Any, seen: int) -> int:
+def _forget(blocks: Any) -> None:
+    """Spark needs its blocks no more, if it is there at all."""
+    with suppress(Exception):
+        blocks.unpersist()
+
+
+def _named(batch: Any) -> int:
     """A number that other names, or the same in another order, do not have."""
-    return zlib.crc32("".join(f"{name}\0" for name in names.to_pylist()).encode(), seen)
+    lengths, data = Packed.parts(batch.column("client").fill_null(""))
+    return zlib.crc32(data.tobytes(), zlib.crc32(lengths.tobytes()))
 
 
 def _encoded(found: Any) -> bytes:
@@ -230,11 +217,11 @@ def _encoded(found: Any) -> bytes:
         np.save(stream, np.asarray(value), allow_pickle=False)
         return msgspec.msgpack.Ext(1, stream.getvalue())
 
-    return msgspec.msgpack.encode(found, enc_hook=hook)
+    return zlib.compress(msgspec.msgpack.encode(found, enc_hook=hook), 1)
 
 
 def _decoded(data: bytes) -> Any:
     def hook(code: int, value: memoryview) -> Any:
         return np.load(io.BytesIO(value), allow_pickle=False)
 
-    return msgspec.msgpack.decode(data, ext_hook=hook)
+    return msgspec.msgpack.decode(zlib.decompress(data), ext_hook=hook)

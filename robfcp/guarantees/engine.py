@@ -12,6 +12,7 @@ from bisect import bisect_left
 from collections.abc import Callable
 from fractions import Fraction
 from functools import cached_property, lru_cache
+from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -133,10 +134,15 @@ class ExactCounts:
     halves = 1  # in which counts are given: two make one where noise is averaged
 
     def __init__(self, federation: Federation) -> None:
-        self.federation, self.sizes = federation, federation.sizes
+        self.federation, self.small = federation, federation.small_sizes
         self.n_edges, self.unit = federation.grid.n_bins, federation.unit
         self._rows: dict[int, Whole] = {}
         self.proved: dict[Any, Any] = {}  # what was asked of an edge, and will be again
+
+    @property
+    def sizes(self) -> Whole:
+        """(K,) n_k; `small` holds them in fewer bytes."""
+        return self.small.astype(np.int64, copy=False)
 
     @property
     def weights(self) -> Whole:
@@ -173,29 +179,12 @@ class ExactCounts:
         """(E, K) counts up to each edge, or what they are at least."""
         wanted = edges.tolist()
         missing = sorted(set(wanted) - set(self._rows))
-        if missing and (len(self._rows) + len(missing)) * len(self.sizes) > KEPT:
+        if missing and (len(self._rows) + len(missing)) * len(self.small) > KEPT:
             self._rows, missing = {}, sorted(set(wanted))
         if missing:
             self._rows.update(zip(missing, self._read(np.array(missing)), strict=True))
         rows = [self._rows[edge] for edge in wanted]
         return rows[0][None] if len(rows) == 1 else np.stack(rows)
-
-    def greatest(self, edges: Edges) -> Whole:
-        """(E, K) counts up to each edge, or what they are at most: more where they are in fives."""
-        counts, known = self.least(edges), self.federation.in_fives
-        if not known.any():
-            return counts
-        different, where = np.unique(edges, return_inverse=True)
-        ends = np.unique(np.append(different, self.n_edges - 1))
-        left = self.federation.subset(known).map(lambda one: one.lowered().cumulative(ends)).T
-        masses, counts = self.federation.masses[known], counts.copy()
-        told = self._estimates(left[: len(different)], left[-1], masses, different)
-        counts[:, known] = told[where]
-        return counts
-
-    def _estimates(self, left: Whole, sent: Whole, masses: Whole, edges: Edges) -> Whole:
-        """What the counts up to each edge tell of some clients' samples."""
-        return left
 
     def _read(self, edges: Edges) -> Whole:
         """(E, K) counts up to rising edges."""
@@ -205,7 +194,8 @@ class ExactCounts:
 
     def each(self, edges: Edges, chance: float) -> tuple[Whole, Whole]:
         """(E, K) whole counts of every client by itself, either end wrong with the chance."""
-        return self.least(edges), self.greatest(edges)
+        least, greatest = self._sides(edges)
+        return least.astype(np.int64), greatest.astype(np.int64)
 
     def accepted(self, edges: Edges, tail: Tail, m: int, chance: float) -> Mask:
         """(E,) where the tail is reached whoever the at most m liars are."""
@@ -246,8 +236,7 @@ class ExactCounts:
     @cached_property
     def _largest(self) -> Whole:
         """(2, S + 1) how many clients are the largest, and their samples, size after size."""
-        least = np.min_scalar_type(max(0, int(self.sizes.max())))  # which are sorted fastest
-        sizes, number = np.unique(np.maximum(self.sizes, 0).astype(least), return_counts=True)
+        sizes, number = np.unique(np.maximum(self.small, 0), return_counts=True)
         steps = np.stack([number, sizes.astype(np.int64) * number])[:, ::-1]
         return np.concatenate([np.zeros((2, 1), np.int64), np.cumsum(steps, axis=1)], axis=1)
 
@@ -257,7 +246,7 @@ class ExactCounts:
         place = np.maximum(np.searchsorted(number, budgets), 1)
         each = (samples[place] - samples[place - 1]) // (number[place] - number[place - 1])
         gone = samples[place - 1] + (budgets - number[place - 1]) * each
-        return (int(self.sizes.sum()) - gone).astype(float)
+        return (int(self.small.sum(dtype=np.int64)) - gone).astype(float)
 
     def shares(self, edges: Edges, budgets: Whole, chance: float) -> tuple[Shares, Shares]:
         """(M, E) least and largest share up to each edge over all S, as far as noise lets it tell.
@@ -266,7 +255,8 @@ class ExactCounts:
         exact ratios, noise added to either side of them.
         """
         left, right = self.noise(edges, chance)
-        least, most, weights = self.least(edges), self.greatest(edges), self.weights
+        least, most = self._sides(edges)
+        weights = self.weights if self.halves * self.unit > 1 else self.small
         lost, more = np.stack([left, right], axis=1), np.stack([right - left, left - right], axis=1)
         found = np.empty((2, len(budgets), len(edges)))
         for place, own in enumerate(least):
@@ -276,6 +266,25 @@ class ExactCounts:
             found[:, :, place] = share[0] / total[0], (total[1] - share[1]) / total[1]
         low, high = np.clip(found, 0, 1)
         return low, high
+
+    def _sides(self, edges: Edges) -> tuple[NDArray[Any], NDArray[Any]]:
+        """(E, K) counts up to each edge at least and at most, in the smallest numbers.
+
+        They are at most more where reports are in fives.
+        """
+        most = self.unit * int(self.small.max())
+        exact = most < 2**32 and not self.federation.private
+        kind = np.min_scalar_type(most) if exact else np.int64
+        rising, where = np.unique(edges, return_inverse=True)
+
+        def both(block: Federation) -> NDArray[Any]:
+            found = np.repeat(block.cumulative(rising)[:, None], 2, axis=1)
+            if (known := block.in_fives).any():
+                found[known, 1] = block.subset(known).lowered().cumulative(rising)
+            return found.astype(kind)
+
+        least, greatest = self.federation.map(both).transpose(1, 2, 0)
+        return least[where], greatest[where]
 
     def pooled(self, trusted: Mask | None) -> NDArray[Any]:
         """(H,) what the counts of the trusted clients come to up to each edge; it rises."""
@@ -306,7 +315,7 @@ class NoisyCounts(ExactCounts):
             self._middle = 4 * shorter > n_bins
             bins, self._step = np.where(self._middle, n_bins, shorter), 2 - self._middle
         else:
-            self.sizes = federation.map(lambda block: block.below(n_bins - 1))
+            self.small = federation.map(lambda block: block.below(n_bins - 1))
         self._bins, self._draws = bins, federation.noise_draws * bins
         self._distinct = sorted({law for law in laws if law is not None})
         self._owners = [np.array([own == law for own in laws]) for law in self._distinct]
@@ -316,8 +325,19 @@ class NoisyCounts(ExactCounts):
         return np.where(self._silent(edges), 0, super().least(edges))
 
     def greatest(self, edges: Edges) -> Whole:
-        """(E, K) the estimates in half counts, 2 n_k where a client is silent."""
-        return np.where(self._silent(edges), self.weights, super().greatest(edges))
+        """(E, K) the estimates in half counts, 2 n_k where a client is silent.
+
+        More where they are in fives.
+        """
+        counts, known = super().least(edges), self.federation.in_fives
+        if known.any():
+            different, where = np.unique(edges, return_inverse=True)
+            ends = np.unique(np.append(different, self.n_edges - 1))
+            left = self.federation.subset(known).map(lambda one: one.lowered().cumulative(ends)).T
+            told = left[: len(different)], left[-1], self._masses[known], different
+            counts = counts.copy()
+            counts[:, known] = self._estimates(*told)[where]
+        return np.where(self._silent(edges), self.weights, counts)
 
     def _read(self, edges: Edges) -> Whole:
         ends = np.unique(np.append(edges, self.n_edges - 1))
@@ -334,9 +354,12 @@ class NoisyCounts(ExactCounts):
     def _silent(self, edges: Edges) -> Mask:
         """(E, K) whose noise is larger than its sample."""
         if not self.sizes_known:
-            return np.zeros((len(edges), len(self.sizes)), dtype=bool)
+            return np.zeros((len(edges), len(self.small)), dtype=bool)
         spread = self._variances * (self._bins * (self._step / 2) ** 2)[edges, None]
         return np.asarray(spread > self._masses.astype(np.float64) ** 2)
+
+    def _sides(self, edges: Edges) -> tuple[Whole, Whole]:
+        return self.least(edges), self.greatest(edges)
 
     def noise(self, edges: Edges, chance: float) -> tuple[Whole, Whole]:
         """Hidden sizes hold the noise of both sides, and each has half of the chance."""
@@ -462,21 +485,22 @@ def least_shares(
     return top.astype(float), bottom.astype(float)
 
 
-def _kinds(counts: Whole, sizes: Whole) -> tuple[Whole, Whole, Whole]:
+def _kinds(counts: NDArray[Any], sizes: NDArray[Any]) -> tuple[Whole, Whole, Whole]:
     """Distinct columns of counts and a size, and how many clients have each.
 
-    Every client by itself where clients are few or hardly any are alike, or there are two rows.
+    Every client by itself where clients are few or hardly any are alike.
     """
-    n_clients, width = len(sizes), int(sizes.max()) + 1
-    possible = (int(counts[0].max()) + 1) * width
-    few = n_clients >= FEW_CLIENTS and possible <= 4 * n_clients
-    if len(counts) == 1 and few and counts.min() >= 0:
-        table = np.zeros(possible, dtype=np.int64)
-        for start in range(0, n_clients, max(_BLOCK, possible)):
-            part = slice(start, start + max(_BLOCK, possible))
-            table += np.bincount(counts[0, part] * width + sizes[part], minlength=possible)
-        keys = np.flatnonzero(table)
-        if len(keys) <= n_clients // 2:
-            below, own = np.divmod(keys, width)
-            return below[None], own, table[keys]
-    return counts, sizes, np.ones(n_clients, dtype=np.int64)
+    columns, n_clients = (*counts, sizes), len(sizes)
+    shape = tuple(int(one.max()) + 1 for one in columns)
+    if n_clients >= FEW_CLIENTS and counts.min() >= 0 and prod(shape) < _SAFE:
+        keys, number, start = np.zeros(0, np.int64), np.zeros(0, np.int64), 0
+        while start < n_clients and 2 * len(keys) <= n_clients:
+            part = slice(start, start := start + max(_BLOCK, len(keys)))
+            own = np.ravel_multi_index(tuple(one[part].astype(np.int64) for one in columns), shape)
+            times = np.concatenate([number, np.ones(len(own))])
+            keys, where = np.unique(np.concatenate([keys, own]), return_inverse=True)
+            number = np.bincount(where, times).astype(np.int64)
+        if 2 * len(keys) <= n_clients:
+            *found, alike = np.unravel_index(keys, shape)
+            return np.stack(found), alike, number
+    return counts.astype(np.int64), sizes.astype(np.int64), np.ones(n_clients, dtype=np.int64)

@@ -40,8 +40,8 @@ class FcpThreshold:
     ) -> None:
         counts, self._rule = counts_of(federation), rule
         chosen = None if trusted is None or np.all(trusted) else np.asarray(trusted)
-        sizes = counts.sizes if chosen is None else counts.sizes[chosen]
-        self._counted = max(1, int(sizes.sum())), len(sizes)
+        sizes = counts.small if chosen is None else counts.small[chosen]
+        self._counted = max(1, int(sizes.sum(dtype=np.int64))), len(sizes)
         self._pooled, self._unit = counts.pooled(chosen), counts.unit
 
     def index(self, level: Fraction) -> int | None:

@@ -126,7 +126,7 @@ def write(path, rows, shared=SHARED, columns=None):
         ]
     )
     said = {parquet.SHARED: shared if isinstance(shared, bytes) else json.dumps(shared).encode()}
-    pq.write_table(pa.Table.from_pylist(rows, kinds.with_metadata(said)), path)
+    pq.write_table(pa.Table.from_pylist(rows, kinds.with_metadata(said)), path, compression="zstd")
     return path
 
 
@@ -156,7 +156,7 @@ def test_one_wrong_row_costs_itself_alone_in_the_words_of_a_report(
     elif wrong[0] == "first":
         rows[2][field] = [wrong[1], *rows[2].get(field, [0])[1:]]
     else:
-        rows[2][field] = [*rows[2].get(field, [0])[1:], *wrong[1:] * 2**19]
+        rows[2][field] = [*rows[2].get(field, [0])[1:], *wrong[1:] * 2**17]
     file = write(tmp_path / "r.parquet", rows, BY_CLASS if kind == "class" else SHARED)
     for home in ("memory", "many blocks"):
         stay(monkeypatch, home)
@@ -177,10 +177,8 @@ def test_one_wrong_row_costs_itself_alone_in_the_words_of_a_report(
 def broken(kind, path):
     """A file that is no table of reports, in one of the ways there are."""
     whole = write(path, [row_of(site(9))]).read_bytes()
-    columns = pa.schema(
-        [*list(parquet.schema())[:1], ("n", pa.string()), *list(parquet.schema())[2:]]
-    )
-    one = [row_of(site(9))]
+    columns = parquet.schema().set(1, pa.field("n", pa.string()))
+    one, split = [row_of(site(9))], {"by": "class", "names": ["a"] * 2}
     ways = {
         "cut": lambda: path.write_bytes(whole[: len(whole) // 2]),
         "altered": lambda: path.write_bytes(whole[:4] + bytes(99) + whole[103:]),
@@ -191,16 +189,14 @@ def broken(kind, path):
         "alone": lambda: write(path, one, b""),
         "grid": lambda: write(path, one, {**SHARED, "grid": {"name": "x"}}),
         "more": lambda: write(path, one, {**SHARED, "privacy": {}}),
-        "names": lambda: write(
-            path, one, {**SHARED, "strata": {"by": "class", "names": ["a"] * 2}}
-        ),
+        "names": lambda: write(path, one, {**SHARED, "strata": split}),
         "classes": lambda: write(path, one, {**SHARED, "strata": {"by": "class", "names": 10**6}}),
         "bomb": lambda: write(path, [{**one[0], "bins": [0] * 2**21}]),
         "link": lambda: (path.unlink(), path.symlink_to(path.parent / "nowhere")),
-        "link out": lambda: (
-            path.rename(path.parent.parent / "elsewhere.parquet"),
-            path.symlink_to(path.parent.parent / "elsewhere.parquet"),
-        ),
+        "text bomb": lambda: write(path, [{**one[0], "privacy": "x" * 2**24}]),
+        "name bomb": lambda: write(path, [{**one[0], "client": "x" * 2000}] * 999),
+        "wrong rows": lambda: write(path, [{"client": None}] * 5000),
+        "link out": lambda: path.symlink_to(path.rename(path.parents[1] / "elsewhere.parquet")),
         "pipe": lambda: (path.unlink(), os.mkfifo(path)),
     }
     ways[kind]()
@@ -218,7 +214,9 @@ def broken(kind, path):
         ("more", "privacy leaves out"),
         ("names", "a name comes twice"),
         ("classes", "1000000 of them; give 1 to 20000"),
-        ("bomb", "numbers, which no reports do"),
+        *((kind, "which no reports do") for kind in ("bomb", "text bomb")),
+        ("name bomb", "holds names beyond all reason"),
+        ("wrong rows", "most of its rows are no reports"),
         ("link", "no such file; check the path"),
         ("link out", "is a link out of its folder; name or copy the file itself"),
         ("pipe", "no such file; check the path"),

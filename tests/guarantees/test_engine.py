@@ -80,7 +80,7 @@ def test_shares_are_the_least_and_largest_over_all_removals(few, monkeypatch):
         federation = Federation.from_counts(federation.counts * int(rng.choice([1, 1, 10**12])))
         edges, budgets = np.arange(federation.grid.n_bins), np.arange(federation.n_clients)
         counts, sizes = counts_of(federation), federation.sizes
-        sides = counts.least(edges).T, counts.greatest(edges).T  # where all are in fives, apart
+        sides = [side.T for side in counts.each(edges, 0.0)]  # where all are in fives, apart
         low, high = counts.shares(edges, budgets, 0.0)
         for m in budgets.tolist():
             kept = np.array([np.isin(budgets, one) for one in plausible(len(sizes), m)]).astype(int)

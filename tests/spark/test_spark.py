@@ -107,8 +107,9 @@ def test_what_does_not_fit_is_one_line(cluster, place, tmp_path):
     assert found.n_clients == len(whole)
     assert "its metadata do not say what its rows share" in found.faulty[0].reason
     (alone / "a.parquet").unlink()
+    assert found.pooled().sum() == found.n_samples  # of what Spark has kept
     with pytest.raises(RobfcpError, match=r"^frame: a file of it is not there; check the path$"):
-        found.pooled()
+        Federation.read(frame)
     columns = "client string, n long, bins array<int>, counts array<bigint>"
     for wrong, words in (
         (cluster.createDataFrame([("a", 1)], ["client", "n"]), "frame: has no column 'bins'"),
