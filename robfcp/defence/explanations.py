@@ -102,14 +102,12 @@ class Frame:
 
     def _spread(self, block: Federation, own: Array) -> Array:
         """Counts in fives over the bins they may lie in as all sites' are: what scores are moved up
-        for makes nobody odd. Reports with fewer samples a class than these are kept for by
-        themselves are taken as they are: else liars would be spread among the honest.
+        for makes nobody odd. Reports with very few samples a class are taken as they are: else
+        liars would be spread among the honest.
         """
         (rows, classes, *sides, values), known = block.spans()
-        if self.n_classes and block.strata is not None:  # few samples a class are moved far
-            crowd = block.sizes >= Strata.CROWD * self.n_classes
-            known[block.strata.rows] &= crowd[block.strata.rows]
         assert self.usual is not None
+        known &= ~self._coarse(block)
         (n_classes, n_bins), passed = self.usual.shape, np.cumsum(self.usual, axis=1) - self.usual
         classes = classes if n_classes > 1 else 0 * classes
         first, last = (np.searchsorted(self.ends, side) for side in sides)
@@ -130,7 +128,16 @@ class Frame:
         noise = np.zeros((1, 1))
         if block.private and block.variances.any():
             noise = block.variances[:, None] * np.diff(self.ends, prepend=-1)
-        return Sites(counts, sizes, noise, self)
+        coarse = self._coarse(block) if self.usual is not None else np.zeros(1, dtype=bool)
+        return Sites(counts, sizes, noise, self, coarse)
+
+    def _coarse(self, block: Federation) -> Mask:
+        """(k,) whose samples a class are so few that fives move them far."""
+        found = np.zeros(block.n_clients, dtype=bool)
+        if self.n_classes and block.strata is not None:
+            rows = block.strata.rows
+            found[rows] = block.sizes[rows] < Strata.CROWD * self.n_classes
+        return found
 
 
 def ends_of(federation: Federation) -> Indices:
@@ -144,12 +151,16 @@ def ends_of(federation: Federation) -> Indices:
 
 @dataclass(frozen=True, eq=False)
 class Sites:
-    """(k, C, B) counts of some sites, their sizes (k,) and the variances of privacy noise."""
+    """(k, C, B) counts of some sites, their sizes (k,) and the variances of privacy noise.
+
+    The lower half of those `coarse` is not looked at, but all of the body.
+    """
 
     counts: Array
     sizes: Array
     noise: Array
     frame: Frame
+    coarse: Mask
 
     def __len__(self) -> int:
         return len(self.sizes)
@@ -160,7 +171,7 @@ class Sites:
         if self.counts.shape[1] == 1:
             return [self]
         counts = self.counts.sum(axis=1, keepdims=True)
-        return [self, Sites(counts, self.sizes, self.noise, self.frame)]
+        return [self, Sites(counts, self.sizes, self.noise, self.frame, self.coarse)]
 
     def total(self, reference: Mask) -> Array:
         """(C, B) the counts of a reference."""
@@ -276,7 +287,8 @@ def compared(sites: Sites, total: Array, member: Mask) -> Compared:
     have, body = at(np.maximum((wanted <= BODY).sum(axis=1) - 1, 0))
     tail = (1 - have) / np.maximum(1 - body, 1e-12)
     edge = np.argmax(np.abs(ahead)[:, : max(h.shape[1] - 1, 1)], axis=1)
-    return Compared(misfit, drift, hard, other, own / half, have / body, tail, edge, *at(edge))
+    half, body = np.where(sites.coarse, have / body, own / half), have / body
+    return Compared(misfit, drift, hard, other, half, body, tail, edge, *at(edge))
 
 
 def sampled(free: float, above: Array | float) -> Array:
