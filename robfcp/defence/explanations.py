@@ -439,7 +439,7 @@ class Explanation:
         kept = best.judged.out & ~stands
         far, usual = self.fits(kept), self.fits(~stands & ~kept)
         (own, pooled), (least, other) = self.measure, best.measure
-        close = own <= least or (own <= LOOSE * least and pooled <= LOOSE**2 * other)
+        close = own <= least or (own <= LOOSE**0.5 * least and pooled <= LOOSE * other)
         return close and (far[0] <= LOOSE * usual[0] or far[1] <= LOOSE * usual[1])
 
     def settled(self) -> Explanation:
