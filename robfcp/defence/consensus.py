@@ -42,6 +42,7 @@ from robfcp.guarantees import FcpThreshold, RankRule, rank_charge
 VOUCH = 0.5  # deviations above the level that a site may vouch for; it objects with one over it
 
 AT_ONCE = 16  # edges of a vote
+MOST, MOST_OF_MANY = 8, 3  # plausible explanations that are heard, the best
 WHOLE = 2.0**59  # what votes add up to at most, about, in whole numbers: in any order
 
 Indices = NDArray[np.intp]
@@ -76,17 +77,16 @@ FOUND += [("edge", "u1"), ("have", "u1"), ("want", "u1")]  # shares in percent
 @lru_cache(maxsize=1)  # verdict and vote both ask for it
 def stand_out(federation: Federation, level: float = LEVEL, seed: int = 0) -> Finding:
     """Who stands out so that no plausible explanation keeps it."""
-    copies, first, n_clients = (
-        find_copies(federation),
-        one_of_copies(federation),
-        federation.n_clients,
-    )
-    kept = np.flatnonzero(first == np.arange(n_clients)) if copies else np.arange(n_clients)
-    remarks, few = copy_note(copies), kept[drawn(len(kept), seed)]
+    n_clients = n_sites = federation.n_clients
+    first, few, copies = one_of_copies(federation), drawn(n_clients, seed), find_copies(federation)
+    if not isinstance(first, slice):
+        kept = np.unique(first)
+        n_sites, few = len(kept), kept[drawn(len(kept), seed)]
     part = federation if len(few) == n_clients else federation.take(few)
     frame = Frame.of(federation, part)
-    tried = plausible(frame.sites(part), level, seed, len(kept))[:8] if len(kept) > 3 else []
-    members = np.zeros(n_clients, dtype=np.uint8)
+    tried = plausible(frame.sites(part), level, seed, n_sites) if n_sites > 3 else []
+    tried = tried[: MOST if len(few) == n_sites else MOST_OF_MANY]
+    remarks, members = copy_note(copies), np.zeros(n_clients, dtype=np.uint8)
     for number, one in enumerate(tried):
         members[few] |= one.reference.astype(np.uint8) << number
 
@@ -111,7 +111,7 @@ def stand_out(federation: Federation, level: float = LEVEL, seed: int = 0) -> Fi
     out = (found["out"] == every) & bool(tried)
     out &= 2 * out.sum() < n_clients  # copies of an honest report could make it a majority
     unsure, stands = (found["out"] > 0) & ~out, found["stands"] & ~out & (found["out"] == 0)
-    if len(kept) < 4:
+    if n_sites < 4:
         remarks += ("fewer than four sites are too few to tell a liar from an unusual site",)
     for some, how in (
         (unsure, "out in one explanation of the reports, kept in another as good"),
@@ -271,17 +271,20 @@ class VotedThreshold:
         rank: RankRule = rank_charge,
         finding: Finding | None = None,
     ) -> None:
-        harder = np.zeros(federation.n_clients, bool) if finding is None else finding.harder
-        whoever = [np.asarray(trusted)]
-        if finding is not None and (whoever[0] | finding.stands_out).all():
-            whoever += [~out for out in finding.others]
-        self._votes = [Vote(federation, some, rank, harder) for some in whoever]
+        nobody = np.zeros(federation.n_clients, dtype=bool)
+        harder = nobody if finding is None else finding.harder
+        self._vote = partial(Vote, federation, rank=rank, harder=harder)
+        self._trusted, self._others = np.asarray(trusted), tuple[Mask, ...]()
+        if finding is not None and (self._trusted | finding.stands_out).all():
+            self._others = finding.others
 
     def index(self, level: Fraction) -> int | None:
         """The threshold's edge; None = infinite."""
-        found = (vote.index(level) for vote in self._votes)
-        edge = max(np.inf if one is None else one for one in found)
-        return None if np.isinf(edge) else int(edge)
+        edge = self._vote(self._trusted).index(level)
+        for out in self._others:
+            other = self._vote(~out).index(level)
+            edge = None if edge is None or other is None else max(edge, other)
+        return edge
 
 
 class Vote:
@@ -303,7 +306,7 @@ class Vote:
             some = np.flatnonzero(trusted)
             self._speaks[:] = False
             self._speaks[some[np.unique(first[some], return_index=True)[1]]] = True
-        middle = 2**40 if federation.registered else float(np.median(federation.sizes))
+        middle = 2**40 if federation.registered else float(np.median(federation.small_sizes))
         self._most = max(1, int(CAP * middle))
 
     def index(self, level: Fraction) -> int | None:
