@@ -91,19 +91,19 @@ def stand_out(federation: Federation, level: float = LEVEL, seed: int = 0) -> Fi
         members[few] |= one.reference.astype(np.uint8) << number
 
     def judged(block: Federation, members: NDArray[np.uint8]) -> NDArray[Any]:
-        found, sites = np.zeros(block.n_clients, FOUND), frame.sites(block)
-        for number, one in enumerate(tried):
-            seen = one.beside(sites, (members >> number & 1).astype(bool))
-            verdict = one.verdict(sites, seen)
-            found["out"] |= verdict.out.astype(np.uint8) << number
-            found["aside"] |= verdict.aside.astype(np.uint8) << number
-            if not number:
-                found["odd"], found["edge"] = -np.log10(verdict.chance), seen[0].edge
-                found["stands"], found["harder"] = verdict.stands, verdict.harder
-                found["have"], found["want"] = (
-                    np.rint(100 * seen[0].have),
-                    np.rint(100 * seen[0].want),
-                )
+        found, whole = np.zeros(block.n_clients, FOUND), frame.sites(block)
+        for rows in whole.parts():
+            own, sites = found[rows], whole.some(rows)
+            for number, one in enumerate(tried):
+                seen = one.beside(sites, (members[rows] >> number & 1).astype(bool))
+                verdict = one.verdict(sites, seen)
+                own["out"] |= verdict.out.astype(np.uint8) << number
+                own["aside"] |= verdict.aside.astype(np.uint8) << number
+                if not number:
+                    own["odd"], own["edge"] = -np.log10(verdict.chance), seen[0].edge
+                    own["stands"], own["harder"] = verdict.stands, verdict.harder
+                    own["have"] = np.rint(100 * seen[0].have)
+                    own["want"] = np.rint(100 * seen[0].want)
         return found
 
     found = federation.map(judged, members)[first]

@@ -33,6 +33,7 @@ VIEWS = 1.6  # tests that the two views are worth
 STARTS, STEPS = 8, 8  # of the search for majorities
 DRAWN = 256  # of many sites, whose quantiles choose the bins and among whom majorities are sought
 SPREADS = 2  # times that counts in fives are spread as all are
+CELLS = 2**16  # of sites judged together
 MOST_CELLS = 2**24  # of the drawn sites' table by class; beyond it classes are pooled
 
 Indices = NDArray[np.intp]
@@ -172,6 +173,17 @@ class Sites:
             return [self]
         counts = self.counts.sum(axis=1, keepdims=True)
         return [self, Sites(counts, self.sizes, self.noise, self.frame, self.coarse)]
+
+    def parts(self) -> Iterator[slice]:
+        """Slices of sites that fit the cache together."""
+        step = max(1, CELLS // self.counts[0].size) if len(self) else 1
+        return (slice(start, start + step) for start in range(0, len(self), step))
+
+    def some(self, rows: slice) -> Sites:
+        """A slice of them."""
+        noise = self.noise[rows] if len(self.noise) == len(self) else self.noise
+        coarse = self.coarse[rows] if len(self.coarse) == len(self) else self.coarse
+        return Sites(self.counts[rows], self.sizes[rows], noise, self.frame, coarse)
 
     def total(self, reference: Mask) -> Array:
         """(C, B) the counts of a reference."""
