@@ -91,9 +91,9 @@ def stand_out(federation: Federation, level: float = LEVEL, seed: int = 0) -> Fi
         members[few] |= one.reference.astype(np.uint8) << number
 
     def judged(block: Federation, members: NDArray[np.uint8]) -> NDArray[Any]:
-        found, whole = np.zeros(block.n_clients, FOUND), frame.sites(block)
-        for rows in whole.parts():
-            own, sites = found[rows], whole.some(rows)
+        found = np.zeros(block.n_clients, FOUND)
+        for rows in frame.parts(block.n_clients):
+            own, sites = found[rows], frame.sites(block.take(np.r_[rows]))
             for number, one in enumerate(tried):
                 seen = one.beside(sites, (members[rows] >> number & 1).astype(bool))
                 verdict = one.verdict(sites, seen)

@@ -121,6 +121,11 @@ class Frame:
         rates = np.cumsum((begun - ended).reshape(-1, n_classes, n_bins + 1), axis=2)[:, :, :-1]
         return np.where(known[:, None, None], rates * self.usual, own)
 
+    def parts(self, n_clients: int) -> Iterator[slice]:
+        """Slices of sites whose tables fit the cache together."""
+        step = max(1, CELLS // ((self.n_classes + 1) * len(self.ends)))
+        return (slice(k, min(k + step, n_clients)) for k in range(0, n_clients, step))
+
     def sites(self, block: Federation) -> Sites:
         """Some sites, their counts brought to their sizes."""
         sizes = np.minimum(np.maximum(block.sizes, 1), self.most).astype(np.float64)
@@ -173,17 +178,6 @@ class Sites:
             return [self]
         counts = self.counts.sum(axis=1, keepdims=True)
         return [self, Sites(counts, self.sizes, self.noise, self.frame, self.coarse)]
-
-    def parts(self) -> Iterator[slice]:
-        """Slices of sites that fit the cache together."""
-        step = max(1, CELLS // self.counts[0].size) if len(self) else 1
-        return (slice(start, start + step) for start in range(0, len(self), step))
-
-    def some(self, rows: slice) -> Sites:
-        """A slice of them."""
-        noise = self.noise[rows] if len(self.noise) == len(self) else self.noise
-        coarse = self.coarse[rows] if len(self.coarse) == len(self) else self.coarse
-        return Sites(self.counts[rows], self.sizes[rows], noise, self.frame, coarse)
 
     def total(self, reference: Mask) -> Array:
         """(C, B) the counts of a reference."""
