@@ -315,27 +315,29 @@ class Law:
     free: float
     phi: float
     tail: float
+    coarse: bool = False
 
     @classmethod
-    def of(cls, ratio: Array, sizes: Array, free: float, middle: float) -> Law:
+    def of(cls, ratio: Array, sizes: Array, free: float, middle: float, coarse: bool) -> Law:
         """The one that a reference's own ratios follow."""
         excess = max(float(np.median(ratio) / sampled(free, 0.5)) - 1, 0) / float(np.median(sizes))
         error = 1.25 * np.sqrt(2 / free / len(ratio)) / middle
-        return cls(free, excess + error, TAIL * np.sqrt(1 + 1.5 / len(ratio)))
+        return cls(free, excess + error, TAIL * np.sqrt(1 + 1.5 / len(ratio)), coarse)
 
     def chance(self, ratio: Array, sizes: Array) -> Array:
-        """(k,) of so large a ratio; of many sites on a fine grid of ratios and sizes."""
+        """(k,) of so large a ratio; if `coarse` on a fine grid of ratios and sizes."""
         from scipy.special import ndtr
 
         cuts = np.concatenate([np.linspace(1, 0.1, 31)[:-1], np.geomspace(0.1, 1e-10, 46)])
         place = None
-        if len(ratio) > DRAWN:
+        if self.coarse:
             logs = (np.rint(64 * np.log(np.maximum(one, 1e-3))) for one in (ratio, sizes))
             points, place = np.unique(next(logs) * 2**16 + next(logs), return_inverse=True)
             ratio, sizes = (np.exp(one / 64) for one in np.divmod(points, 2**16))
-        over = ratio / sampled(self.free, np.sqrt(cuts[1:] * cuts[:-1]))[:, None] - 1
-        depth = np.log(np.maximum(over, 1e-300) / (self.phi * sizes))
-        found = np.clip(VIEWS * (-np.diff(cuts) @ ndtr(-depth / self.tail)), 1e-300, 1)
+        over = ratio[:, None] / sampled(self.free, np.sqrt(cuts[1:] * cuts[:-1])) - 1
+        depth = np.log(np.maximum(over, 1e-300) / (self.phi * sizes[:, None]))
+        summed = (ndtr(-depth / self.tail) * -np.diff(cuts)).sum(axis=1)  # alike in any company
+        found = np.clip(VIEWS * summed, 1e-300, 1)
         return found if place is None else found[place]
 
 
@@ -376,7 +378,7 @@ class Explanation:
         self.totals = [one.total(reference) for one in drawn.views]
         self.own = self.beside(drawn, reference)
         of = partial(Law.of, sizes=drawn.sizes[reference], middle=drawn.frame.middle)
-        frees = drawn.frame.freedom, 3.4
+        of, frees = partial(of, coarse=n_sites > DRAWN), (drawn.frame.freedom, 3.4)
         self.laws = [
             [of(x[reference], free=free) for x, free in zip(one.ratios, frees, strict=True)]
             for one in self.own
@@ -415,7 +417,7 @@ class Explanation:
         stands, also = chance <= self.cuts[0], without <= self.cuts[-1]
         odd = stands & (self.n_sites * chance <= BESIDE)
         also &= self.n_sites * without <= BESIDE
-        known = 2 * (sites.counts.sum(axis=2) @ self.drawn.known) >= sites.sizes
+        known = 2 * sites.counts[:, self.drawn.known].sum(axis=(1, 2)) >= sites.sizes
         hopeless = [
             one.impossible(CROSS, one.body <= LACKS / 16 if self.many else one.half <= LACKS / 2)
             for one in found
