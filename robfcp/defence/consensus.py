@@ -299,13 +299,13 @@ class Vote:
     """
 
     def __init__(self, federation: Federation, trusted: Mask, rank: RankRule, harder: Mask) -> None:
-        self._plain = FcpThreshold(federation, trusted, rank)
         self._federation, self._harder, self._trusted = federation, harder, trusted
         self._speaks = np.array(trusted)
         if not isinstance(first := one_of_copies(federation), slice):
             some = np.flatnonzero(trusted)
             self._speaks[:] = False
             self._speaks[some[np.unique(first[some], return_index=True)[1]]] = True
+        self._plain = FcpThreshold(federation, self._speaks, rank)
         middle = 2**40 if federation.registered else float(np.median(federation.small_sizes))
         self._most = max(1, int(CAP * middle))
 
