@@ -33,7 +33,7 @@ from robfcp.defence.base import (
     without_farthest,
 )
 from robfcp.defence.copies import copy_note, find_copies, one_of_copies
-from robfcp.defence.explanations import CAP, LEVEL, Frame, drawn, plausible
+from robfcp.defence.explanations import CAP, LEVEL, Array, Frame, Indices, Mask, drawn, plausible
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
 from robfcp.guarantees import FcpThreshold, RankRule, rank_charge
@@ -42,13 +42,11 @@ from robfcp.guarantees import FcpThreshold, RankRule, rank_charge
 VOUCH = 0.5  # deviations above the level that a site may vouch for; it objects with one over it
 
 AT_ONCE = 16  # edges of a vote
+KEPT = 10**5  # sites whose votes are kept for another level
 MOST, MOST_OF_MANY = 8, 3  # plausible explanations that are heard, the best
 WHOLE = 2.0**59  # what votes add up to at most, about, in whole numbers: in any order
 
-Indices = NDArray[np.intp]
-Array = NDArray[np.float64]
 Whole = NDArray[np.int64]
-Mask = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,13 +100,11 @@ def stand_out(federation: Federation, level: float = LEVEL, seed: int = 0) -> Fi
                 if not number:
                     own["odd"], own["edge"] = -np.log10(verdict.chance), seen[0].edge
                     own["stands"], own["harder"] = verdict.stands, verdict.harder
-                    own["have"] = np.rint(100 * seen[0].have)
-                    own["want"] = np.rint(100 * seen[0].want)
+                    own["have"], own["want"] = np.rint([100 * seen[0].have, 100 * seen[0].want])
         return found
 
     found = federation.map(judged, members)[first]
-    every = 2 ** len(tried) - 1
-    out = (found["out"] == every) & bool(tried)
+    out = (found["out"] == 2 ** len(tried) - 1) & bool(tried)
     out &= 2 * out.sum() < n_clients  # copies of an honest report could make it a majority
     unsure, stands = (found["out"] > 0) & ~out, found["stands"] & ~out & (found["out"] == 0)
     if n_sites < 4:
@@ -123,13 +119,13 @@ def stand_out(federation: Federation, level: float = LEVEL, seed: int = 0) -> Fi
                 "threshold was kept; ask these sites what differs, state the number of liars "
                 "(--exactly, Consensus(exactly=m)) or give a trusted sample (--anchor, anchor=)",
             )
-    masks = (found[side] >> k & 1 > 0 for k in range(len(tried)) for side in ("out", "aside"))
-    others = tuple(explanations.distinct(mask for mask in masks if (mask != out).any()))
+    tried_out = (found[side] >> k & 1 > 0 for k in range(len(tried)) for side in ("out", "aside"))
+    others = tuple(explanations.distinct(mask for mask in tried_out if (mask != out).any()))
     rows, edges = np.flatnonzero(out), federation.grid.upper[frame.ends]
     said = "its labels lead one to expect {}" if frame.n_classes else "{} is usual"
     reasons = Reasons(federation, rows, lambda row: in_words(found[rows[row]], edges, said))
-    harder, oddness = found["harder"], found["odd"]
-    return Finding(oddness, out, others, harder, unsure | stands, reasons, remarks)
+    named = unsure | stands
+    return Finding(found["odd"], out, others, found["harder"], named, reasons, remarks)
 
 
 def in_words(told: Any, edges: Array, said: str) -> str:
@@ -271,20 +267,17 @@ class VotedThreshold:
         rank: RankRule = rank_charge,
         finding: Finding | None = None,
     ) -> None:
-        nobody = np.zeros(federation.n_clients, dtype=bool)
-        harder = nobody if finding is None else finding.harder
-        self._vote = partial(Vote, federation, rank=rank, harder=harder)
-        self._trusted, self._others = np.asarray(trusted), tuple[Mask, ...]()
-        if finding is not None and (self._trusted | finding.stands_out).all():
-            self._others = finding.others
+        whoever, harder = [np.asarray(trusted)], np.zeros(federation.n_clients, dtype=bool)
+        if finding is not None:
+            harder, every = finding.harder, (whoever[0] | finding.stands_out).all()
+            whoever += [~out for out in finding.others if every]
+        votes = (partial(Vote, federation, some, rank, harder) for some in whoever)
+        self._votes = [lru_cache(federation.n_clients <= KEPT)(vote) for vote in votes]
 
     def index(self, level: Fraction) -> int | None:
         """The threshold's edge; None = infinite."""
-        edge = self._vote(self._trusted).index(level)
-        for out in self._others:
-            other = self._vote(~out).index(level)
-            edge = None if edge is None or other is None else max(edge, other)
-        return edge
+        edges = [vote().index(level) for vote in self._votes]
+        return None if None in edges else max(edge for edge in edges if edge is not None)
 
 
 class Vote:

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robfcp.arguments import a_few
+from robfcp.defence.explanations import Array, Indices
 from robfcp.federation import Federation
 from robfcp.report import Strata
 
@@ -19,9 +20,6 @@ CLOSE = 0.3  # of the bins in use: more than the squared distance of the roots o
 _PAIRS = 2**12  # looked at together
 _CELLS = 2**22  # of a block of all pairs
 _TILTS = np.geomspace(0.1, 20, 8)
-
-Indices = NDArray[np.intp]
-Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ then judges each site by what was found.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from math import prod
 from typing import Any
@@ -77,19 +77,19 @@ class Frame:
         made = cls(ends_of(part), int(CAP * middle), middle)
         if strata is not None and DRAWN * strata.n_strata * len(made.ends) <= MOST_CELLS:
             withheld = len(strata.rows) < federation.n_clients
-            made = cls(made.ends, made.most, middle, strata.n_strata, withheld)
+            made = replace(made, n_classes=strata.n_strata, withheld=withheld)
         for _ in range(SPREADS if 2 * part.in_fives.sum() > part.n_clients else 0):
             counts = made.counts(part)  # a few who look so are not excused
             say = 1 / np.maximum(part.sizes, middle)
             usual = np.einsum("k,kcb->cb", say, counts) + 1e-9
             usual[-1] = usual.sum(axis=0) if made.withheld else usual[-1]
-            made = cls(made.ends, made.most, middle, made.n_classes, made.withheld, usual)
+            made = replace(made, usual=usual)
         return made
 
     def counts(self, block: Federation) -> Array:
         """(k, C, B) merged counts of some sites, those in fives spread; none below 0."""
         pooled, strata = block.merged(self.ends), block.exact_strata
-        found = pooled[:, None]
+        found = pooled[:, None].astype(np.float64)
         if self.n_classes and strata is not None:
             every = np.arange(self.n_classes)[:, None] * strata.n_bins + self.ends
             merged = strata.table.merged(every.ravel())
@@ -98,7 +98,7 @@ class Frame:
             if self.withheld:
                 kept_back = np.setdiff1d(np.arange(len(pooled)), strata.rows, assume_unique=True)
                 found[kept_back, -1] = pooled[kept_back]
-        found = np.maximum(found, 0).astype(np.float64)
+        found = np.maximum(found, 0)
         return found if self.usual is None else self._spread(block, found)
 
     def _spread(self, block: Federation, own: Array) -> Array:
@@ -139,11 +139,9 @@ class Frame:
 
     def _coarse(self, block: Federation) -> Mask:
         """(k,) whose samples a class are so few that fives move them far."""
-        found = np.zeros(block.n_clients, dtype=bool)
-        if self.n_classes and block.strata is not None:
-            rows = block.strata.rows
-            found[rows] = block.sizes[rows] < Strata.CROWD * self.n_classes
-        return found
+        rows: Any = block.strata.rows if self.n_classes and block.strata is not None else []
+        few: Mask = block.sizes < Strata.CROWD * self.n_classes
+        return few & np.isin(np.arange(block.n_clients), rows)
 
 
 def ends_of(federation: Federation) -> Indices:

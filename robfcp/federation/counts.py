@@ -24,7 +24,6 @@ T = TypeVar("T")
 Whole = NDArray[np.int64]
 Indices = NDArray[np.intp]
 Mask = NDArray[np.bool_]
-Kind = type[np.int64] | np.dtype[np.integer[Any]]
 
 # starts, bins, values: row k holds values[starts[k]:starts[k + 1]] in those bins
 Entries = tuple[Whole, NDArray[Any], NDArray[Any]]
@@ -62,11 +61,10 @@ class DenseCounts:
         """(K,) counts up to and with bin `index`."""
         return self.array[:, : index + 1].sum(axis=1)
 
-    def merged(self, ends: Indices, kind: Kind = np.int64) -> NDArray[Any]:
-        """(K, B) counts of merged bins that end with the given ones, in numbers that hold them."""
+    def merged(self, ends: Indices) -> Whole:
+        """(K, B) counts of merged bins that end with the given ones."""
         starts = np.concatenate([[0], ends[:-1] + 1])
-        found = np.add.reduceat(self.array, starts, axis=1)
-        return found if kind is np.int64 else found.astype(kind)
+        return np.add.reduceat(self.array, starts, axis=1)
 
     @property
     def used(self) -> Mask:
@@ -173,10 +171,10 @@ class SparseCounts:
             result[rows] = part.sums((part.bins <= index) * part.values)
         return result
 
-    def merged(self, ends: Indices, kind: Kind = np.int64) -> NDArray[Any]:
-        """(K, B) counts of merged bins that end with the given ones, in numbers that hold them."""
+    def merged(self, ends: Indices) -> Whole:
+        """(K, B) counts of merged bins that end with the given ones."""
         place = np.searchsorted(ends, np.arange(self.n_bins))
-        result = np.empty((self.n_rows, len(ends)), dtype=kind)
+        result = np.empty((self.n_rows, len(ends)), dtype=np.int64)
         for rows in self.parts():
             part = self.rows(rows)
             cells = part.owners * len(ends) + place[part.bins]
@@ -318,9 +316,9 @@ class StoredCounts:
         """(K,) counts up to and with bin `index`."""
         return self.map(lambda counts: counts.below(index))
 
-    def merged(self, ends: Indices, kind: Kind = np.int64) -> NDArray[Any]:
-        """(K, B) counts of merged bins that end with the given ones, in numbers that hold them."""
-        return self.map(lambda counts: counts.merged(ends, kind))
+    def merged(self, ends: Indices) -> Whole:
+        """(K, B) counts of merged bins that end with the given ones."""
+        return self.map(lambda counts: counts.merged(ends))
 
     def pooled(self, mask: Mask | None) -> Whole:
         """(H,) counts of the chosen clients together."""

@@ -299,15 +299,13 @@ class Federation:
         """
         return self.table.pooled(mask)
 
-    def merged(self, ends: NDArray[np.intp], kind: Any = np.int64) -> NDArray[Any]:
+    def merged(self, ends: NDArray[np.intp]) -> NDArray[np.int64]:
         """(K, B) counts of merged bins; `ends` holds the last bin of each, the last one H - 1.
 
         Parameters
         ----------
         ends
             Rising bin numbers, as `Grid.merge_ends` gives them.
-        kind
-            Whole numbers that hold them.
 
         Examples
         --------
@@ -316,7 +314,7 @@ class Federation:
         array([[1, 5],
                [4, 0]])
         """
-        return self.table.merged(np.asarray(ends), kind)
+        return self.table.merged(np.asarray(ends))
 
     def subset(self, mask: NDArray[np.bool_]) -> Federation:
         """The chosen clients alone.

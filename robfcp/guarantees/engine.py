@@ -272,10 +272,18 @@ class ExactCounts:
 
         They are at most more where reports are in fives.
         """
-        most = self.unit * int(self.small.max())
-        exact = most < 2**32 and not self.federation.private
-        kind = np.min_scalar_type(most) if exact else np.int64
         rising, where = np.unique(edges, return_inverse=True)
+        if not self.federation.stored:
+            counts, known = self.least(edges), self.federation.in_fives
+            if not known.any():
+                return counts, counts
+            lowered = self.federation.subset(known).map(lambda x: x.lowered().cumulative(rising)).T
+            most = counts.copy()
+            most[:, known] = lowered[where]
+            return counts, most
+        largest = self.unit * int(self.small.max())
+        exact = largest < 2**32 and not self.federation.private
+        kind = np.min_scalar_type(largest) if exact else np.int64
 
         def both(block: Federation) -> NDArray[Any]:
             found = np.repeat(block.cumulative(rising)[:, None], 2, axis=1)
