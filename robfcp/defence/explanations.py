@@ -421,7 +421,7 @@ class Explanation:
             for one in found
         ]
         given = seen.impossible(CROSS, seen.half <= LACKS)
-        given = np.where(known, given, hopeless[0] & hopeless[-1] & (also | (not self.many)))
+        given = np.where(known, given, hopeless[0] & hopeless[-1] & also)
         out, easier = odd & (without < LEVEL) & given, also & hopeless[-1] & ~mixed.hard
         harder = ((chance < LEVEL) & seen.hard) | ((without < LEVEL) & mixed.hard)
         return Verdict(chance, out, out | odd & (seen.tail < 1) | easier, stands | easier, harder)
