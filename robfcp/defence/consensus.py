@@ -124,8 +124,7 @@ def stand_out(federation: Federation, level: float = LEVEL, seed: int = 0) -> Fi
     rows, edges = np.flatnonzero(out), federation.grid.upper[frame.ends]
     said = "its labels lead one to expect {}" if frame.n_classes else "{} is usual"
     reasons = Reasons(federation, rows, lambda row: in_words(found[rows[row]], edges, said))
-    named = unsure | stands
-    return Finding(found["odd"], out, others, found["harder"], named, reasons, remarks)
+    return Finding(found["odd"], out, others, found["harder"], unsure | stands, reasons, remarks)
 
 
 def in_words(told: Any, edges: Array, said: str) -> str:
@@ -232,8 +231,10 @@ class Consensus(Defence):
         most = int(finding.stands_out.sum())
         liars = most if self.at_most is None else self.at_most
         check_minority(federation, liars)
-        ranked = np.where(finding.stands_out, oddness, -np.inf)
-        trusted = trust_lowest(federation, ranked, federation.n_clients - min(liars, most))
+        trusted = ~finding.stands_out
+        if liars < most:
+            ranked = np.where(finding.stands_out, oddness, -np.inf)
+            trusted = trust_lowest(federation, ranked, federation.n_clients - liars)
         why = finding.reasons.among(~trusted)
         return Assessment(oddness, trusted, why, remarks, liars, self.at_most is not None)
 

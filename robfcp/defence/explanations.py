@@ -179,8 +179,7 @@ class Sites:
 
     def total(self, reference: Mask) -> Array:
         """(C, B) the counts of a reference."""
-        found: Array = np.einsum("k,kcb->cb", reference * self.say, self.counts)
-        return found
+        return np.asarray(np.einsum("k,kcb->cb", reference * self.say, self.counts))
 
     @cached_property
     def say(self) -> Array:
@@ -496,7 +495,7 @@ def concentrated(sites: Sites, reference: Mask) -> Mask:
 
 def distinct(masks: Iterable[Mask]) -> list[Mask]:
     """Each mask once."""
-    return list({mask.tobytes(): mask for mask in masks}.values())
+    return list({hash(mask.tobytes()): mask for mask in masks}.values())
 
 
 def plausible(sites: Sites, level: float, seed: int, n_sites: int) -> list[Explanation]:
