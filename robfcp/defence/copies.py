@@ -22,10 +22,11 @@ _CELLS = 2**22  # of a block of all pairs
 _TILTS = np.geomspace(0.1, 20, 8)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Copies:
     """Clients that report the same sample, exactly or with a few counts moved."""
 
+    rows: Indices
     clients: tuple[str, ...]
     exact: bool
     p_value: float
@@ -86,9 +87,10 @@ def find_copies(federation: Federation, false_alarm: float = FALSE_ALARM) -> tup
     found = []
     for group in [*groups, *([row] for row in alone if row not in joined)]:
         members = [rows[order[ends[row] - times[row] : ends[row]]] for row in group]
-        clients = tuple(federation.names(np.sort(np.concatenate(members))))
+        places = np.sort(np.concatenate(members))
         p_value = max((near[group[0]][row] for row in group[1:]), default=float(own[group[0]]))
-        found.append(Copies(clients, len(group) == 1, p_value))
+        clients = tuple(federation.names(places))
+        found.append(Copies(places, clients, len(group) == 1, p_value))
     return tuple(sorted(found, key=lambda group: group.clients))
 
 
@@ -98,10 +100,8 @@ def one_of_copies(federation: Federation) -> Indices | slice:
     if not copies:
         return slice(None)
     first = np.arange(federation.n_clients)
-    place = {client: k for k, client in enumerate(federation.ids)}
     for group in copies:
-        members = [place[client] for client in group.clients]
-        first[members] = min(members)
+        first[group.rows] = group.rows[0]
     return first
 
 

@@ -186,6 +186,23 @@ class ExactCounts:
         rows = [self._rows[edge] for edge in wanted]
         return rows[0][None] if len(rows) == 1 else np.stack(rows)
 
+    def greatest(self, edges: Edges) -> Whole:
+        """(E, K) counts up to each edge, or what they are at most: more where they are in fives."""
+        counts, known = self.least(edges), self.federation.in_fives
+        if not known.any():
+            return counts
+        different, where = np.unique(edges, return_inverse=True)
+        ends = np.unique(np.append(different, self.n_edges - 1))
+        left = self.federation.subset(known).map(lambda one: one.lowered().cumulative(ends)).T
+        masses, counts = self.federation.masses[known], counts.copy()
+        told = self._estimates(left[: len(different)], left[-1], masses, different)
+        counts[:, known] = told[where]
+        return counts
+
+    def _estimates(self, left: Whole, sent: Whole, masses: Whole, edges: Edges) -> Whole:
+        """What the counts up to each edge tell of some clients' samples."""
+        return left
+
     def _read(self, edges: Edges) -> Whole:
         """(E, K) counts up to rising edges."""
         if len(edges) == 1:
@@ -274,13 +291,7 @@ class ExactCounts:
         """
         rising, where = np.unique(edges, return_inverse=True)
         if not self.federation.stored:
-            counts, known = self.least(edges), self.federation.in_fives
-            if not known.any():
-                return counts, counts
-            lowered = self.federation.subset(known).map(lambda x: x.lowered().cumulative(rising)).T
-            most = counts.copy()
-            most[:, known] = lowered[where]
-            return counts, most
+            return self.least(edges), self.greatest(edges)
         largest = self.unit * int(self.small.max())
         exact = largest < 2**32 and not self.federation.private
         kind = np.min_scalar_type(largest) if exact else np.int64
@@ -333,19 +344,8 @@ class NoisyCounts(ExactCounts):
         return np.where(self._silent(edges), 0, super().least(edges))
 
     def greatest(self, edges: Edges) -> Whole:
-        """(E, K) the estimates in half counts, 2 n_k where a client is silent.
-
-        More where they are in fives.
-        """
-        counts, known = super().least(edges), self.federation.in_fives
-        if known.any():
-            different, where = np.unique(edges, return_inverse=True)
-            ends = np.unique(np.append(different, self.n_edges - 1))
-            left = self.federation.subset(known).map(lambda one: one.lowered().cumulative(ends)).T
-            told = left[: len(different)], left[-1], self._masses[known], different
-            counts = counts.copy()
-            counts[:, known] = self._estimates(*told)[where]
-        return np.where(self._silent(edges), self.weights, counts)
+        """(E, K) the estimates in half counts, 2 n_k where a client is silent."""
+        return np.where(self._silent(edges), self.weights, super().greatest(edges))
 
     def _read(self, edges: Edges) -> Whole:
         ends = np.unique(np.append(edges, self.n_edges - 1))
