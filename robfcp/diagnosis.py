@@ -56,7 +56,10 @@ WORDS: Mapping[str, tuple[str, str]] = {  # of each cause: what it looks like, w
         "its residuals are far {size} than elsewhere",
         "check the unit of predictions and targets, the target column and the version of the model",
     ),
-    "copy": ("its report is {alike} that of {other}", "ask it and {other} which file they sent"),
+    "copy": (
+        "its report is the same as that of {other}",
+        "ask it and {other} which file they sent",
+    ),
     "another model": (
         "its scores look like those of another, less accurate model",
         "check which version of the model was used, and that its input was prepared as elsewhere",
@@ -463,10 +466,7 @@ def diagnose(
     if unknown:
         raise RobfcpError(f"clients: {unknown[0]!r:.60} sent no valid report in this round")
     called = {} if isinstance(sent.score, ClassificationScore | None) else OF_NUMBERS
-    groups = copies.find_copies(federation)
-    if sent.risk is not None:  # mean losses are nearer to each other than samples of scores
-        groups = tuple(group for group in groups if group.exact)
-    same = {client: group for group in groups for client in group.clients}
+    same = {one: group for group in copies.find_copies(federation) for one in group.clients}
     row = {} if strata is None else {int(k): r for r, k in enumerate(strata.rows)}
     fives = federation.in_fives & (2 * federation.in_fives.sum() > len(ids))  # not by chance
     pooled = federation.pooled(trusted)[None, :]
@@ -499,8 +499,7 @@ def diagnose(
             return _told(plain, called.get(cause, cause), where=where), True
         if ids[k] in same:
             source = next(client for client in same[ids[k]].clients if client != ids[k])
-            alike = "the same as" if same[ids[k]].exact else "nearly the same as"
-            return _told(plain, "copy", other=source, alike=alike), True
+            return _told(plain, "copy", other=source), True
         if others.sum() < FEWEST or own.sum() < FEW_SCORES:
             return plain, bool(low[k])
         classes = bool(names) and strata is not None and strata.by == "class"

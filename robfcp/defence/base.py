@@ -97,7 +97,7 @@ class Reasons(Mapping[str, str]):
     """
 
     def __init__(
-        self, federation: Federation, rows: NDArray[np.intp], words: Callable[[int], str]
+        self, federation: Federation, rows: NDArray[Any], words: Callable[[int], str]
     ) -> None:
         self.federation, self.rows, self.words = federation, rows, words
 
@@ -133,7 +133,10 @@ class Reasons(Mapping[str, str]):
         mask
             (K,) of whom.
         """
-        kept = np.flatnonzero(mask[self.rows])
+        chosen = mask[self.rows]
+        if chosen.all():
+            return self
+        kept = np.flatnonzero(chosen)
         return Reasons(self.federation, self.rows[kept], lambda row: self.words(kept[row]))
 
 

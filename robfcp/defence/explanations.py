@@ -9,30 +9,26 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from math import prod
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from robfcp.federation import Federation
-from robfcp.report import Strata
 
 # What was chosen, not derived; the documentation shows what half and twice of each do.
-LEVEL = 0.05  # chance of leaving anybody out when nobody lies; below it a site is doubted
+LEVEL = 0.15  # honest sites that go beside liars, in the mean; below this chance a site is doubted
 TAIL = 0.7  # deviation of the log of how far honest sites differ beyond sampling
 CAP = 3  # a site vouches for at most so many times the median number of samples
+WORTH = 10.0  # samples of a class that the shares of all classes stand for
 LACKS = 0.35  # of the expected lower half, body or tail: with less no honest population is left
 CROSS = 0.05  # share of scores on the other side that no other population has
 LOOSE = 1.6  # an explanation is plausible up to so many times the misfit of the best
-BESIDE = 0.2  # honest sites left out beside liars, in the mean
 
 QUANTILES = np.concatenate([[0.002, 0.02], np.arange(1, 10) / 10, [0.95, 0.98, 0.998]])
 BODY = 0.92  # expected share up to the edge that parts body and tail, at most
-VIEWS = 1.6  # tests that the two views are worth
-STARTS, STEPS = 8, 8  # of the search for majorities
+VIEWS = 1.6  # tests that misfit and drift are worth
 DRAWN = 256  # of many sites, whose quantiles choose the bins and among whom majorities are sought
-SPREADS = 2  # times that counts in fives are spread as all are
 CELLS = 2**16  # of sites judged together
 MOST_CELLS = 2**24  # of the drawn sites' table by class; beyond it classes are pooled
 
@@ -43,9 +39,8 @@ Mask = NDArray[np.bool_]
 
 def drawn(n_sites: int, seed: int) -> Indices:
     """All sites, or the rising places of a few, by lot."""
-    if n_sites <= DRAWN:
-        return np.arange(n_sites)
-    return np.sort(np.random.default_rng(seed).choice(n_sites, DRAWN, replace=False))
+    lot = np.random.default_rng(seed)
+    return np.sort(lot.choice(n_sites, min(n_sites, DRAWN), replace=False))
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,12 +49,11 @@ class Frame:
 
     The merged bins end at the medians of the drawn sites' own quantiles. Sites that keep their
     classes back while others do not (`withheld`) are one more class, with all classes together as
-    its reference. `most` is the largest size that counts, `usual` (C, B) over what counts in fives
+    its reference. Sizes count up to CAP times their `middle`; over `usual` (C, B) counts in fives
     are spread.
     """
 
     ends: Indices
-    most: int
     middle: float
     n_classes: int = 0
     withheld: bool = False
@@ -73,17 +67,13 @@ class Frame:
     @classmethod
     def of(cls, federation: Federation, part: Federation) -> Frame:
         """The one that the drawn part of a federation leads to."""
-        middle, strata = max(float(np.median(part.sizes)), 1.0), federation.exact_strata
-        made = cls(ends_of(part), int(CAP * middle), middle)
+        strata = federation.exact_strata
+        made = cls(ends_of(part), max(float(np.median(part.sizes)), 1.0))
         if strata is not None and DRAWN * strata.n_strata * len(made.ends) <= MOST_CELLS:
             withheld = len(strata.rows) < federation.n_clients
             made = replace(made, n_classes=strata.n_strata, withheld=withheld)
-        for _ in range(SPREADS if 2 * part.in_fives.sum() > part.n_clients else 0):
-            counts = made.counts(part)  # a few who look so are not excused
-            say = 1 / np.maximum(part.sizes, middle)
-            usual = np.einsum("k,kcb->cb", say, counts) + 1e-9
-            usual[-1] = usual.sum(axis=0) if made.withheld else usual[-1]
-            made = replace(made, usual=usual)
+        if 2 * part.in_fives.sum() > part.n_clients:  # a few who look so are not excused
+            made = replace(made, usual=part.merged(made.ends).sum(axis=0) + 1e-9)
         return made
 
     def counts(self, block: Federation) -> Array:
@@ -92,56 +82,45 @@ class Frame:
         found = pooled[:, None].astype(np.float64)
         if self.n_classes and strata is not None:
             every = np.arange(self.n_classes)[:, None] * strata.n_bins + self.ends
-            merged = strata.table.merged(every.ravel())
             found = np.zeros((len(pooled), self.n_classes + self.withheld, len(self.ends)))
+            merged = strata.table.merged(every.ravel())
             found[strata.rows, : self.n_classes] = merged.reshape(-1, *every.shape)
             if self.withheld:
-                kept_back = np.setdiff1d(np.arange(len(pooled)), strata.rows, assume_unique=True)
-                found[kept_back, -1] = pooled[kept_back]
+                found[:, -1] = pooled
+                found[strata.rows, -1] = 0
         found = np.maximum(found, 0)
-        return found if self.usual is None else self._spread(block, found)
+        return found if self.usual is None else self._spread(block, found, self.usual)
 
-    def _spread(self, block: Federation, own: Array) -> Array:
+    def _spread(self, block: Federation, own: Array, usual: Array) -> Array:
         """Counts in fives over the bins they may lie in as all sites' are: what scores are moved up
-        for makes nobody odd. Reports with very few samples a class are taken as they are: else
-        liars would be spread among the honest.
+        for makes nobody odd.
         """
         (rows, classes, *sides, values), known = block.spans()
-        assert self.usual is not None
-        known &= ~self._coarse(block)
-        (n_classes, n_bins), passed = self.usual.shape, np.cumsum(self.usual, axis=1) - self.usual
-        classes = classes if n_classes > 1 else 0 * classes
+        passed, n_bins = np.append(0, np.cumsum(usual)), len(usual)
         first, last = (np.searchsorted(self.ends, side) for side in sides)
-        within = passed[classes, last] + self.usual[classes, last] - passed[classes, first]
-        place = (rows * n_classes + classes) * (n_bins + 1)
+        place = (rows * own.shape[1] + np.minimum(classes, own.shape[1] - 1)) * (n_bins + 1)
+        rates = values / (passed[last + 1] - passed[first])
         begun, ended = (
-            np.bincount(place + at, values / within, len(own) * n_classes * (n_bins + 1))
+            np.bincount(place + at, rates, own.size // n_bins * (n_bins + 1))
             for at in (first, last + 1)
         )
-        rates = np.cumsum((begun - ended).reshape(-1, n_classes, n_bins + 1), axis=2)[:, :, :-1]
-        return np.where(known[:, None, None], rates * self.usual, own)
+        rates = np.cumsum((begun - ended).reshape(*own.shape[:2], -1), axis=2)[:, :, :-1]
+        return np.where(known[:, None, None], rates * usual, own)
 
-    def parts(self, n_clients: int) -> Iterator[slice]:
-        """Slices of sites whose tables fit the cache together."""
+    def parts(self, n_clients: int) -> Iterator[Indices]:
+        """The places of sites whose tables fit the cache together."""
         step = max(1, CELLS // ((self.n_classes + 1) * len(self.ends)))
-        return (slice(k, min(k + step, n_clients)) for k in range(0, n_clients, step))
+        return (np.arange(k, min(k + step, n_clients)) for k in range(0, n_clients, step))
 
     def sites(self, block: Federation) -> Sites:
         """Some sites, their counts brought to their sizes."""
-        sizes = np.minimum(np.maximum(block.sizes, 1), self.most).astype(np.float64)
+        sizes = np.clip(block.sizes, 1, int(CAP * self.middle)).astype(np.float64)
         counts = self.counts(block)
         counts *= (sizes / np.maximum(counts.sum(axis=(1, 2)), 1))[:, None, None]
         noise = np.zeros((1, 1))
         if block.private and block.variances.any():
             noise = block.variances[:, None] * np.diff(self.ends, prepend=-1)
-        coarse = self._coarse(block) if self.usual is not None else np.zeros(1, dtype=bool)
-        return Sites(counts, sizes, noise, self, coarse)
-
-    def _coarse(self, block: Federation) -> Mask:
-        """(k,) whose samples a class are so few that fives move them far."""
-        rows: Any = block.strata.rows if self.n_classes and block.strata is not None else []
-        few: Mask = block.sizes < Strata.CROWD * self.n_classes
-        return few & np.isin(np.arange(block.n_clients), rows)
+        return Sites(counts, sizes, noise, self)
 
 
 def ends_of(federation: Federation) -> Indices:
@@ -155,36 +134,24 @@ def ends_of(federation: Federation) -> Indices:
 
 @dataclass(frozen=True, eq=False)
 class Sites:
-    """(k, C, B) counts of some sites, their sizes (k,) and the variances of privacy noise.
-
-    The lower half of those `coarse` is not looked at, but all of the body.
-    """
+    """(k, C, B) counts of some sites, their sizes (k,) and the variances of privacy noise."""
 
     counts: Array
     sizes: Array
     noise: Array
     frame: Frame
-    coarse: Mask
-
-    def __len__(self) -> int:
-        return len(self.sizes)
 
     @cached_property
     def views(self) -> list[Sites]:
         """Itself, and the same without classes where it has some."""
         if self.counts.shape[1] == 1:
             return [self]
-        counts = self.counts.sum(axis=1, keepdims=True)
-        return [self, Sites(counts, self.sizes, self.noise, self.frame, self.coarse)]
-
-    def total(self, reference: Mask) -> Array:
-        """(C, B) the counts of a reference."""
-        return np.asarray(np.einsum("k,kcb->cb", reference * self.say, self.counts))
+        return [self, replace(self, counts=self.counts.sum(axis=1, keepdims=True))]
 
     @cached_property
     def say(self) -> Array:
-        """(k,) how much each counts in a reference: for no more than the median site."""
-        return np.minimum(1, self.frame.middle / self.sizes)
+        """(k, 1, 1) how much each counts in a reference: for no more than the median site."""
+        return np.minimum(1, self.frame.middle / self.sizes)[:, None, None]
 
     @cached_property
     def known(self) -> Mask:
@@ -192,48 +159,31 @@ class Sites:
 
         Of others liars may be most of the holders.
         """
-        if self.counts.shape[1] == 1:
-            return np.zeros(1, dtype=bool)
         shares = self.counts.sum(axis=2) / self.sizes[:, None]
-        found: Mask = np.quantile(shares, 0.25, axis=0) >= 0.25 * shares.mean(axis=0)
-        return found
+        few = np.quantile(shares, 0.25, axis=0) < 0.25 * shares.mean(axis=0)
+        return np.asarray(~few & (len(few) > 1))
 
 
 def expected(counts: Array, said: Array, total: Array, withheld: bool) -> tuple[Array, ...]:
     """(k, B) expected counts E, and their variances by bin and up to each bin.
 
     With p_c the reference's shares of class c without the site itself, E_b = sum_c n_c p_cb and
-    V_b = sum_c n_c p_cb (1 - p_cb) (1 + n_c / (N_c + a)): a site's own noise and the error of the
-    reference. All classes' shares are worth `a` samples of each, by how alike classes are.
+    V_b = sum_c n_c p_cb (1 - p_cb) (1 + n_c / (N_c + WORTH)): a site's own noise and the error of
+    the reference. All classes' shares stand for WORTH samples of each.
     """
-    rest, worth, labels = total - said, samples_worth(total), counts.sum(axis=2)
+    rest, labels = total - said, counts.sum(axis=2)
     every = rest.sum(axis=1)
     if withheld:
         rest[:, -1] = every
-    prior = worth * (every + 0.5) / (every + 0.5).sum(axis=1, keepdims=True)
-    weight = rest.sum(axis=2) + worth
+    prior = WORTH * (every + 0.5) / (every + 0.5).sum(axis=1, keepdims=True)
+    weight = rest.sum(axis=2) + WORTH
     shares = (rest + prior[:, None]) / weight[:, :, None]
     sizes, passed = labels * (1 + labels / weight), np.cumsum(shares, axis=2)[:, :, :-1]
     by_bin, up_to = (np.matmul(sizes[:, None], p * (1 - p))[:, 0] for p in (shares, passed))
     return np.matmul(labels[:, None], shares)[:, 0], by_bin, up_to
 
 
-def samples_worth(total: Array) -> float:
-    """Sampling variance over variance between classes: how alike the classes' scores are."""
-    sizes = total.sum(axis=1)
-    total, sizes = total[sizes > 0], sizes[sizes > 0]
-    if len(sizes) < 2:
-        return 1.0
-    shares = total.sum(axis=0) / sizes.sum()
-    noise = (shares * (1 - shares)).sum()
-    spread = ((total - sizes[:, None] * shares) ** 2 / sizes[:, None]).sum()
-    room = sizes.sum() - (sizes**2).sum() / sizes.sum()
-    between = (spread - (len(sizes) - 1) * noise) / max(room, 1e-9)
-    return float(np.clip(noise / max(between, 1e-12), 1.0, 100.0))
-
-
-@dataclass(frozen=True, eq=False)
-class Compared:
+class Compared(NamedTuple):
     """(k,) each: how every site compares with what a reference leads one to expect.
 
     `misfit` is X^2 by bin over its mean under sampling, `drift` that of the counts up to each bin
@@ -253,20 +203,14 @@ class Compared:
     have: Array
     want: Array
 
-    @property
-    def ratios(self) -> tuple[Array, Array]:
-        """Both, each over its mean under sampling."""
-        return self.misfit, self.drift
-
-    def impossible(self, cross: float, lacking: Mask) -> Mask:
-        """Easier and harder at once, or without most of the tail, or lacking so much if harder."""
-        found: Mask = (self.other > cross) | np.where(self.hard, lacking, self.tail <= LACKS / 2)
-        return found
+    def lacks(self, hard: Mask) -> Mask:
+        """Who lacks most of the tail if easier; if harder those told."""
+        return np.where(self.hard, hard, self.tail <= LACKS / 2)
 
 
 def compared(sites: Sites, total: Array, member: Mask) -> Compared:
     """Every site beside a reference, itself left out where it is a member."""
-    said = sites.counts * (member * sites.say)[:, None, None]
+    said = sites.counts * sites.say * member[:, None, None]
     means, by_bin, up_to = expected(sites.counts, said, total, sites.frame.withheld)
     h, noise, size = sites.counts.sum(axis=1), sites.noise, sites.sizes[:, None]
     rate, larger = means + noise, means + noise + 0.375
@@ -290,8 +234,7 @@ def compared(sites: Sites, total: Array, member: Mask) -> Compared:
     have, body = at(np.maximum((wanted <= BODY).sum(axis=1) - 1, 0))
     tail = (1 - have) / np.maximum(1 - body, 1e-12)
     edge = np.argmax(np.abs(ahead)[:, : max(h.shape[1] - 1, 1)], axis=1)
-    half, body = np.where(sites.coarse, have / body, own / half), have / body
-    return Compared(misfit, drift, hard, other, half, body, tail, edge, *at(edge))
+    return Compared(misfit, drift, hard, other, own / half, have / body, tail, edge, *at(edge))
 
 
 def sampled(free: float, above: Array | float) -> Array:
@@ -312,49 +255,42 @@ class Law:
     free: float
     phi: float
     tail: float
-    coarse: bool = False
 
     @classmethod
-    def of(cls, ratio: Array, sizes: Array, free: float, middle: float, coarse: bool) -> Law:
+    def of(cls, ratio: Array, sites: Sites, reference: Mask, free: float) -> Law:
         """The one that a reference's own ratios follow."""
-        excess = max(float(np.median(ratio) / sampled(free, 0.5)) - 1, 0) / float(np.median(sizes))
-        error = 1.25 * np.sqrt(2 / free / len(ratio)) / middle
-        return cls(free, excess + error, TAIL * np.sqrt(1 + 1.5 / len(ratio)), coarse)
+        own, n = ratio[reference], int(reference.sum())
+        excess = max(float(np.median(own) / sampled(free, 0.5)) - 1, 0)
+        error = 1.25 * np.sqrt(2 / free / n) / sites.frame.middle
+        phi = excess / float(np.median(sites.sizes[reference])) + error
+        return cls(free, phi, TAIL * np.sqrt(1 + 1.5 / n))
 
     def chance(self, ratio: Array, sizes: Array) -> Array:
-        """(k,) of so large a ratio; if `coarse` on a fine grid of ratios and sizes."""
+        """(k,) of so large a ratio, on a fine grid of ratios and sizes: alike in any company."""
         from scipy.special import ndtr
 
         cuts = np.concatenate([np.linspace(1, 0.1, 31)[:-1], np.geomspace(0.1, 1e-10, 46)])
-        place = None
-        if self.coarse:
-            logs = (np.rint(64 * np.log(np.maximum(one, 1e-3))) for one in (ratio, sizes))
-            points, place = np.unique(next(logs) * 2**16 + next(logs), return_inverse=True)
-            ratio, sizes = (np.exp(one / 64) for one in np.divmod(points, 2**16))
-        over = ratio[:, None] / sampled(self.free, np.sqrt(cuts[1:] * cuts[:-1])) - 1
-        depth = np.log(np.maximum(over, 1e-300) / (self.phi * sizes[:, None]))
-        summed = (ndtr(-depth / self.tail) * -np.diff(cuts)).sum(axis=1)  # alike in any company
-        found = np.clip(VIEWS * summed, 1e-300, 1)
-        return found if place is None else found[place]
+        own, size = (np.rint(128 * np.log(np.maximum(one, 1e-3))) for one in (ratio, sizes))
+        points, place = np.unique(own * 2**16 + size, return_inverse=True)
+        own, size = (np.exp(one / 128)[:, None] for one in np.divmod(points, 2**16))
+        over = own / sampled(self.free, np.sqrt(cuts[1:] * cuts[:-1])) - 1
+        depth = np.log(np.maximum(over, 1e-300) / (self.phi * size))
+        summed = (ndtr(-depth / self.tail) * -np.diff(cuts)).sum(axis=1)
+        return np.asarray(np.clip(VIEWS * summed, 1e-300, 1)[place])
 
 
-def rejected(chance: Array, level: float) -> float:
-    """Benjamini and Hochberg: the chance up to which the j oddest go, p_(j) <= level j / K."""
-    values, times = np.unique(chance, return_counts=True)
-    fits = values <= level * np.cumsum(times) / len(chance)
-    return float(values[fits].max(initial=0.0))
+def rejected(chance: Array, n_sites: int) -> float:
+    """Benjamini and Hochberg: the chance up to which the j oddest go, p_(j) <= LEVEL j / K."""
+    ordered = np.sort(chance)
+    fits = ordered <= LEVEL * np.arange(1, len(chance) + 1) / len(chance)
+    return float(ordered[fits].max(initial=LEVEL / n_sites))
 
 
-@dataclass(frozen=True, eq=False)
-class Verdict:
-    """(k,) each: who goes, who is set aside, who stands out, who is doubted for harder scores.
-
-    Without those `aside` the threshold is taken too, and the higher one counts.
-    """
+class Verdict(NamedTuple):
+    """(k,) each: who goes, who stands out, who is doubted for harder scores."""
 
     chance: Array
     out: Mask
-    aside: Mask
     stands: Mask
     harder: Mask
 
@@ -362,29 +298,25 @@ class Verdict:
 class Explanation:
     """A majority of the drawn sites as the reference, and how everybody compares with it.
 
-    Twice: given the labels, and without classes. `cuts` are the chances from which on sites stand
-    out in each, `many` whether more than a quarter of the drawn do. Where half or more do
-    (`refuted`) it is the majority of nobody. `origin` is the half that it was found from.
+    Twice: given the labels, and without classes. `cut` is the chance up to which sites stand out,
+    `many` says whether more than a quarter of the drawn do. Where half or more do (`refuted`) it is
+    the majority of nobody. `measure` is the mean misfit, 1 at least, of the half
+    that it was found from, beside itself.
     """
 
-    def __init__(
-        self, drawn: Sites, reference: Mask, level: float, n_sites: int, origin: Any = None
-    ) -> None:
-        self.drawn, self.reference, self.level, self.n_sites = drawn, reference, level, n_sites
-        self.origin: Explanation = origin or self
-        self.totals = [one.total(reference) for one in drawn.views]
-        self.own = self.beside(drawn, reference)
-        of = partial(Law.of, sizes=drawn.sizes[reference], middle=drawn.frame.middle)
-        of, frees = partial(of, coarse=n_sites > DRAWN), (drawn.frame.freedom, 3.4)
-        self.laws = [
-            [of(x[reference], free=free) for x, free in zip(one.ratios, frees, strict=True)]
-            for one in self.own
-        ]
-        chances = self.chances(drawn, self.own)
-        self.cuts = [max(rejected(p, level), level / n_sites) for p in chances]
-        self.many = bool(4 * (chances[0] <= self.cuts[0]).sum() > len(drawn))
-        self.judged = self.verdict(drawn, self.own)
-        self.refuted = bool(2 * self.judged.stands.sum() >= len(drawn))
+    def __init__(self, drawn: Sites, reference: Mask, n_sites: int, measure: float = 0.0) -> None:
+        self.drawn, self.reference, self.n_sites = drawn, reference, n_sites
+        chosen = reference[:, None, None]
+        self.totals = [(chosen * one.say * one.counts).sum(axis=0) for one in drawn.views]
+        own = self.beside(drawn, reference)
+        self.measure = measure or max(float(own[0].misfit[reference].mean()), 1.0)
+        of, free = partial(Law.of, sites=drawn, reference=reference), drawn.frame.freedom
+        self.laws = [(of(one.misfit, free=free), of(one.drift, free=3.4)) for one in own]
+        chance = self.chances(drawn, own)[0]
+        self.cut = rejected(chance, n_sites)
+        self.many = bool(4 * (chance <= self.cut).sum() > len(reference))
+        self.judged = self.verdict(drawn, own)
+        self.refuted = bool(2 * self.judged.stands.sum() >= len(reference))
 
     def beside(self, sites: Sites, member: Mask) -> list[Compared]:
         """Some sites beside the reference, given the labels and, where there are any, without."""
@@ -393,85 +325,55 @@ class Explanation:
 
     def chances(self, sites: Sites, found: list[Compared]) -> list[Array]:
         """(k,) the chances that honest sites are so far off by misfit or drift, in both views."""
-        return [
-            np.minimum(
-                *(law.chance(x, sites.sizes) for law, x in zip(own, one.ratios, strict=True))
-            )
-            for own, one in zip(self.laws, found, strict=True)
-        ]
+        both, n = zip(self.laws, found, strict=True), sites.sizes
+        return [np.minimum(m.chance(x.misfit, n), d.chance(x.drift, n)) for (m, d), x in both]
 
     def verdict(self, sites: Sites, found: list[Compared]) -> Verdict:
         """Who goes of some sites.
 
-        Whoever goes is doubted in both views, and no honest population looks like it: its scores
-        are easier and harder at once, or it lacks most of the tail (if easier) or of the lower half
-        (if harder) of what its labels lead one to expect. Where most of its samples are of classes
-        that few sites hold, labels lead nowhere: it must stand out and lack twice as much in both
-        views; where many stand out, nearly all of the body.
+        Whoever goes is doubted in both views, and no honest population looks like it: in both its
+        scores are easier and harder at once, or it lacks most of the tail (if easier) or of the
+        lower half (if harder) of what its labels lead one to expect. Where most of its samples are
+        of classes that few sites hold, labels lead nowhere: it must stand out in both and lack the
+        tail, or nearly all of the lower half, or, where many stand out, of the body.
         """
         seen, mixed, chances = found[0], found[-1], self.chances(sites, found)
-        chance, without = chances[0], chances[-1]
-        stands, also = chance <= self.cuts[0], without <= self.cuts[-1]
-        odd = stands & (self.n_sites * chance <= BESIDE)
-        also &= self.n_sites * without <= BESIDE
+        chance, without, few = chances[0], chances[-1], LEVEL / self.n_sites
         known = 2 * sites.counts[:, self.drawn.known].sum(axis=(1, 2)) >= sites.sizes
-        hopeless = [
-            one.impossible(CROSS, one.body <= LACKS / 16 if self.many else one.half <= LACKS / 2)
-            for one in found
-        ]
-        given = seen.impossible(CROSS, seen.half <= LACKS)
-        given = np.where(known, given, hopeless[0] & hopeless[-1] & also)
-        out, easier = odd & (without < LEVEL) & given, also & hopeless[-1] & ~mixed.hard
+        half = LACKS / (np.inf if self.many else 16)
+        lacks = [one.lacks((4 * one.body <= LACKS) | (one.half <= half)) for one in found]
+        given = np.where(known, seen.lacks(seen.half <= LACKS), lacks[0] & lacks[-1])
+        given |= (seen.other > CROSS) & (mixed.other > CROSS)
+        given &= (chance <= few) & (without <= np.where(known, LEVEL, few))
         harder = ((chance < LEVEL) & seen.hard) | ((without < LEVEL) & mixed.hard)
-        return Verdict(chance, out, out | odd & (seen.tail < 1) | easier, stands | easier, harder)
-
-    def fits(self, some: Mask) -> list[float]:
-        """Mean misfits of some sites, by class and without, 1 at least."""
-        misfits = (one.misfit[some] for one in (self.own[0], self.own[-1]))
-        return [max(float(one.mean()), 1.0) if one.size else 1.0 for one in misfits]
-
-    @cached_property
-    def measure(self) -> list[float]:
-        """How well the half it was found from fits itself."""
-        return self.origin.fits(self.origin.reference)
-
-    def close_to(self, best: Explanation) -> bool:
-        """Whether it explains the reports by class as the best does, or both ways about as well.
-
-        Whom the best leaves out fit it as its others do, in one way at least.
-        """
-        stands = self.judged.stands
-        kept = best.judged.out & ~stands
-        far, usual = self.fits(kept), self.fits(~stands & ~kept)
-        (own, pooled), (least, other) = self.measure, best.measure
-        close = own <= least or (own <= LOOSE**0.5 * least and pooled <= LOOSE * other)
-        return close and (far[0] <= LOOSE * usual[0] or far[1] <= LOOSE * usual[1])
+        return Verdict(chance, given, chance <= self.cut, harder)
 
     def settled(self) -> Explanation:
         """The one in which all but those who stand out are the reference."""
         found = self
         for _ in range(10):
-            stands, n = found.judged.stands, len(found.drawn)
+            stands, n = found.judged.stands, len(found.reference)
             if found.refuted:
                 oddest = np.argsort(np.where(stands, found.judged.chance, 2), kind="stable")
                 stands = np.isin(np.arange(n), oddest[: (n - 1) // 2])
             if (found.reference == ~stands).all():
                 break
-            found = Explanation(self.drawn, ~stands, self.level, self.n_sites, self)
+            found = Explanation(self.drawn, ~stands, self.n_sites, self.measure)
         return found
 
 
-def starts(sites: Sites, lot: np.random.Generator) -> Iterator[Mask]:
-    """The half nearest to the median report, and some sites by lot."""
-    n, sizes = len(sites), sites.sizes
-    half, everybody = n // 2 + 1, np.arange(n)
-    below = np.cumsum(sites.views[-1].counts[:, 0], axis=1) / sizes[:, None]
+def middle_half(sites: Sites) -> Mask:
+    """The half nearest to the median report."""
+    below = np.cumsum(sites.views[-1].counts[:, 0], axis=1) / sites.sizes[:, None]
     distance = ((below - np.median(below, axis=0)) ** 2).sum(axis=1)
-    distance *= sizes / (1 + sizes / np.median(sizes))
-    yield np.isin(everybody, np.argsort(distance, kind="stable")[:half])
-    for number in range(STARTS):
-        size = min(half, max(3, n // (16 if number % 2 else 8)))
-        yield np.isin(everybody, lot.choice(n, size, replace=False))
+    return _nearest(distance * sites.sizes / (1 + sites.sizes / np.median(sites.sizes)))
+
+
+def _nearest(distance: Array) -> Mask:
+    """The half with the least distances."""
+    nearest = np.zeros(len(distance), dtype=bool)
+    nearest[np.argsort(distance, kind="stable")[: len(distance) // 2 + 1]] = True
+    return nearest
 
 
 def concentrated(sites: Sites, reference: Mask) -> Mask:
@@ -479,17 +381,16 @@ def concentrated(sites: Sites, reference: Mask) -> Mask:
 
     Whoever fits stays: sites more alike than sampling allows win nothing by it.
     """
-    fits = float(sampled(sites.frame.freedom, LEVEL))
-    for _ in range(STEPS):
-        misfit = compared(sites, sites.total(reference), reference).misfit
+    fits = float(sampled(sites.frame.freedom, LEVEL / len(reference)))
+    for _ in range(8):
+        total = (reference[:, None, None] * sites.say * sites.counts).sum(axis=0)
+        misfit = compared(sites, total, reference).misfit
         phi = max(np.median(misfit[reference]) - 1, 0) / np.median(sites.sizes[reference])
         far = misfit / (1 + phi * sites.sizes)
-        order = np.where(far <= fits, np.where(reference, 0, 1 + far), 1 + fits + far)
-        nearest = np.zeros(len(sites), dtype=bool)
-        nearest[np.argsort(order, kind="stable")[: len(sites) // 2 + 1]] = True
-        if (nearest == reference).all():
+        near = _nearest(np.where(far <= fits, np.where(reference, 0, 1 + far), 1 + fits + far))
+        if (near == reference).all():
             break
-        reference = nearest
+        reference = near
     return reference
 
 
@@ -498,19 +399,21 @@ def distinct(masks: Iterable[Mask]) -> list[Mask]:
     return list({hash(mask.tobytes()): mask for mask in masks}.values())
 
 
-def plausible(sites: Sites, level: float, seed: int, n_sites: int) -> list[Explanation]:
-    """What explains the reports of the drawn sites, the best first; everybody is one of these."""
+def plausible(sites: Sites, n_sites: int) -> list[Explanation]:
+    """What explains the reports of the drawn sites, the best first.
+
+    Found from the half nearest to the median report, from everybody, and from those who stand out
+    of either. One from which half of the sites stand out counts where no other is near.
+    """
 
     def settle(halves: Iterable[Mask]) -> list[Explanation]:
-        return [Explanation(sites, x, level, n_sites).settled() for x in distinct(halves)]
+        return [Explanation(sites, x, n_sites).settled() for x in distinct(halves)]
 
-    some = starts(sites, np.random.default_rng(seed))
-    halves = [concentrated(sites, start) for start in some]
-    found = settle([*halves, np.ones(len(sites), dtype=bool)])
+    found = settle([concentrated(sites, middle_half(sites)), np.ones(len(sites.sizes), dtype=bool)])
     others = distinct(one.judged.stands for one in found)
     found += settle(concentrated(sites, one) for one in others if one.sum() > 1)
-    found.sort(key=lambda one: -prod(one.measure))
+    found.sort(key=lambda one: -one.measure)
     best = {one.judged.stands.tobytes(): one for one in found}  # of equals the last
-    ranked = sorted(best.values(), key=lambda one: prod(one.measure))
-    near = [one for one in ranked if one.close_to(ranked[0])]
+    ranked = sorted(best.values(), key=lambda one: one.measure)
+    near = [one for one in ranked if one.measure <= LOOSE * ranked[0].measure]
     return [one for one in near if not one.refuted] or near

@@ -70,7 +70,6 @@ def test_a_majority_of_liars_is_refused_with_the_reason(name, liars):
         (partial(robfcp.RobFCP, distance="l3"), "distance: 'l3' is unknown"),
         (partial(robfcp.RobFCP, -1), "liars"),
         (partial(robfcp.Consensus, 1, 2), "state one of the two"),
-        (partial(robfcp.Consensus, false_alarm=2), "false_alarm: 2 is not in"),
     ],
 )
 def test_defences_that_cannot_be_are_refused(make, words):
