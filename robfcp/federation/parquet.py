@@ -64,6 +64,7 @@ _PLAIN = f"^[!-~]([ -~]{{0,{MAX_NAME - 2}}}[!-~])?$"
 
 def arrow() -> Any:
     """pyarrow with what is used of it, or a line that says how to get it."""
+    os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")  # its own keeps what is freed
     try:
         for module in ("compute", "parquet"):
             import_module(f"pyarrow.{module}")
@@ -493,7 +494,7 @@ class File(Shard):
             most = max(2**12, min(VALUES, state[1] // 8))
             size = max(1, min(ROWS, most * n_rows // max(values, 1)))
             names = [name for name in columns if name in file.schema_arrow.names]
-            yield from file.iter_batches(batch_size=size, columns=names)
+            yield from file.iter_batches(batch_size=size, columns=names, use_threads=False)
             self._check_unchanged(state)
         arrow().default_memory_pool().release_unused()  # what the rest of a round needs
 
