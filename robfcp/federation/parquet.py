@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 SHARED = b"robfcp"  # the key of what all rows share, in the file's metadata
 ROWS = 2**13  # of a row group, and read at a time
-VALUES = 2**19  # read at a time, at most
+VALUES = 2**17  # read at a time, at most
 SPARE_VALUES, PER_BYTE = 2**18, 8  # of a file: more would be a trick to fill the memory
 HELD_VALUES = 2**28  # of all tables together, beyond which counts stay in the files
 _OURS = re.compile(r"\..*|.*\.(record|chain)\.json")
@@ -494,9 +494,11 @@ class File(Shard):
             most = max(2**12, min(VALUES, state[1] // 8))
             size = max(1, min(ROWS, most * n_rows // max(values, 1)))
             names = [name for name in columns if name in file.schema_arrow.names]
+            pool = arrow().default_memory_pool()
+            pool.release_unused()  # what the round needed before, and what this pass did
             yield from file.iter_batches(batch_size=size, columns=names, use_threads=False)
+            pool.release_unused()
             self._check_unchanged(state)
-        arrow().default_memory_pool().release_unused()  # what the rest of a round needs
 
     def pieces(self, grid: Grid | None) -> Iterator[Piece]:
         """The rows, checked."""
