@@ -640,3 +640,25 @@ class Stratified:
         found = joined(parts)
         counts = table(found.starts, found.bins, found.values, n_strata * self.n_bins)
         return replace(self, names=names, table=counts)
+
+
+def portion(
+    places: Indices,
+    tables: Sequence[SparseCounts],
+    here: Indices,
+    own: tuple[Sequence[Names | None], NDArray[Any]],
+    common: tuple[By, Names] | None,
+    n_bins: int,
+) -> Portion:
+    """The sites at rows `here` of counts, counts by class and of all labels.
+
+    `own` are names of classes, and which of them each site has; they become the round's.
+    """
+    (owns, kinds), (counts, by_class, told), split = own, tables, None
+    rows = np.flatnonzero(np.array([one is not None for one in owns], dtype=bool)[kinds])
+    if common is not None and len(rows):
+        cells = by_class.chosen(here[rows], number_of(common[1]) * n_bins)
+        split = Stratified(*common, cells, rows, n_bins).renamed(owns, kinds[rows])
+    tells = np.flatnonzero(told.used[here])
+    labels = Stratified("class", 1, told.chosen(here[tells], n_bins), tells, n_bins)
+    return Portion(places, counts.chosen(here, n_bins), split, labels if len(tells) else None)
