@@ -127,9 +127,9 @@ def calibrate(
         name, parameters = rule.name, asdict(cast(Any, rule))
     else:  # nobody can make it again
         name, parameters = f"custom:{plain(str(rule.name), MAX_NAME)}", {}
-    why, out = cast(Any, assessment.reasons), np.flatnonzero(~trusted)
-    if not hasattr(why, "rows") or not np.array_equal(why.rows, out):  # else said when asked for
-        why = {client: why.get(client, "") for client in federation.names(out)}
+    why: Any = assessment.reasons
+    if not hasattr(why, "rows") or not np.array_equal(why.rows, np.flatnonzero(~trusted)):
+        why = {client: why.get(client, "") for client in federation.names(~trusted)}
     record = Record(
         federation=federation,
         oddness=assessment.oddness,

@@ -13,10 +13,8 @@ from numpy.typing import NDArray
 from robfcp.errors import RobfcpError
 from robfcp.report import By, Names, Strata, listed, number_of
 
-DENSE_BYTES = 2**26  # tables up to this size are kept dense: they are handled faster
 FINE_BINS = 5_000
 MAX_FINE_CELLS = 2**24
-DENSE_SHARE = 0.1  # of the bins in use, from which on a stratum's table may be filled in
 FEW_STRATA = 32  # that many times all entries are gone through rather than sorted
 _ENTRIES = 2**18  # handled at a time: several arrays of them are needed
 
@@ -343,13 +341,10 @@ def placed(parts: Iterable[tuple[Indices | slice, NDArray[Any]]], n_rows: int) -
 
 
 def table(starts: Whole, bins: NDArray[Any], values: NDArray[Any], n_bins: int) -> Loaded:
-    """The entries as a table, dense unless that is large and sparse is smaller."""
+    """The entries as a table, dense where that is smaller."""
     sparse = SparseCounts(starts, narrowed(bins, n_bins), narrowed(values), n_bins)
-    dense_bytes = 8 * sparse.n_rows * n_bins
-    sparse_bytes = sparse.starts.nbytes + sparse.bins.nbytes + sparse.values.nbytes
-    if dense_bytes > DENSE_BYTES and sparse_bytes < dense_bytes:
-        return sparse
-    return DenseCounts(sparse.dense())
+    held = sparse.starts.nbytes + sparse.bins.nbytes + sparse.values.nbytes
+    return sparse if held < 8 * sparse.n_rows * n_bins else DenseCounts(sparse.dense())
 
 
 def narrowed(numbers: NDArray[Any], largest: int | None = None) -> NDArray[Any]:
@@ -572,10 +567,7 @@ class Stratified:
         held = np.flatnonzero(part.used | also)
         chosen = part.rows(held)
         if isinstance(chosen, SparseCounts):
-            starts, bins, values = chosen.entries()
-            if len(bins) > DENSE_SHARE * len(held) * self.n_bins or not len(bins):
-                return self.rows[held], table(starts, bins, values, self.n_bins)
-            chosen = SparseCounts(starts, narrowed(bins, self.n_bins), values, self.n_bins)
+            return self.rows[held], table(*chosen.entries(), self.n_bins)
         return self.rows[held], chosen
 
     @cached_property
@@ -648,3 +640,25 @@ class Stratified:
         found = joined(parts)
         counts = table(found.starts, found.bins, found.values, n_strata * self.n_bins)
         return replace(self, names=names, table=counts)
+
+
+def portion(
+    places: Indices,
+    tables: Sequence[SparseCounts],
+    here: Indices,
+    own: tuple[Sequence[Names | None], NDArray[Any]],
+    common: tuple[By, Names] | None,
+    n_bins: int,
+) -> Portion:
+    """The sites at rows `here` of counts, counts by class and of all labels.
+
+    `own` are names of classes, and which of them each site has; they become the round's.
+    """
+    (owns, kinds), (counts, by_class, told), split = own, tables, None
+    rows = np.flatnonzero(np.array([one is not None for one in owns], dtype=bool)[kinds])
+    if common is not None and len(rows):
+        cells = by_class.chosen(here[rows], number_of(common[1]) * n_bins)
+        split = Stratified(*common, cells, rows, n_bins).renamed(owns, kinds[rows])
+    tells = np.flatnonzero(told.used[here])
+    labels = Stratified("class", 1, told.chosen(here[tells], n_bins), tells, n_bins)
+    return Portion(places, counts.chosen(here, n_bins), split, labels if len(tells) else None)

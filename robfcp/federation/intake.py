@@ -33,6 +33,7 @@ from robfcp.federation.counts import (
     check_extent,
     itself,
     part_of,
+    portion,
     rows_of,
 )
 from robfcp.federation.majority import GridDigest, Header, Objection
@@ -680,22 +681,13 @@ class Intake:
 
     def _held(self, places: Places, n_bins: int, common: tuple[By, Names] | None) -> Portion:
         """The valid reports in memory, by their places among all."""
-        counts, by_class, told = self._tables
         memory = np.concatenate([places(slice(0, 0)), *map(places, self._memory)])
         here = np.argsort(memory, kind="stable")
         here = here[np.searchsorted(memory[here], 0) :]
-        self._tables = []
-        own = np.concatenate([here[:0], *(np.arange(p.start, p.stop) for p in self._memory)])[here]
-        split, kinds = None, self.kinds[own]
-        rows = np.flatnonzero(self._by_class[kinds])
-        if common is not None and len(rows):
-            cells = by_class.chosen(here[rows], number_of(common[1]) * n_bins)
-            owns = [None if header.strata is None else header.strata[1] for header in self.headers]
-            split = Stratified(*common, cells, rows, n_bins).renamed(owns, kinds[rows])
-        tells = np.flatnonzero(self._tells[own])
-        labels = Stratified("class", 1, told.chosen(here[tells], n_bins), tells, n_bins)
-        pooled = counts.chosen(here, n_bins)
-        return Portion(memory[here], pooled, split, labels if len(tells) else None)
+        tables, self._tables = self._tables, []
+        rows = np.concatenate([here[:0], *(np.arange(p.start, p.stop) for p in self._memory)])[here]
+        classes = [one.strata and one.strata[1] for one in self.headers], self.kinds[rows]
+        return portion(memory[here], tables, here, classes, common, n_bins)
 
 
 def _listed(

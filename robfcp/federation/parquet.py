@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from importlib import import_module
 from itertools import chain, islice
@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from robfcp.arguments import RESERVED, are_clients
 from robfcp.errors import MAX_NAME, RobfcpError, plain
@@ -24,8 +23,8 @@ from robfcp.federation.counts import (
     Indices,
     Mask,
     Portion,
-    Stratified,
     Whole,
+    portion,
     rows_of,
 )
 from robfcp.federation.intake import (
@@ -51,7 +50,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 SHARED = b"robfcp"  # the key of what all rows share, in the file's metadata
 ROWS = 2**13  # of a row group, and read at a time
-VALUES = 2**19  # read at a time, at most
+VALUES = 2**17  # read at a time, at most
 SPARE_VALUES, PER_BYTE = 2**18, 8  # of a file: more would be a trick to fill the memory
 HELD_VALUES = 2**28  # of all tables together, beyond which counts stay in the files
 _OURS = re.compile(r"\..*|.*\.(record|chain)\.json")
@@ -64,6 +63,7 @@ _PLAIN = f"^[!-~]([ -~]{{0,{MAX_NAME - 2}}}[!-~])?$"
 
 def arrow() -> Any:
     """pyarrow with what is used of it, or a line that says how to get it."""
+    os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")  # its own keeps what is freed
     try:
         for module in ("compute", "parquet"):
             import_module(f"pyarrow.{module}")
@@ -136,33 +136,22 @@ class Clients(Sequence[str]):
 
 
 class Packed:
-    """Names that come some at a time, as one run of bytes and a length each."""
+    """Names that come some at a time: lists, or arrays of Arrow."""
 
     def __init__(self, names: list[str]) -> None:
-        self._held = Columns(2)
+        self._parts: list[pa.Array] = []
         self.extend(names)
 
     def extend(self, names: Any) -> None:
-        """These come after the others: a list, an array of Arrow, or what another one holds."""
-        self._held.extend(*(names if isinstance(names, tuple) else Packed.parts(names)))
-
-    @staticmethod
-    def parts(names: Any) -> tuple[NDArray[Any], NDArray[np.uint8]]:
-        """Lengths and bytes."""
-        array = arrow().array(names).cast(arrow().large_string())
-        _, ends, data = array.buffers()
-        ends = np.frombuffer(ends, np.int64)[array.offset : array.offset + len(array) + 1]
-        return np.diff(ends), np.frombuffer(data or b"", np.uint8)[slice(*ends[[0, -1]])]
+        """These come after the others."""
+        self._parts.append(arrow().array(names).cast(arrow().string()))
 
     def whole(self) -> Clients:
-        """All of them in Arrow."""
-        pa, (lengths, data) = arrow(), self._held.whole()
-        kind: Any = (
-            (pa.StringArray, np.int32) if len(data) < 2**31 else (pa.LargeStringArray, np.int64)
-        )
-        ends = np.zeros(len(lengths) + 1, kind[1])
-        np.cumsum(lengths, out=ends[1:])
-        return Clients(kind[0].from_buffers(len(lengths), pa.py_buffer(ends), pa.py_buffer(data)))
+        """All of them; nothing may come any more."""
+        pa, parts, self._parts = arrow(), self._parts, []
+        if sum(part.nbytes for part in parts) >= 2**31:
+            parts = [part.cast(pa.large_string()) for part in parts]
+        return Clients(pa.concat_arrays(parts))
 
 
 def _are_clients(names: pa.Array) -> Mask:
@@ -212,11 +201,12 @@ class Shared:
 
     def block(self, batch: pa.RecordBatch) -> tuple[Mask, Block]:
         """Which rows can be put in columns, and these."""
-        n_rows, n_bins, compute = len(batch), self.header.grid.n_bins, arrow().compute
-        column = {name: arrow().nulls(n_rows, schema().field(name).type) for name in LISTS}
-        column |= {name: batch.column(name) for name in batch.schema.names}
+        pa, n_rows, n_bins = arrow(), len(batch), self.header.grid.n_bins
+        column = {name: batch.column(name) for name in batch.schema.names}
+        for name in set(LISTS) - column.keys():
+            column[name] = pa.nulls(n_rows, schema().field(name).type)
         classes, bins, counts, told_bins, told = (
-            _whole(compute.list_value_length(column[name]).fill_null(0)) for name in LISTS
+            _whole(pa.compute.list_value_length(column[name]).fill_null(0)) for name in LISTS
         )
         by_class = np.array(column["classes"].is_valid())
         right = (bins == counts) & (told_bins == told) & (told <= n_bins)
@@ -225,7 +215,7 @@ class Shared:
         for name in column.keys() & {"client", "n", "privacy"}:
             right &= np.array(column[name].is_valid()) != (name == "privacy")
         if not right.all():
-            return right, self.block(batch.filter(arrow().array(right)))[1]
+            return right, self.block(batch.filter(pa.array(right)))[1]
 
         own = np.repeat(by_class, bins)
         split, cells, values, *labels = (_whole(column[name].flatten()) for name in LISTS)
@@ -299,19 +289,10 @@ class Shared:
         if len(own) < len(places) or (own[1:] < own[:-1]).any():
             batch = batch.take(arrow().array(own))
         _, block = self.block(batch)
-        n_bins = self.header.grid.n_bins
-        pooled = replace(rows_of(*block.pooled()), n_bins=n_bins)
-        split: Stratified | None = None
-        rows = np.flatnonzero(block.kinds)
-        if common is not None and len(rows):
-            kept = replace(block.strata.rows(rows), n_bins=n_bins * self.header.n_strata)
-            split = Stratified(*common, kept, rows, n_bins)
-            owns = [self.header.strata and self.header.strata[1]]
-            split = split.renamed(owns, np.zeros(len(rows), dtype=np.int32))
-        tells = np.flatnonzero(block.told.lengths)
-        labels = replace(block.told.rows(tells), n_bins=n_bins)
-        told = Stratified("class", 1, labels, tells, n_bins) if len(tells) else None
-        return Portion(places[own], pooled, split, told)
+        tables = rows_of(*block.pooled()), block.strata, block.told
+        classes = [one.strata and one.strata[1] for one in self.headers], block.kinds
+        rows, n_bins = np.arange(len(own)), self.header.grid.n_bins
+        return portion(places[own], tables, rows, classes, common, n_bins)
 
 
 def _whole(column: pa.Array) -> Whole:
@@ -493,9 +474,11 @@ class File(Shard):
             most = max(2**12, min(VALUES, state[1] // 8))
             size = max(1, min(ROWS, most * n_rows // max(values, 1)))
             names = [name for name in columns if name in file.schema_arrow.names]
-            yield from file.iter_batches(batch_size=size, columns=names)
+            pool = arrow().default_memory_pool()
+            pool.release_unused()  # what the round needed before, and what this pass did
+            yield from file.iter_batches(batch_size=size, columns=names, use_threads=False)
+            pool.release_unused()
             self._check_unchanged(state)
-        arrow().default_memory_pool().release_unused()  # what the rest of a round needs
 
     def pieces(self, grid: Grid | None) -> Iterator[Piece]:
         """The rows, checked."""

@@ -151,16 +151,16 @@ class Frame(Shard):
         def check(part: int, batches: Iterable[Any]) -> Iterator[Any]:
             for batch in batches:
                 piece = shared.piece(batch)
-                own = *Packed.parts(piece.block.names), piece.block.sizes, piece.block.kinds
-                told = piece.right, tuple(map(narrowed, own)), piece.told, list(piece.others)
-                yield (part, _named(batch)), *told
+                names, block = piece.block.names.to_pylist(), piece.block
+                own = names, narrowed(block.sizes), narrowed(block.kinds)
+                yield (part, _named(batch)), piece.right, own, piece.told, list(piece.others)
 
         nothing = joined([])
-        for seen, right, (*names, sizes, kinds), told, others in self._passed(check):
+        for seen, right, (names, sizes, kinds), told, others in self._passed(check):
             self._seen.append(tuple(seen))
             known = np.zeros(len(sizes), dtype=bool)
             counts: Any = nothing, nothing, nothing
-            block = Block(tuple(names), sizes, shared.headers, kinds, known, *counts)
+            block = Block(names, sizes, shared.headers, kinds, known, *counts)
             yield Piece(right, block, told, others)
 
     def each(self, work: Callable[[Portion], T]) -> Iterator[T]:
@@ -205,8 +205,7 @@ def _forget(blocks: Any) -> None:
 
 def _named(batch: Any) -> int:
     """A number that other names, or the same in another order, do not have."""
-    lengths, data = Packed.parts(batch.column("client").fill_null(""))
-    return zlib.crc32(data.tobytes(), zlib.crc32(lengths.tobytes()))
+    return zlib.crc32(msgspec.msgpack.encode(batch.column("client").to_pylist()))
 
 
 def _encoded(found: Any) -> bytes:

@@ -40,8 +40,9 @@ class FcpThreshold:
     ) -> None:
         counts, self._rule = counts_of(federation), rule
         chosen = None if trusted is None or np.all(trusted) else np.asarray(trusted)
-        sizes = counts.small if chosen is None else counts.small[chosen]
-        self._counted = max(1, int(sizes.sum(dtype=np.int64))), len(sizes)
+        used = np.ones(len(counts.small), dtype=bool) if chosen is None else chosen
+        n_samples = int(counts.small.sum(dtype=np.int64, where=used))
+        self._counted = max(1, n_samples), int(used.sum())
         self._pooled, self._unit = counts.pooled(chosen), counts.unit
 
     def index(self, level: Fraction) -> int | None:
