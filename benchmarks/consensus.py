@@ -117,7 +117,7 @@ RULES: dict[str, Callable[..., tuple[int | None, NDArray[np.bool_]]]] = {
     "consensus": ours,
     "exactly": partial(ours, exactly=True),
 }
-NUMBERS = ("LEVEL", "TAIL", "CAP", "LACKS", "CROSS", "LOOSE", "BESIDE", "VOUCH")
+NUMBERS = ("LEVEL", "TAIL", "CAP", "WORTH", "LACKS", "CROSS", "LOOSE", "VOUCH")
 for _name in NUMBERS:  # half and twice of every number
     for _factor in (0.5, 2.0):
         _rule = partial(_varied, name=_name, factor=_factor)

@@ -381,7 +381,7 @@ def concentrated(sites: Sites, reference: Mask) -> Mask:
 
     Whoever fits stays: sites more alike than sampling allows win nothing by it.
     """
-    fits = float(sampled(sites.frame.freedom, LEVEL / len(reference)))
+    fits = float(sampled(sites.frame.freedom, 0.05))
     for _ in range(8):
         total = (reference[:, None, None] * sites.say * sites.counts).sum(axis=0)
         misfit = compared(sites, total, reference).misfit
