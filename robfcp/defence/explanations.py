@@ -49,7 +49,7 @@ class Frame:
 
     The merged bins end at the medians of the drawn sites' own quantiles. Sites that keep their
     classes back while others do not (`withheld`) are one more class, with all classes together as
-    its reference. Sizes count up to CAP times their `middle`; over `usual` (C, B) counts in fives
+    its reference. Sizes count up to CAP times their `middle`; over `usual` (B,) counts in fives
     are spread.
     """
 
@@ -340,7 +340,7 @@ class Explanation:
         seen, mixed, chances = found[0], found[-1], self.chances(sites, found)
         chance, without, few = chances[0], chances[-1], LEVEL / self.n_sites
         known = 2 * sites.counts[:, self.drawn.known].sum(axis=(1, 2)) >= sites.sizes
-        half = LACKS / (np.inf if self.many else 16)
+        half = -1.0 if self.many else LACKS / 16
         lacks = [one.lacks((4 * one.body <= LACKS) | (one.half <= half)) for one in found]
         given = np.where(known, seen.lacks(seen.half <= LACKS), lacks[0] & lacks[-1])
         given |= (seen.other > CROSS) & (mixed.other > CROSS)
