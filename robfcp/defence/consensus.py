@@ -80,7 +80,7 @@ def stand_out(federation: Federation, seed: int = 0) -> Finding:
             own, sites = found[rows[0] : rows[-1] + 1], frame.sites(block.take(rows))
             for number, one in enumerate(tried):
                 seen = one.beside(sites, (members[rows] >> number & 1).astype(bool))
-                verdict = one.verdict(sites, seen)
+                verdict = one.verdict(sites, seen, one.chances(sites, seen))
                 own["out"] |= verdict.out.astype(np.uint8) << number
                 own["stands"] |= verdict.stands.astype(np.uint8) << number
                 if not number:
@@ -234,9 +234,10 @@ class Consensus(base.Defence):
         rank
             Of which FCP's threshold is the least the vote can give.
         """
-        finding, whoever = self.look(federation), [np.asarray(trusted)]
-        if federation.noisy or federation.unit != 1 or finding.phi is None:
+        finding = None if federation.noisy or federation.unit != 1 else self.look(federation)
+        if finding is None or finding.phi is None:
             return FcpThreshold(federation, trusted, rank)
+        whoever = [np.asarray(trusted)]
         if self.exactly is None and (trusted | finding.stands_out).all():
             whoever += [~out for out in finding.others]
         return VotedThreshold(federation, whoever, finding, rank)

@@ -148,6 +148,10 @@ class Sites:
             return [self]
         return [self, replace(self, counts=self.counts.sum(axis=1, keepdims=True))]
 
+    def total(self, reference: Mask) -> Array:
+        """(C, B) the counts of a reference."""
+        return np.asarray((reference[:, None, None] * self.say * self.counts).sum(axis=0))
+
     @cached_property
     def say(self) -> Array:
         """(k, 1, 1) how much each counts in a reference: for no more than the median site."""
@@ -306,16 +310,15 @@ class Explanation:
 
     def __init__(self, drawn: Sites, reference: Mask, n_sites: int, measure: float = 0.0) -> None:
         self.drawn, self.reference, self.n_sites = drawn, reference, n_sites
-        chosen = reference[:, None, None]
-        self.totals = [(chosen * one.say * one.counts).sum(axis=0) for one in drawn.views]
+        self.totals = [one.total(reference) for one in drawn.views]
         own = self.beside(drawn, reference)
         self.measure = measure or max(float(own[0].misfit[reference].mean()), 1.0)
         of, free = partial(Law.of, sites=drawn, reference=reference), drawn.frame.freedom
         self.laws = [(of(one.misfit, free=free), of(one.drift, free=3.4)) for one in own]
-        chance = self.chances(drawn, own)[0]
-        self.cut = rejected(chance, n_sites)
-        self.many = bool(4 * (chance <= self.cut).sum() > len(reference))
-        self.judged = self.verdict(drawn, own)
+        chances = self.chances(drawn, own)
+        self.cut = rejected(chances[0], n_sites)
+        self.many = bool(4 * (chances[0] <= self.cut).sum() > len(reference))
+        self.judged = self.verdict(drawn, own, chances)
         self.refuted = bool(2 * self.judged.stands.sum() >= len(reference))
 
     def beside(self, sites: Sites, member: Mask) -> list[Compared]:
@@ -328,7 +331,7 @@ class Explanation:
         both, n = zip(self.laws, found, strict=True), sites.sizes
         return [np.minimum(m.chance(x.misfit, n), d.chance(x.drift, n)) for (m, d), x in both]
 
-    def verdict(self, sites: Sites, found: list[Compared]) -> Verdict:
+    def verdict(self, sites: Sites, found: list[Compared], chances: list[Array]) -> Verdict:
         """Who goes of some sites.
 
         Whoever goes is doubted in both views, and no honest population looks like it: in both its
@@ -337,8 +340,8 @@ class Explanation:
         of classes that few sites hold, labels lead nowhere: it must stand out in both and lack the
         tail, or nearly all of the lower half, or, where many stand out, of the body.
         """
-        seen, mixed, chances = found[0], found[-1], self.chances(sites, found)
-        chance, without, few = chances[0], chances[-1], LEVEL / self.n_sites
+        seen, mixed, few = found[0], found[-1], LEVEL / self.n_sites
+        chance, without = chances[0], chances[-1]
         known = 2 * sites.counts[:, self.drawn.known].sum(axis=(1, 2)) >= sites.sizes
         half = -1.0 if self.many else LACKS / 16
         lacks = [one.lacks((4 * one.body <= LACKS) | (one.half <= half)) for one in found]
@@ -383,8 +386,7 @@ def concentrated(sites: Sites, reference: Mask) -> Mask:
     """
     fits = float(sampled(sites.frame.freedom, 0.05))
     for _ in range(8):
-        total = (reference[:, None, None] * sites.say * sites.counts).sum(axis=0)
-        misfit = compared(sites, total, reference).misfit
+        misfit = compared(sites, sites.total(reference), reference).misfit
         phi = max(np.median(misfit[reference]) - 1, 0) / np.median(sites.sizes[reference])
         far = misfit / (1 + phi * sites.sizes)
         near = _nearest(np.where(far <= fits, np.where(reference, 0, 1 + far), 1 + fits + far))
