@@ -23,7 +23,7 @@ CAP = 3  # a site vouches for at most so many times the median number of samples
 WORTH = 10.0  # samples of a class that the shares of all classes stand for
 LACKS = 0.35  # of the expected lower half, body or tail: with less no honest population is left
 CROSS = 0.05  # share of scores on the other side that no other population has
-LOOSE = 1.6  # an explanation is plausible up to so many times the misfit of the best
+LOOSE = 1.35  # an explanation is plausible up to so many times the misfit of the best
 
 QUANTILES = np.concatenate([[0.002, 0.02], np.arange(1, 10) / 10, [0.95, 0.98, 0.998]])
 BODY = 0.92  # expected share up to the edge that parts body and tail, at most
@@ -252,8 +252,9 @@ def sampled(free: float, above: Array | float) -> Array:
 class Law:
     """Of ratios u (1 + phi n G): u chi-square over `free`, log G normal with deviation `tail`.
 
-    phi is what the reference's own ratios exceed sampling by, with its standard error; the tail is
-    that of one more site than the reference's.
+    phi is what the reference's own ratios exceed sampling by, with its standard error, at their
+    median or, of the nearest half of all sites, at the place of the median of three in five: who is
+    chosen for being near is nearer than those it stands for. The tail is that of one more site.
     """
 
     free: float
@@ -264,7 +265,8 @@ class Law:
     def of(cls, ratio: Array, sites: Sites, reference: Mask, free: float) -> Law:
         """The one that a reference's own ratios follow."""
         own, n = ratio[reference], int(reference.sum())
-        excess = max(float(np.median(own) / sampled(free, 0.5)) - 1, 0)
+        middle = np.quantile(own, max(0.5, 0.3 * len(reference) / n))
+        excess = max(float(middle / sampled(free, 0.5)) - 1, 0)
         error = 1.25 * np.sqrt(2 / free / n) / sites.frame.middle
         phi = excess / float(np.median(sites.sizes[reference])) + error
         return cls(free, phi, TAIL * np.sqrt(1 + 1.5 / n))
@@ -338,13 +340,13 @@ class Explanation:
         scores are easier and harder at once, or it lacks most of the tail (if easier) or of the
         lower half (if harder) of what its labels lead one to expect. Where most of its samples are
         of classes that few sites hold, labels lead nowhere: it must stand out in both and lack the
-        tail, or nearly all of the lower half, or, where many stand out, of the body.
+        tail, or nearly all of the lower half or, the only one where many stand out, of the body.
         """
         seen, mixed, few = found[0], found[-1], LEVEL / self.n_sites
         chance, without = chances[0], chances[-1]
         known = 2 * sites.counts[:, self.drawn.known].sum(axis=(1, 2)) >= sites.sizes
-        half = -1.0 if self.many else LACKS / 16
-        lacks = [one.lacks((4 * one.body <= LACKS) | (one.half <= half)) for one in found]
+        least = [one.body if self.many else np.minimum(one.half, one.body) for one in found]
+        lacks = [one.lacks(4 * x <= LACKS) for one, x in zip(found, least, strict=True)]
         given = np.where(known, seen.lacks(seen.half <= LACKS), lacks[0] & lacks[-1])
         given |= (seen.other > CROSS) & (mixed.other > CROSS)
         given &= (chance <= few) & (without <= np.where(known, LEVEL, few))
