@@ -319,9 +319,9 @@ class Explanation:
         self.laws = [(of(one.misfit, free=free), of(one.drift, free=3.4)) for one in own]
         chances = self.chances(drawn, own)
         self.cut = rejected(chances[0], n_sites)
-        self.many = bool(4 * (chances[0] <= self.cut).sum() > len(reference))
+        odd = int((chances[0] <= self.cut).sum())
+        self.many, self.refuted = 4 * odd > len(reference), 2 * odd >= len(reference)
         self.judged = self.verdict(drawn, own, chances)
-        self.refuted = bool(2 * self.judged.stands.sum() >= len(reference))
 
     def beside(self, sites: Sites, member: Mask) -> list[Compared]:
         """Some sites beside the reference, given the labels and, where there are any, without."""
@@ -340,15 +340,16 @@ class Explanation:
         scores are easier and harder at once, or it lacks most of the tail (if easier) or of the
         lower half (if harder) of what its labels lead one to expect. Where most of its samples are
         of classes that few sites hold, labels lead nowhere: it must stand out in both and lack the
-        tail, or nearly all of the lower half or, the only one where many stand out, of the body.
+        tail, or nearly all of the lower half or, the only one where many stand out, of the body. A
+        majority of nobody condemns who has none of it, not who crosses.
         """
         seen, mixed, few = found[0], found[-1], LEVEL / self.n_sites
         chance, without = chances[0], chances[-1]
         known = 2 * sites.counts[:, self.drawn.known].sum(axis=(1, 2)) >= sites.sizes
-        least = [one.body if self.many else np.minimum(one.half, one.body) for one in found]
-        lacks = [one.lacks(4 * x <= LACKS) for one, x in zip(found, least, strict=True)]
+        limit = LACKS / (64 if self.refuted else 4)
+        lacks = [x.lacks((x.body <= limit) | ((x.half <= limit) & (not self.many))) for x in found]
         given = np.where(known, seen.lacks(seen.half <= LACKS), lacks[0] & lacks[-1])
-        given |= (seen.other > CROSS) & (mixed.other > CROSS)
+        given |= (np.minimum(seen.other, mixed.other) > CROSS) & (not self.refuted)
         given &= (chance <= few) & (without <= np.where(known, LEVEL, few))
         harder = ((chance < LEVEL) & seen.hard) | ((without < LEVEL) & mixed.hard)
         return Verdict(chance, given, chance <= self.cut, harder)

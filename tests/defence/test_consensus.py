@@ -24,6 +24,8 @@ from robfcp.defence.explanations import (
 )
 from robfcp.federation import DenseCounts, Federation, Stratified
 from robfcp.guarantees import FcpThreshold, fcp_index, rank_charge
+from robfcp.lab import outputs
+from robfcp.lab.redteam import redteam
 from robfcp.privacy import logistic_grid
 
 LEVEL = Fraction(9, 10)
@@ -187,6 +189,40 @@ def test_one_wrong_site_of_a_few_unequal_ones_is_found_and_explained(seed: int) 
     assert np.flatnonzero(finding.stands_out).tolist() == [2]
     reason = finding.reasons["client-2"]
     assert "its labels lead one to expect" in reason
+
+
+def test_a_majority_of_nobody_condemns_no_site_that_has_some_easy_scores() -> None:
+    """Four liars with easy scores and one honest site as the reference of unlike honest sites."""
+    rng, tables = np.random.default_rng(0), np.zeros((10, 6, 8), dtype=int)
+    for k, table in enumerate(tables):
+        mix, easy = np.full(6, 1 / 6), [0.93, 0.04, 0.03, 0, 0, 0, 0, 0]
+        if k > 3:
+            mix = np.where(np.arange(6) == k - 4, 0.9, 0.02)
+            easy = [0.04, 0, *(0.96 * rng.dirichlet([3] * 6))]
+        table[:] = rng.multinomial(rng.multinomial(200, mix), easy)
+    found = Explanation(sites(tables), np.arange(10) < 5, 10)
+    assert found.refuted
+    assert found.judged.stands[4:].all()
+    assert not found.judged.out.any()
+
+
+def test_the_nearest_half_tells_how_far_sites_differ_as_all_honest_ones_do() -> None:
+    rng, free = np.random.default_rng(1), 10.0
+    made = sites(honest(1000, 100, rng))
+    ratio = rng.chisquare(free, 1000) / free * (1 + 0.02 * 100 * rng.lognormal(0, 0.7, 1000))
+    ratio[600:] += 100  # liars
+    honest_ones, nearest = np.arange(1000) < 600, ratio <= np.sort(ratio)[500]
+    told, all_of_them = (Law.of(ratio, made, of, free).phi for of in (nearest, honest_ones))
+    assert told == pytest.approx(all_of_them, rel=0.05)
+
+
+@pytest.mark.parametrize("name", ["mnist", "sleep"])
+def test_a_lone_site_whose_labels_are_really_wrong_goes(name) -> None:
+    given = outputs.load(name, "iid")
+    setting = {"n_clients": 12, "shares": (1 / 12,), "beta": 0.3, "liars": "estimate"}
+    rules = {"attacks": ["label-poisoning"], "defences": ["consensus"], "seeds": 4}
+    (cell,) = redteam(given.probabilities, given.labels, **rules, **setting)
+    assert cell.caught == cell.flagged == 1
 
 
 def test_label_mixes_alone_accuse_nobody() -> None:
