@@ -185,10 +185,10 @@ def _summary(values: NDArray[np.float64]) -> dict[str, float]:
 def written(part: str, rows: dict[str, Any]) -> str:
     """The table of one part in Markdown."""
     if part == "sensitivity":
-        head = ["constant", "gross", "gaussian", "stealth", "worst run", "one wrong found"]
+        head = ["constant", "gross", "gaussian", "stealth", "upward", "worst run", "one wrong"]
         lines = []
         for rule in next(iter(rows.values())):
-            cells = [f"{rows[key][rule]['error']:.4f}" for key in head[1:4]]
+            cells = [f"{rows[key][rule]['error']:.4f}" for key in head[1:5]]
             worst = min(found[rule]["low"] for found in rows.values())
             rates = rows["one all wrong"][rule]["found"], rows["nobody"][rule]["accused"]
             name = "as it is" if rule == "consensus" else rule

@@ -155,6 +155,7 @@ def sensitivity(seeds: range, names: Sequence[Any], varied: Sequence[str]) -> Ce
         ("stealth", ("truncation", 0.4)),
         ("stealth", ("push", 0.4)),
         ("stealth", ("mimic-low", 0.4)),
+        ("upward", ("keep-30", 0.2)),
         ("one all wrong", ("all-wrong", 0.01)),
         ("nobody", None),
     )

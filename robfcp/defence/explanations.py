@@ -360,8 +360,7 @@ class Explanation:
         for _ in range(10):
             stands, n = found.judged.stands, len(found.reference)
             if found.refuted:
-                oddest = np.argsort(np.where(stands, found.judged.chance, 2), kind="stable")
-                stands = np.isin(np.arange(n), oddest[: (n - 1) // 2])
+                stands = _nearest(np.where(stands, found.judged.chance, 2), (n - 1) // 2)
             if (found.reference == ~stands).all():
                 break
             found = Explanation(self.drawn, ~stands, self.n_sites, self.measure)
@@ -375,11 +374,9 @@ def middle_half(sites: Sites) -> Mask:
     return _nearest(distance * sites.sizes / (1 + sites.sizes / np.median(sites.sizes)))
 
 
-def _nearest(distance: Array) -> Mask:
-    """The half with the least distances."""
-    nearest = np.zeros(len(distance), dtype=bool)
-    nearest[np.argsort(distance, kind="stable")[: len(distance) // 2 + 1]] = True
-    return nearest
+def _nearest(distance: Array, n: int = 0) -> Mask:
+    """The n with the least distances; unless told more than half."""
+    return np.argsort(np.argsort(distance, kind="stable")) < (n or len(distance) // 2 + 1)
 
 
 def concentrated(sites: Sites, reference: Mask) -> Mask:
@@ -408,17 +405,21 @@ def plausible(sites: Sites, n_sites: int) -> list[Explanation]:
     """What explains the reports of the drawn sites, the best first.
 
     Found from the half nearest to the median report, from everybody, and from those who stand out
-    of either. One from which half of the sites stand out counts where no other is near.
+    of either. What is found from the other half and from the harder one counts beside them, the
+    best of which it cannot replace: it may save sites and raise the threshold. One from which half
+    of the sites stand out counts where no other is near.
     """
 
     def settle(halves: Iterable[Mask]) -> list[Explanation]:
         return [Explanation(sites, x, n_sites).settled() for x in distinct(halves)]
 
-    found = settle([concentrated(sites, middle_half(sites)), np.ones(len(sites.sizes), dtype=bool)])
+    half = concentrated(sites, middle_half(sites))
+    found = settle([half, np.ones(len(half), dtype=bool)])
     others = distinct(one.judged.stands for one in found)
     found += settle(concentrated(sites, one) for one in others if one.sum() > 1)
-    found.sort(key=lambda one: -one.measure)
-    best = {one.judged.stands.tobytes(): one for one in found}  # of equals the last
-    ranked = sorted(best.values(), key=lambda one: one.measure)
-    near = [one for one in ranked if one.measure <= LOOSE * ranked[0].measure]
+    limit = LOOSE * min(one.measure for one in found)
+    harder = _nearest(np.cumsum(sites.views[-1].counts[:, 0], axis=1).mean(axis=1) / sites.sizes)
+    found += settle(concentrated(sites, one) for one in (~half, harder))
+    best = {x.judged.stands.tobytes(): x for x in sorted(found, key=lambda x: -x.measure)}
+    near = sorted((x for x in best.values() if x.measure <= limit), key=lambda x: x.measure)
     return [one for one in near if not one.refuted] or near
