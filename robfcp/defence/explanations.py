@@ -340,13 +340,13 @@ class Explanation:
         scores are easier and harder at once, or it lacks most of the tail (if easier) or of the
         lower half (if harder) of what its labels lead one to expect. Where most of its samples are
         of classes that few sites hold, labels lead nowhere: it must stand out in both and lack the
-        tail, or nearly all of the lower half or, the only one where many stand out, of the body. A
-        majority of nobody condemns who has none of it, not who crosses.
+        tail, or nearly all of the lower half or of the body; where many stand out, all of the body.
+        A majority of nobody condemns nobody for crossing.
         """
         seen, mixed, few = found[0], found[-1], LEVEL / self.n_sites
         chance, without = chances[0], chances[-1]
         known = 2 * sites.counts[:, self.drawn.known].sum(axis=(1, 2)) >= sites.sizes
-        limit = LACKS / (64 if self.refuted else 4)
+        limit = LACKS / (64 if self.many else 4)
         lacks = [x.lacks((x.body <= limit) | ((x.half <= limit) & (not self.many))) for x in found]
         given = np.where(known, seen.lacks(seen.half <= LACKS), lacks[0] & lacks[-1])
         given |= (np.minimum(seen.other, mixed.other) > CROSS) & (not self.refuted)
