@@ -405,9 +405,9 @@ def plausible(sites: Sites, n_sites: int) -> list[Explanation]:
     """What explains the reports of the drawn sites, the best first.
 
     Found from the half nearest to the median report, from everybody, and from those who stand out
-    of either. What is found from the other half and from the harder one counts beside them, the
-    best of which it cannot replace: it may save sites and raise the threshold. One from which half
-    of the sites stand out counts where no other is near.
+    of either. What is found from the other half and from the harder one counts beside them and
+    makes none of them less plausible: it may save sites and raise the threshold. One from which
+    half of the sites stand out counts where no other is near.
     """
 
     def settle(halves: Iterable[Mask]) -> list[Explanation]:
