@@ -21,7 +21,7 @@ LEVEL = 0.15  # honest sites that go beside liars, in the mean; below this chanc
 TAIL = 0.7  # deviation of the log of how far honest sites differ beyond sampling
 CAP = 3  # a site vouches for at most so many times the median number of samples
 WORTH = 10.0  # samples of a class that the shares of all classes stand for
-LACKS = 0.35  # of the expected lower half, body or tail: with less no honest population is left
+LACKS = 0.4  # of the expected lower half: with less no honest population is left
 CROSS = 0.05  # share of scores on the other side that no other population has
 LOOSE = 1.35  # an explanation is plausible up to so many times the misfit of the best
 
@@ -39,8 +39,7 @@ Mask = NDArray[np.bool_]
 
 def drawn(n_sites: int, seed: int) -> Indices:
     """All sites, or the rising places of a few, by lot."""
-    lot = np.random.default_rng(seed)
-    return np.sort(lot.choice(n_sites, min(n_sites, DRAWN), replace=False))
+    return np.sort(np.random.default_rng(seed).choice(n_sites, min(n_sites, DRAWN), replace=False))
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,9 +143,8 @@ class Sites:
     @cached_property
     def views(self) -> list[Sites]:
         """Itself, and the same without classes where it has some."""
-        if self.counts.shape[1] == 1:
-            return [self]
-        return [self, replace(self, counts=self.counts.sum(axis=1, keepdims=True))]
+        pooled = replace(self, counts=self.counts.sum(axis=1, keepdims=True))
+        return [self, pooled] if self.counts.shape[1] > 1 else [self]
 
     def total(self, reference: Mask) -> Array:
         """(C, B) the counts of a reference."""
@@ -192,8 +190,8 @@ class Compared(NamedTuple):
 
     `misfit` is X^2 by bin over its mean under sampling, `drift` that of the counts up to each bin
     (as Anderson and Darling's); `hard`: whether F is below F expected in the mean, `other` how far
-    F goes to the other side; `half`, `body`, `tail` what it has of the expected; `edge`, `have`,
-    `want`: where F is farthest from expected.
+    F goes to the other side; `half`, `body`, `tail` what it has of the expected (of the tail, less
+    a deviation of its noise); `edge`, `have`, `want`: where F is farthest from expected.
     """
 
     misfit: Array
@@ -209,7 +207,7 @@ class Compared(NamedTuple):
 
     def lacks(self, hard: Mask) -> Mask:
         """Who lacks most of the tail if easier; if harder those told."""
-        return np.where(self.hard, hard, self.tail <= LACKS / 2)
+        return np.where(self.hard, hard, self.tail <= LACKS / 5)
 
 
 def compared(sites: Sites, total: Array, member: Mask) -> Compared:
@@ -236,7 +234,7 @@ def compared(sites: Sites, total: Array, member: Mask) -> Compared:
 
     own, half = at(np.argmax(wanted >= 0.5 - 1e-9, axis=1))
     have, body = at(np.maximum((wanted <= BODY).sum(axis=1) - 1, 0))
-    tail = (1 - have) / np.maximum(1 - body, 1e-12)
+    tail = (1 - have - np.sqrt(noise.sum(axis=1)) / sites.sizes) / np.maximum(1 - body, 1e-12)
     edge = np.argmax(np.abs(ahead)[:, : max(h.shape[1] - 1, 1)], axis=1)
     return Compared(misfit, drift, hard, other, own / half, have / body, tail, edge, *at(edge))
 
@@ -305,9 +303,9 @@ class Explanation:
     """A majority of the drawn sites as the reference, and how everybody compares with it.
 
     Twice: given the labels, and without classes. `cut` is the chance up to which sites stand out,
-    `many` says whether more than a quarter of the drawn do. Where half or more do (`refuted`) it is
-    the majority of nobody. `measure` is the mean misfit, 1 at least, of the half
-    that it was found from, beside itself.
+    `odd` the share of the drawn that do. Where half or more do (`refuted`) it is the majority of
+    nobody. `measure` is the mean misfit, 1 at least, of the half that it was found from, beside
+    itself.
     """
 
     def __init__(self, drawn: Sites, reference: Mask, n_sites: int, measure: float = 0.0) -> None:
@@ -319,8 +317,8 @@ class Explanation:
         self.laws = [(of(one.misfit, free=free), of(one.drift, free=3.4)) for one in own]
         chances = self.chances(drawn, own)
         self.cut = rejected(chances[0], n_sites)
-        odd = int((chances[0] <= self.cut).sum())
-        self.many, self.refuted = 4 * odd > len(reference), 2 * odd >= len(reference)
+        self.odd = float((chances[0] <= self.cut).mean())
+        self.refuted = self.odd >= 0.5
         self.judged = self.verdict(drawn, own, chances)
 
     def beside(self, sites: Sites, member: Mask) -> list[Compared]:
@@ -341,18 +339,24 @@ class Explanation:
         lower half (if harder) of what its labels lead one to expect. Where most of its samples are
         of classes that few sites hold, labels lead nowhere: it must stand out in both and lack the
         tail, or nearly all of the lower half or of the body; where many stand out, all of the body.
-        A majority of nobody condemns nobody for crossing.
+        Where half stand out, LEVEL of them by chance, nobody goes for crossing.
         """
         seen, mixed, few = found[0], found[-1], LEVEL / self.n_sites
         chance, without = chances[0], chances[-1]
         known = 2 * sites.counts[:, self.drawn.known].sum(axis=(1, 2)) >= sites.sizes
-        limit = LACKS / (64 if self.many else 4)
-        lacks = [x.lacks((x.body <= limit) | ((x.half <= limit) & (not self.many))) for x in found]
+        limit = LACKS / (80 if (many := self.odd > 0.25) else 5)
+        lacks = [x.lacks((x.body <= limit) | ((x.half <= limit) & (not many))) for x in found]
         given = np.where(known, seen.lacks(seen.half <= LACKS), lacks[0] & lacks[-1])
-        given |= (np.minimum(seen.other, mixed.other) > CROSS) & (not self.refuted)
+        given |= (np.minimum(seen.other, mixed.other) > CROSS) & (self.odd * (1 - LEVEL) < 0.5)
         given &= (chance <= few) & (without <= np.where(known, LEVEL, few))
         harder = ((chance < LEVEL) & seen.hard) | ((without < LEVEL) & mixed.hard)
         return Verdict(chance, given, chance <= self.cut, harder)
+
+    def parted(self) -> float:
+        """The mean misfit, 1 at least of each, with those who stand out as another population."""
+        both = (x for x in (self.judged.stands, ~self.judged.stands) if x.any())
+        fits = [compared(self.drawn, self.drawn.total(x), x).misfit[x] for x in both]
+        return float(np.maximum(np.concatenate(fits), 1).mean())
 
     def settled(self) -> Explanation:
         """The one in which all but those who stand out are the reference."""
@@ -365,13 +369,6 @@ class Explanation:
                 break
             found = Explanation(self.drawn, ~stands, self.n_sites, self.measure)
         return found
-
-
-def middle_half(sites: Sites) -> Mask:
-    """The half nearest to the median report."""
-    below = np.cumsum(sites.views[-1].counts[:, 0], axis=1) / sites.sizes[:, None]
-    distance = ((below - np.median(below, axis=0)) ** 2).sum(axis=1)
-    return _nearest(distance * sites.sizes / (1 + sites.sizes / np.median(sites.sizes)))
 
 
 def _nearest(distance: Array, n: int = 0) -> Mask:
@@ -407,19 +404,24 @@ def plausible(sites: Sites, n_sites: int) -> list[Explanation]:
     Found from the half nearest to the median report, from everybody, and from those who stand out
     of either. What is found from the other half and from the harder one counts beside them and
     makes none of them less plausible: it may save sites and raise the threshold. One from which
-    half of the sites stand out counts where no other is near.
+    half of the sites stand out counts where no other is near. One in which only some of those stand
+    out who do in the best does not count where two populations explain the reports far better:
+    K log(ratio of misfits) > 2 log N (the shares of a second one cost 1.25 log N by Schwarz).
     """
 
     def settle(halves: Iterable[Mask]) -> list[Explanation]:
         return [Explanation(sites, x, n_sites).settled() for x in distinct(halves)]
 
-    half = concentrated(sites, middle_half(sites))
+    below = np.cumsum(sites.views[-1].counts[:, 0], axis=1) / sites.sizes[:, None]
+    far = ((below - np.median(below, axis=0)) ** 2).sum(axis=1) * sites.sizes
+    half = concentrated(sites, _nearest(far / (1 + sites.sizes / np.median(sites.sizes))))
     found = settle([half, np.ones(len(half), dtype=bool)])
     others = distinct(one.judged.stands for one in found)
     found += settle(concentrated(sites, one) for one in others if one.sum() > 1)
     limit = LOOSE * min(one.measure for one in found)
-    harder = _nearest(np.cumsum(sites.views[-1].counts[:, 0], axis=1).mean(axis=1) / sites.sizes)
-    found += settle(concentrated(sites, one) for one in (~half, harder))
+    found += settle(concentrated(sites, one) for one in (~half, _nearest(below.mean(axis=1))))
     best = {x.judged.stands.tobytes(): x for x in sorted(found, key=lambda x: -x.measure)}
-    near = sorted((x for x in best.values() if x.measure <= limit), key=lambda x: x.measure)
-    return [one for one in near if not one.refuted] or near
+    near = [x for x in best.values() if x.measure <= limit]
+    first, *rest = sorted([x for x in near if not x.refuted] or near, key=lambda x: x.measure)
+    stands, most = first.judged.stands, first.parted() * sites.sizes.sum() ** (2 / len(half))
+    return [first, *(x for x in rest if (x.judged.stands & ~stands).any() or x.parted() <= most)]
