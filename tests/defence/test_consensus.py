@@ -225,6 +225,33 @@ def test_a_lone_site_whose_labels_are_really_wrong_goes(name) -> None:
     assert cell.caught == cell.flagged == 1
 
 
+def test_two_fifths_with_sharpened_scores_do_not_hide_in_wide_differences() -> None:
+    """Nobody stands out where all are the reference: two populations explain the reports better."""
+    given = outputs.load("stroke", outputs.NATURAL)
+    setting = {"sites": given.column("site"), "min_size": 50, "shares": (0.4,), "seeds": 4}
+    rules = {"attacks": ["temperature"], "defences": ["consensus"], "liars": "estimate"}
+    (cell,) = redteam(given.probabilities, given.labels, **rules, **setting)
+    assert cell.caught == cell.flagged >= 20  # of 47
+
+
+def test_gaussian_liars_go_where_honest_sites_stand_out_by_chance() -> None:
+    given = outputs.load("mnist", "iid")
+    setting = {"beta": 0.3, "shares": (0.4,), "seeds": 6, "liars": "estimate"}
+    rules = {"attacks": ["gaussian"], "defences": ["consensus"]}
+    (cell,) = redteam(given.probabilities, given.labels, **rules, **setting)
+    assert cell.caught == cell.flagged == 8
+
+
+def test_an_easier_population_that_keeps_a_seventh_of_the_tail_is_seldom_accused() -> None:
+    easier, accused = SHARES[0] * np.exp([0, 0, 0, 0, 0, -1, -2, -2]), 0
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        counts = rng.multinomial(1000, SHARES[0], size=20)
+        counts[:4] = rng.multinomial(1000, easier / easier.sum(), size=4)
+        accused += stand_out(Federation.from_counts(counts)).stands_out.any()
+    assert accused <= 3
+
+
 def test_label_mixes_alone_accuse_nobody() -> None:
     rng = np.random.default_rng(7)
     odd = sum(stand_out(by_class(honest(12, 150, rng, 0.2))).stands_out.any() for _ in range(20))
