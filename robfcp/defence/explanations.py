@@ -21,7 +21,7 @@ LEVEL = 0.15  # honest sites that go beside liars, in the mean; below this chanc
 TAIL = 0.7  # deviation of the log of how far honest sites differ beyond sampling
 CAP = 3  # a site vouches for at most so many times the median number of samples
 WORTH = 10.0  # samples of a class that the shares of all classes stand for
-LACKS = 0.4  # of the expected lower half: with less no honest population is left
+LACKS = 0.37  # of the expected lower half: with less no honest population is left
 CROSS = 0.05  # share of scores on the other side that no other population has
 LOOSE = 1.35  # an explanation is plausible up to so many times the misfit of the best
 
@@ -207,7 +207,7 @@ class Compared(NamedTuple):
 
     def lacks(self, hard: Mask) -> Mask:
         """Who lacks most of the tail if easier; if harder those told."""
-        return np.where(self.hard, hard, self.tail <= LACKS / 5)
+        return np.where(self.hard, hard, self.tail <= LACKS / 4)
 
 
 def compared(sites: Sites, total: Array, member: Mask) -> Compared:
@@ -344,7 +344,7 @@ class Explanation:
         seen, mixed, few = found[0], found[-1], LEVEL / self.n_sites
         chance, without = chances[0], chances[-1]
         known = 2 * sites.counts[:, self.drawn.known].sum(axis=(1, 2)) >= sites.sizes
-        limit = LACKS / (80 if (many := self.odd > 0.25) else 5)
+        limit = LACKS / (64 if (many := self.odd > 0.25) else 4)
         lacks = [x.lacks((x.body <= limit) | ((x.half <= limit) & (not many))) for x in found]
         given = np.where(known, seen.lacks(seen.half <= LACKS), lacks[0] & lacks[-1])
         given |= (np.minimum(seen.other, mixed.other) > CROSS) & (self.odd * (1 - LEVEL) < 0.5)

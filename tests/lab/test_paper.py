@@ -14,7 +14,7 @@ from scipy.stats import norm
 
 import robfcp
 from robfcp import LAC, Grid, RobfcpError
-from robfcp.defence import Consensus, RobFCP, named_defence, threshold_of
+from robfcp.defence import Consensus, RobFCP, threshold_of
 from robfcp.federation import Federation
 from robfcp.lab import outputs, paper, published
 from robfcp.lab.paper import cases, runs, tables
@@ -64,7 +64,7 @@ def test_our_defence_is_run_as_calibrate_runs_it_and_by_class_on_reports_that_ad
     by_class = trial.attacked("coverage", 30, noise, by_class=True)
     assert np.array_equal(by_class.counts, federation.counts)
     for told, number in ((0.3, 30), (None, None)):
-        rule = named_defence(OURS, number)
+        rule = Consensus(exactly=number)
         kept = robfcp.calibrate(federation, defence=rule).trusted_mask
         edge, found = runs.ours(number, federation, Consensus().look(federation))
         assert threshold_of(rule, federation, kept, full_rank).index(LEVEL) == edge is not None

@@ -49,9 +49,10 @@ new split of the test samples over the clients, halved into calibration and test
 attackers.
 
 *Text* is Rob-FCP as printed, *code* as its authors released it, *FCP* undefended, *FedCP-QQ* a
-quantile of quantiles (Humbert et al. 2023), *ours* the default defence. In the tables below
-`mean(worst)` is how far coverage is from that of the honest clients alone. Every cell, with
-standard deviations, set sizes and what the paper published for it, is in the CSV file of its table.
+quantile of quantiles (Humbert et al. 2023), *ours* the default defence; where Rob-FCP is told the
+number of liars, so is ours (`Consensus(exactly=m)`). In the tables below `mean(worst)` is how far
+coverage is from that of the honest clients alone. Every cell, with standard deviations, set sizes
+and what the paper published for it, is in the CSV file of its table.
 
 ## Over all cells
 

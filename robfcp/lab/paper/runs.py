@@ -269,8 +269,8 @@ class _Scene:
 def ours(
     told: int | None, reports: Federation, finding: Finding
 ) -> tuple[int | None, defence.Assessment]:
-    """Our defence as `calibrate` takes it, but by the rank of the paper's tables."""
-    rule = defence.Consensus(at_most=told)
+    """Our defence, told the number of liars as Rob-FCP is, by the rank of the paper's tables."""
+    rule = defence.Consensus(exactly=told)
     found = rule.judge(reports, finding)
     return defence.threshold_of(rule, reports, found.trusted, full_rank).index(LEVEL), found
 
