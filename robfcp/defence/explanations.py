@@ -303,9 +303,8 @@ class Explanation:
     """A majority of the drawn sites as the reference, and how everybody compares with it.
 
     Twice: given the labels, and without classes. `cut` is the chance up to which sites stand out,
-    `odd` the share of the drawn that do. Where half or more do (`refuted`) it is the majority of
-    nobody. `measure` is the mean misfit, 1 at least, of the half that it was found from, beside
-    itself.
+    `odd` the share of the drawn that do: where it is a half or more this is the majority of nobody.
+    `measure` is the mean misfit, 1 at least, of the half that it was found from, beside itself.
     """
 
     def __init__(self, drawn: Sites, reference: Mask, n_sites: int, measure: float = 0.0) -> None:
@@ -318,7 +317,6 @@ class Explanation:
         chances = self.chances(drawn, own)
         self.cut = rejected(chances[0], n_sites)
         self.odd = float((chances[0] <= self.cut).mean())
-        self.refuted = self.odd >= 0.5
         self.judged = self.verdict(drawn, own, chances)
 
     def beside(self, sites: Sites, member: Mask) -> list[Compared]:
@@ -363,7 +361,7 @@ class Explanation:
         found = self
         for _ in range(10):
             stands, n = found.judged.stands, len(found.reference)
-            if found.refuted:
+            if found.odd >= 0.5:
                 stands = _nearest(np.where(stands, found.judged.chance, 2), (n - 1) // 2)
             if (found.reference == ~stands).all():
                 break
@@ -402,11 +400,12 @@ def plausible(sites: Sites, n_sites: int) -> list[Explanation]:
     """What explains the reports of the drawn sites, the best first.
 
     Found from the half nearest to the median report, from everybody, and from those who stand out
-    of either. What is found from the other half and from the harder one counts beside them and
-    makes none of them less plausible: it may save sites and raise the threshold. One from which
-    half of the sites stand out counts where no other is near. One in which only some of those stand
-    out who do in the best does not count where two populations explain the reports far better:
-    K log(ratio of misfits) > 2 log N (the shares of a second one cost 1.25 log N by Schwarz).
+    of either. What is found from the other half, the harder one and all who stand out of a majority
+    of nobody counts beside them and makes none of them less plausible: it may save sites and raise
+    the threshold. One from which half of the sites stand out counts where no other is near. One in
+    which only some of those stand out who do in the best does not count where two populations
+    explain the reports far better: K log(ratio of misfits) > 2 log N (the shares of a second one
+    cost 1.25 log N by Schwarz).
     """
 
     def settle(halves: Iterable[Mask]) -> list[Explanation]:
@@ -416,12 +415,13 @@ def plausible(sites: Sites, n_sites: int) -> list[Explanation]:
     far = ((below - np.median(below, axis=0)) ** 2).sum(axis=1) * sites.sizes
     half = concentrated(sites, _nearest(far / (1 + sites.sizes / np.median(sites.sizes))))
     found = settle([half, np.ones(len(half), dtype=bool)])
-    others = distinct(one.judged.stands for one in found)
-    found += settle(concentrated(sites, one) for one in others if one.sum() > 1)
+    several = [x.judged.stands for x in found if x.judged.stands.sum() > 1]
+    found += settle(concentrated(sites, one) for one in distinct(several))
     limit = LOOSE * min(one.measure for one in found)
     found += settle(concentrated(sites, one) for one in (~half, _nearest(below.mean(axis=1))))
+    found += settle(x.judged.stands for x in found if x.odd >= 0.5)
     best = {x.judged.stands.tobytes(): x for x in sorted(found, key=lambda x: -x.measure)}
     near = [x for x in best.values() if x.measure <= limit]
-    first, *rest = sorted([x for x in near if not x.refuted] or near, key=lambda x: x.measure)
+    first, *rest = sorted([x for x in near if x.odd < 0.5] or near, key=lambda x: x.measure)
     stands, most = first.judged.stands, first.parted() * sites.sizes.sum() ** (2 / len(half))
     return [first, *(x for x in rest if (x.judged.stands & ~stands).any() or x.parted() <= most)]

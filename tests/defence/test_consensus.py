@@ -201,7 +201,7 @@ def test_a_majority_of_nobody_condemns_no_site_that_has_some_easy_scores() -> No
             easy = [0.04, 0, *(0.96 * rng.dirichlet([3] * 6))]
         table[:] = rng.multinomial(rng.multinomial(200, mix), easy)
     found = Explanation(sites(tables), np.arange(10) < 5, 10)
-    assert found.refuted
+    assert found.odd >= 0.5
     assert found.judged.stands[4:].all()
     assert not found.judged.out.any()
 
