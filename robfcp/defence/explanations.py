@@ -417,7 +417,7 @@ def plausible(sites: Sites, n_sites: int) -> list[Explanation]:
     found = settle([half, np.ones(len(half), dtype=bool)])
     several = [x.judged.stands for x in found if x.judged.stands.sum() > 1]
     found += settle(concentrated(sites, one) for one in distinct(several))
-    limit = LOOSE * min(one.measure for one in found)
+    limit = max(LOOSE, 1) * min(one.measure for one in found)
     found += settle(concentrated(sites, one) for one in (~half, _nearest(below.mean(axis=1))))
     found += settle(x.judged.stands for x in found if x.odd >= 0.5)
     best = {x.judged.stands.tobytes(): x for x in sorted(found, key=lambda x: -x.measure)}
