@@ -419,7 +419,7 @@ def plausible(sites: Sites, n_sites: int) -> list[Explanation]:
     found += settle(concentrated(sites, one) for one in distinct(several))
     limit = max(LOOSE, 1) * min(one.measure for one in found)
     found += settle(concentrated(sites, one) for one in (~half, _nearest(below.mean(axis=1))))
-    found += settle(x.judged.stands for x in found if x.odd >= 0.5)
+    found += settle(distinct(x.judged.stands for x in found if x.odd >= 0.5)[:2])  # eight: a byte
     best = {x.judged.stands.tobytes(): x for x in sorted(found, key=lambda x: -x.measure)}
     near = [x for x in best.values() if x.measure <= limit]
     first, *rest = sorted([x for x in near if x.odd < 0.5] or near, key=lambda x: x.measure)
