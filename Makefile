@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 export OMP_NUM_THREADS ?= 2
 
-.PHONY: demo test coverage test-slow test-train test-flower test-flower-range test-nvflare test-nvflare-range test-spark fuzz test-browser test-wheel lint docs notebooks release benchmark benchmark-check clean
+.PHONY: demo test golden-diff coverage test-slow test-train test-flower test-flower-range test-nvflare test-nvflare-range test-spark fuzz test-browser test-wheel lint docs notebooks release benchmark benchmark-check clean
 
 demo: .venv/installed  ## the main job on embedded real data, ends with a page to look at
 	$(BIN)/robfcp demo -o out
@@ -16,6 +16,11 @@ QUICK = OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 2 
 test: .venv/dev  ## lint, types and the quick tests
 	$(MAKE) --no-print-directory lint
 	$(QUICK)
+
+BASE ?= HEAD~1
+CASES ?=
+golden-diff: .venv/dev  ## every byte of the golden cases beside another commit: BASE=main CASES="by/ hostile"
+	OMP_NUM_THREADS=1 $(BIN)/python tests/golden/golden_diff.py $(BASE) $(CASES)
 
 coverage: .venv/dev  ## the quick tests again, with the branches they leave out
 	COVERAGE_WITHOUT_ENGINES="robfcp/engines/*" COVERAGE_WITHOUT_TORCH="robfcp/lab/training/*" \

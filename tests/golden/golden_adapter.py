@@ -1,0 +1,298 @@
+"""How the golden cases call robfcp: the one file that changes when robfcp's names change.
+
+`golden_cases` calls robfcp through these functions only. The comparison of two commits runs the
+cases of the newer commit with the adapter of each, so that a case can stay as it is while modules
+move and names change.
+"""
+
+import json
+import tempfile
+from contextlib import chdir
+from pathlib import Path
+
+import msgspec
+from engine_loopback import LoopbackDriver
+from in_process import run
+
+import robfcp
+from robfcp import Consensus, Federation, LabelShift, Marginal, Pac, Report, RobFCP
+from robfcp.calibration.audit import verify_calibration
+from robfcp.calibration.letters import letters
+from robfcp.defence import NoDefence, RobFCPReleased
+from robfcp.federation import parquet
+from robfcp.page import About, page_data
+from robfcp.report import signing
+
+LAC = robfcp.LAC()
+APS = robfcp.APS()
+REFUSAL = robfcp.RobfcpError
+
+# Page data that is not compared: the audit rows hold the version, the other was removed.
+PAGE_KEYS_LEFT_OUT = ("audit", "whatif")
+
+
+def report(client, scores, *, min_cell_count=5, min_class_count=1, **options):
+    """A report of one client's scores."""
+    names = {"binning": "grid", "all_label_scores": "label_scores"}
+    options = {names.get(name, name): value for name, value in options.items()}
+    fine = min_cell_count == 1
+    return Report.from_scores(client, scores, fine=fine, least=min_class_count, **options)
+
+
+def report_of_counts(client, counts, binning, *, score, n_samples, privacy):
+    """A report of counts that already hold noise."""
+    return Report(client, counts, binning, score, n_samples=n_samples, privacy=privacy)
+
+
+def report_of_multilabel(client, probabilities, truths, binning):
+    """A report of false negative rates."""
+    return Report.from_multilabel(client, probabilities, truths, binning)
+
+
+def report_json(report):
+    """The report as it is sent."""
+    return report.to_json()
+
+
+def signed_report(report, key):
+    """The report as it is sent, signed by a private key."""
+    return signing.sign(report, key)
+
+
+def public_key(key):
+    """The text of a private key's public half."""
+    return signing.public_text(key)
+
+
+def uniform_binning(n_bins):
+    """Bins of equal width on [0, 1]."""
+    return robfcp.Grid.uniform(n_bins)
+
+
+def bin_counts(binning, scores):
+    """(H,) how many scores fall into each bin."""
+    return binning.counts(scores)
+
+
+def privacy(epsilon, *, protects_sample_size=False):
+    """A privacy budget of one report."""
+    neighbours = "add-remove" if protects_sample_size else "substitution"
+    return robfcp.Privacy(epsilon, neighbours=neighbours)
+
+
+def noise_scale(privacy):
+    """The scale of the noise on one count."""
+    return privacy.noise.scale
+
+
+def defense(name, *, n_malicious=None, max_malicious=None, seed=None, metric=None, vector=None):
+    """A defense by name, told a number of malicious clients or not."""
+    if name == "consensus":
+        return Consensus(exactly=n_malicious, at_most=max_malicious, seed=seed)
+    if name == "none":
+        return NoDefence()
+    if name == "rob-fcp-released":
+        return RobFCPReleased(liars=n_malicious)
+    options = {"distance": metric, "characterisation": vector}
+    options = {option: value for option, value in options.items() if value is not None}
+    return RobFCP(liars=n_malicious, **options)
+
+
+def guarantee(
+    name, max_malicious=None, *, max_malicious_samples=None, heterogeneity=None, labels=None
+):
+    """A guarantee by name."""
+    if name == "marginal":
+        return Marginal(max_malicious, max_malicious_samples)
+    if name == "pac":
+        return Pac(max_malicious, heterogeneity)
+    return LabelShift(max_malicious, heterogeneity or 0.0, labels)
+
+
+def federation(reports, **options):
+    """The federation of some reports."""
+    names = {
+        "registered_sizes": "sizes",
+        "binning": "grid",
+        "max_client_share": "max_share",
+        "expected_clients": "invited",
+    }
+    options = {names.get(name, name): value for name, value in options.items()}
+    return Federation.from_reports(reports, **options)
+
+
+def intake_result(federation):
+    """What became of everybody who sent something."""
+    return {
+        "clients": list(federation.ids),
+        "sizes": federation.sizes.tolist(),
+        "sizes_known": federation.sizes_known,
+        "rejected": msgspec.to_builtins(federation.faulty),
+        "missing": list(federation.missing),
+        "resubmitted": list(federation.repeated),
+        "verification": msgspec.to_builtins(federation.checked),
+    }
+
+
+def calibrate(reports, coverage=0.9, *, risk_level=None, guarantee=None, trusted=None, **options):
+    """The calibration of some reports or of a federation."""
+    if "defense" in options:
+        options["defence"] = options.pop("defense")
+    return robfcp.calibrate(
+        reports, coverage, risk=risk_level, promise=guarantee, anchor=trusted, **options
+    )
+
+
+def calibration_json(calibration):
+    """The calibration's file alone, without its record."""
+    return calibration.with_record(None).to_json()
+
+
+def texts(calibration, *, everything=True):
+    """{part: bytes} of all that people and programs read of a calibration."""
+    diagnoses = {client: str(found) for client, found in robfcp.diagnose(calibration).items()}
+    found = {
+        "decisions": json.dumps(decisions(calibration)).encode(),
+        "calibration": calibration.to_json(),
+        "record": calibration.record.to_json(),
+        "printed": str(calibration).encode(),
+        "diagnoses": json.dumps(diagnoses).encode(),
+    }
+    if everything:
+        found["feedback"] = b"\n".join(letter.to_json() for letter in letters(calibration))
+        page = page_data(calibration, About())
+        page = {key: value for key, value in page.items() if key not in PAGE_KEYS_LEFT_OUT}
+        found["page"] = json.dumps(page, sort_keys=True, default=str).encode()
+        differences = [difference.line for difference in verify_calibration(calibration)]
+        found["verification"] = json.dumps(differences).encode()
+    return found
+
+
+def decisions(calibration):
+    """The decisions of a calibration in plain numbers and words, for comparison on any machine."""
+    levels = []
+    for level in calibration.levels:
+        levels.append(
+            {
+                "coverage": str(level.coverage),
+                "threshold": level.threshold,
+                "thresholds_by_stratum": {part.name: part.threshold for part in level.parts},
+                "lower": level.certificate.lower,
+                "upper": level.certificate.upper,
+                "certificate": level.certificate.statement,
+                "vacuous_from": level.empty_from,
+                "lower_for_each_number": [point.lower for point in level.curve],
+            }
+        )
+    maliciousness = zip(calibration.federation.ids, calibration.oddness.tolist(), strict=True)
+    return {
+        "levels": levels,
+        "excluded": list(calibration.flagged),
+        "rejected": [fault.reason for fault in calibration.faulty],
+        "n_malicious": calibration.liars,
+        "maliciousness": dict(maliciousness),
+        "notes": list(calibration.remarks),
+    }
+
+
+def stored_calibrations(reports, guarantees, *, coverage=0.9):
+    """What is calibrated where the counts stay in Parquet, once for each guarantee."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "round.parquet"
+        Federation.from_reports(reports).save(path)
+        limit, parquet.HELD_VALUES = parquet.HELD_VALUES, 0
+        try:
+            return [
+                calibrate(Federation.read(path), coverage, guarantee=wanted)
+                for wanted in guarantees
+            ]
+        finally:
+            parquet.HELD_VALUES = limit
+
+
+def monitor(calibration, *, seed, min_coverage=None, reference_report=None, client=None):
+    """A monitor of a calibration."""
+    options = {"seed": seed, "floor": min_coverage, "report": reference_report, "client": client}
+    return robfcp.Monitor(calibration, **options)
+
+
+def monitor_update(monitor, probabilities, labels):
+    """What the monitor says after a batch."""
+    found = monitor.update(probabilities, labels)
+    return msgspec.json.encode(msgspec.structs.asdict(found))
+
+
+def e_value_report(monitor, round, step):
+    """The e-value report of a monitor."""
+    return monitor.e_report(round, step).to_json()
+
+
+def evaluation_text(calibration, probabilities, labels, *, min_coverage):
+    """The printed evaluation of fresh samples."""
+    return str(calibration.check(probabilities, labels, floor=min_coverage)).encode()
+
+
+COMMANDS = {"evaluate": "check", "merge-alarms": "alarms"}
+OPTIONS = {
+    "max-malicious": "liars",
+    "n-malicious": "exactly",
+    "guarantee": "promise",
+    "heterogeneity": "alike",
+    "defense": "defence",
+    "feedback": "letters",
+    "trusted-data": "anchor",
+    "label-distribution": "mix",
+    "registered-sizes": "sizes",
+    "min-coverage": "floor",
+    "n-clients": "sites",
+    "reference-report": "own",
+    "risk-level": "risk",
+    "interval-confidence": "confidence",
+    "stratify-by-class": "by-class",
+}
+
+
+def command_line(name, *arguments, folder, min_cell_count=None, **options):
+    """Exit code and output of a command that runs in a folder."""
+    words = [COMMANDS.get(name, name), *arguments]
+    if min_cell_count == 1:
+        words.append("--fine")
+    for option, value in options.items():
+        option = option.replace("_", "-")
+        if option == "feedback" and name == "predict":
+            option = "letter"
+        words.append(f"--{OPTIONS.get(option, option)}")
+        if value is not True:
+            words.append(str(value))
+    with chdir(folder):
+        done = run(*words, COLUMNS="100")
+    return f"exit {done.returncode}\n{done.stdout}{done.stderr}".encode()
+
+
+def integration_drivers():
+    """{name: driver} of the integrations whose framework is installed."""
+    drivers = {"loopback": LoopbackDriver}
+    try:
+        from flower_faults import FlowerDriver
+
+        drivers["flower"] = FlowerDriver
+    except ImportError:
+        pass
+    try:
+        from nvflare_faults import NVFlareDriver
+
+        drivers["nvflare"] = NVFlareDriver
+    except ImportError:
+        pass
+    return drivers
+
+
+def integration_round(driver, folder, faults, deadline):
+    """{part: bytes} of one round over an integration, and what every client did."""
+    calibration, _, _ = driver().play(folder, faults=faults, deadline=deadline)
+    clients = calibration.provenance["clients"]
+    told = ("status", "reason", "attempts", "claims")
+    outcomes = {name: {key: entry[key] for key in told} for name, entry in clients.items()}
+    parts = {"decisions": json.dumps(decisions(calibration)), "outcomes": json.dumps(outcomes)}
+    round_name = calibration.summary.round  # drawn anew for every round
+    return {part: text.replace(round_name, "ROUND").encode() for part, text in parts.items()}

@@ -1,0 +1,711 @@
+"""Small rounds, and everything that people and programs read of them.
+
+`CASES` maps a name to a function without arguments that returns {part: bytes}. `golden_diff` runs
+the cases at two commits and compares every byte; `test_golden` compares the decisions of some with
+stored values. Cases call robfcp through `golden_adapter` only.
+"""
+
+import csv
+import hashlib
+import json
+import tempfile
+from functools import partial
+from itertools import product
+from pathlib import Path
+
+import golden_adapter as adapter
+import numpy as np
+from engine_faults import altered, forged, raw, silent
+
+LAC = adapter.LAC
+CASES = {}
+
+
+def case(name, work):
+    """Register a case under a name."""
+    if name in CASES:
+        raise ValueError(f"two cases are called {name}")
+    CASES[name] = work
+
+
+def run_case(name):
+    """{part: bytes} of a case; where the round is refused or crashes, the words of the error."""
+    try:
+        return CASES[name]()
+    except adapter.REFUSAL as error:
+        return {"refused": json.dumps(str(error)).encode()}
+    except Exception as error:  # a crash is an answer too: the next commit may mend it
+        return {"crashed": f"{type(error).__name__}: {error}".encode()}
+
+
+# ------------------------------------------------------------------------------ reports
+
+
+def crafted_scores(attack, scores, rng):
+    """What a malicious client reports in place of its scores."""
+    if attack == "zeros":
+        return np.zeros_like(scores)
+    if attack == "ones":
+        return np.ones_like(scores)
+    if attack == "smaller":
+        return 0.55 * scores
+    if attack == "larger":
+        return 1 - 0.4 * (1 - scores)
+    if attack == "reversed":
+        return 1 - scores
+    if attack == "mimic":
+        return 0.8 * np.sort(scores)[rng.permutation(len(scores))]
+    return scores
+
+
+ATTACKS = ("zeros", "ones", "smaller", "larger", "duplicate", "reversed", "none", "mimic")
+
+
+def round_reports(
+    seed,
+    *,
+    n_clients=20,
+    n_samples=120,
+    n_classes=4,
+    n_malicious=5,
+    attack="zeros",
+    min_cell_count=5,
+    by="class",
+    label_concentration=3.0,
+    unequal_sizes=False,
+    include_all_labels=False,
+):
+    """Reports of clients with different label distributions, some of them malicious."""
+    rng = np.random.default_rng(seed)
+    reports = []
+    first_scores = first_labels = None
+    for k in range(n_clients):
+        n = int(n_samples * (1 + 3 * rng.random())) if unequal_sizes else n_samples
+        distribution = rng.dirichlet(np.full(n_classes, label_concentration))
+        labels = rng.choice(n_classes, n, p=distribution)
+        logits = rng.normal(size=(n, n_classes))
+        logits[np.arange(n), labels] += 1.5 + 0.5 * (labels % 2)
+        probabilities = np.exp(logits)
+        probabilities /= probabilities.sum(axis=1, keepdims=True)
+        scores = LAC(probabilities, labels)
+
+        # Duplicates are copies of the first client's scores and labels.
+        if k < n_malicious and attack == "duplicate":
+            if k == 0:
+                first_scores, first_labels = scores, labels
+            scores, labels = first_scores, first_labels
+        elif k < n_malicious:
+            scores = crafted_scores(attack, scores, rng)
+
+        options = {}
+        if by == "class":
+            options = {"labels": labels, "classes": n_classes}
+        if by == "group":
+            names = ["ct", "mr", "us"]
+            groups = np.array(names)[rng.integers(0, 3, len(scores))]
+            options = {"groups": groups, "classes": names}
+        if include_all_labels:
+            options["all_label_scores"] = LAC.all_labels(probabilities, 0)
+        reports.append(
+            adapter.report(
+                f"s{k:03d}",
+                scores,
+                score=LAC,
+                min_cell_count=min_cell_count,
+                round="r1",
+                model="m1",
+                **options,
+            )
+        )
+    return reports
+
+
+def private_reports(seed, *, n_clients=16, protects_sample_size=False):
+    """Reports with Laplace noise, three of them malicious."""
+    rng = np.random.default_rng(seed)
+    binning = adapter.uniform_binning(24)
+    privacy = adapter.privacy(1.0, protects_sample_size=protects_sample_size)
+    reports = []
+    for k in range(n_clients):
+        scores = rng.beta(2, 4, 400) * (0.3 if k < 3 else 1)
+        noise = np.rint(rng.laplace(0, adapter.noise_scale(privacy), 24)).astype(int)
+        reports.append(
+            adapter.report_of_counts(
+                f"p{k:02d}",
+                adapter.bin_counts(binning, scores) + noise,
+                binning,
+                score=LAC,
+                n_samples=None if protects_sample_size else 400,
+                privacy=privacy,
+            )
+        )
+    return reports
+
+
+def loss_reports(seed, *, n_clients=12):
+    """Reports of false negative rates, two of them malicious."""
+    rng = np.random.default_rng(seed)
+    binning = adapter.uniform_binning(40)
+    reports = []
+    for k in range(n_clients):
+        probabilities = np.clip(rng.random((80, 5)) * (0.4 if k < 2 else 1), 0, 1)
+        truths = (rng.random((80, 5)) < 0.4).astype(int)
+        reports.append(adapter.report_of_multilabel(f"l{k:02d}", probabilities, truths, binning))
+    return reports
+
+
+def merged_class_reports(seed):
+    """Reports whose small classes are merged into "(other)"."""
+    rng = np.random.default_rng(seed)
+    reports = []
+    for k in range(14):
+        labels = rng.choice(4, 150, p=rng.dirichlet(np.ones(4)))
+        scores = np.clip(rng.beta(2, 4, 150) + 0.05 * labels, 0, 1) * (0.2 if k < 2 else 1)
+        reports.append(
+            adapter.report(
+                f"o{k:02d}",
+                scores,
+                score=LAC,
+                labels=labels,
+                classes=["a", "b", "c", "d"],
+                min_class_count=20,
+            )
+        )
+    return reports
+
+
+def trusted_report(seed, n_samples):
+    """The server's own report of trusted samples, by class."""
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(0, 4, n_samples)
+    scores = rng.beta(2, 3, n_samples)
+    return adapter.report("server", scores, score=LAC, min_cell_count=1, labels=labels, classes=4)
+
+
+# ------------------------------------------------------------------------------ calibrations
+
+
+def calibrated(make_reports, coverage=0.9, *, everything=True, **options):
+    """A case: the texts of one calibration."""
+    return adapter.texts(
+        adapter.calibrate(make_reports(), coverage, **options), everything=everything
+    )
+
+
+for attack, min_cell_count, seed in product(ATTACKS, (1, 5), (0, 1)):
+    kind = "exact" if min_cell_count == 1 else "coarse"
+    reports = partial(round_reports, seed, attack=attack, min_cell_count=min_cell_count)
+    case(f"default/{attack}/{kind}/{seed}", partial(calibrated, reports, [0.8, 0.9]))
+
+for attack, seed in product(ATTACKS, (2, 3)):
+    reports = partial(
+        round_reports, seed, attack=attack, by=None, unequal_sizes=True, n_malicious=7
+    )
+    case(f"pooled/{attack}/{seed}", partial(calibrated, reports))
+    reports = partial(
+        round_reports,
+        seed,
+        attack=attack,
+        n_clients=15,
+        n_malicious=6,
+        label_concentration=0.4,
+        unequal_sizes=True,
+        min_cell_count=1,
+    )
+    case(f"heterogeneous/{attack}/{seed}", partial(calibrated, reports))
+
+DEFENSES = {
+    "none": partial(adapter.defense, "none"),
+    "rob-fcp": partial(adapter.defense, "rob-fcp", n_malicious=5),
+    "rob-fcp-estimated": partial(adapter.defense, "rob-fcp"),
+    "rob-fcp-released": partial(adapter.defense, "rob-fcp-released", n_malicious=5),
+    "rob-fcp-released-estimated": partial(adapter.defense, "rob-fcp-released"),
+    "consensus-exactly": partial(adapter.defense, "consensus", n_malicious=5),
+    "consensus-at-most": partial(adapter.defense, "consensus", max_malicious=3),
+    "rob-fcp-cosine-gaussian": partial(
+        adapter.defense, "rob-fcp", n_malicious=5, metric="cosine", vector="gaussian"
+    ),
+}
+
+
+def defended(make_defense, attack):
+    """A case: the texts of a calibration by one defense."""
+    reports = partial(round_reports, 4, attack=attack)
+    return calibrated(reports, defense=make_defense())
+
+
+for (name, make_defense), attack in product(DEFENSES.items(), ("zeros", "smaller")):
+    case(f"defense/{name}/{attack}", partial(defended, make_defense, attack))
+
+MIXED_LABELS = [{"0": 0.4, "1": 0.3, "2": 0.2, "3": 0.1}, "uniform"]
+GUARANTEES = {
+    "marginal": partial(adapter.guarantee, "marginal", 3),
+    "marginal-samples": partial(adapter.guarantee, "marginal", max_malicious_samples=400),
+    "marginal-both": partial(adapter.guarantee, "marginal", 3, max_malicious_samples=400),
+    "pac": partial(adapter.guarantee, "pac", 3),
+    "pac-heterogeneity": partial(adapter.guarantee, "pac", 3, heterogeneity=0.05),
+    "label-shift": partial(adapter.guarantee, "label-shift", 3),
+    "label-shift-uniform": partial(
+        adapter.guarantee, "label-shift", 3, heterogeneity=0.02, labels="uniform"
+    ),
+    "label-shift-any": partial(adapter.guarantee, "label-shift", 2, labels="any"),
+    "label-shift-several": partial(adapter.guarantee, "label-shift", 3, labels=MIXED_LABELS),
+}
+
+
+def guaranteed(make_guarantee, attack):
+    """A case: the texts of a calibration under one guarantee."""
+    reports = partial(round_reports, 5, attack=attack, unequal_sizes=True)
+    return calibrated(reports, 0.8, guarantee=make_guarantee())
+
+
+for (name, make_guarantee), attack in product(GUARANTEES.items(), ("zeros", "ones")):
+    case(f"guarantee/{name}/{attack}", partial(guaranteed, make_guarantee, attack))
+
+# Without a guarantee, and with the two that hold for every kind of report.
+FEW_GUARANTEES = {
+    "defense": lambda: None,
+    "marginal": partial(adapter.guarantee, "marginal", 2),
+    "pac": partial(adapter.guarantee, "pac", 2),
+}
+CLUSTERS = {"0": "a", "1": "a", "2": "b", "3": "b"}
+NAMED_CLUSTERS = {"a": "x", "b": "x", "c": "y", "d": "y"}
+FEW_HOLDERS = {
+    "n_clients": 7,
+    "n_samples": 60,
+    "n_classes": 6,
+    "label_concentration": 0.1,
+    "n_malicious": 2,
+    "min_cell_count": 1,
+}
+
+
+def under_guarantee(make_reports, make_guarantee, coverage, make_options=dict):
+    """A case: the texts of a calibration, whose options are made when it runs."""
+    return calibrated(make_reports, coverage, guarantee=make_guarantee(), **make_options())
+
+
+for name, make_guarantee in FEW_GUARANTEES.items():
+    reports = partial(round_reports, 6, n_samples=300)
+    merged = partial(merged_class_reports, 3)
+    rounds = {
+        "by/class": (reports, 0.8, partial(dict, by="class")),
+        "by/cluster": (reports, 0.8, partial(dict, by=CLUSTERS)),
+        "by/other": (merged, 0.8, partial(dict, by="class")),
+        "by/other-cluster": (merged, 0.8, partial(dict, by=NAMED_CLUSTERS)),
+        "by/trusted": (
+            reports,
+            0.8,
+            lambda: {"by": "class", "trusted": trusted_report(1, 400)},
+        ),
+        "by/few-trusted": (
+            reports,
+            [0.7, 0.8],
+            lambda: {"by": "class", "trusted": trusted_report(1, 24)},
+        ),
+        "by/few-holders": (
+            partial(round_reports, 6, **FEW_HOLDERS),
+            0.8,
+            lambda: {"by": "class", "defense": adapter.defense("consensus", max_malicious=2)},
+        ),
+        "trusted": (
+            partial(round_reports, 7, attack="ones"),
+            0.8,
+            lambda: {"trusted": trusted_report(9, 300)},
+        ),
+        "private": (partial(private_reports, 8), 0.8, dict),
+        "private-sizes": (partial(private_reports, 8, protects_sample_size=True), 0.8, dict),
+    }
+    for title, (make_reports, coverage, make_options) in rounds.items():
+        work = partial(under_guarantee, make_reports, make_guarantee, coverage, make_options)
+        case(f"{title}/{name}", work)
+    risks = partial(dict, risk_level=[0.2, 0.3])
+    case(
+        f"risk/{name}",
+        partial(under_guarantee, partial(loss_reports, 8), make_guarantee, 0.9, risks),
+    )
+
+case("by/group", partial(calibrated, partial(round_reports, 6, by="group"), 0.8, by="group"))
+case(
+    "by/40-classes",
+    partial(
+        calibrated,
+        partial(round_reports, 6, n_samples=400, n_classes=40, min_cell_count=1),
+        0.8,
+        by="class",
+        everything=False,
+    ),
+)
+case(
+    "by/1000-classes",
+    partial(
+        calibrated,
+        partial(round_reports, 6, n_clients=8, n_samples=3000, n_classes=1000, n_malicious=1),
+        0.8,
+        by="class",
+        everything=False,
+    ),
+)
+case(
+    "all-labels",
+    partial(
+        calibrated,
+        partial(round_reports, 9, include_all_labels=True, min_cell_count=1),
+        0.8,
+    ),
+)
+
+
+def mixed_noise():
+    """Private and other clients in one round."""
+    reports = private_reports(8)[:9]
+    binning = adapter.uniform_binning(24)
+    for k in range(5):
+        scores = np.random.default_rng(k).beta(2, 4, 300)
+        reports.append(adapter.report(f"q{k}", scores, binning=binning, score=LAC))
+    return adapter.texts(adapter.calibrate(adapter.federation(reports, privacy=None), 0.8))
+
+
+def few_clients():
+    """Rounds of one to four clients."""
+    found = {}
+    for n_clients in (1, 2, 3, 4):
+        reports = partial(round_reports, 1, n_clients=n_clients, n_malicious=0)
+        for part, text in calibrated(reports, 0.8).items():
+            found[f"{n_clients}-{part}"] = text
+    return found
+
+
+def sampled_clients():
+    """A round of so many clients that references are sought among a sample of them."""
+    reports = partial(round_reports, 3, n_clients=300, n_samples=60, n_malicious=80, by=None)
+    seeded = adapter.defense("consensus", seed=5)
+    return calibrated(reports, defense=seeded, everything=False)
+
+
+case("mixed-noise", mixed_noise)
+case("few-clients", few_clients)
+case("sampled-clients", sampled_clients)
+
+
+# ------------------------------------------------------------------------------ stored counts
+
+
+def stored(**options):
+    """The calibrations of a round whose counts stay in Parquet."""
+    reports = round_reports(3, n_clients=40, n_malicious=9, **options)
+    guarantees = {
+        "defense": None,
+        "marginal": adapter.guarantee("marginal", 4),
+        "pac": adapter.guarantee("pac", 4),
+    }
+    calibrations = adapter.stored_calibrations(reports, guarantees.values())
+    found = {}
+    for name, calibration in zip(guarantees, calibrations, strict=True):
+        found[name] = adapter.calibration_json(calibration)
+    return found
+
+
+for attack, by in product(("zeros", "smaller", "larger"), (None, "class")):
+    name = "pooled" if by is None else "by-class"
+    case(f"stored/{attack}/{name}", partial(stored, attack=attack, by=by, n_samples=60))
+for n_samples in (100, 300):
+    case(f"stored/{n_samples}-samples", partial(stored, by=None, n_samples=n_samples))
+
+
+# ------------------------------------------------------------------------------ intake
+
+
+def changed_report(data, **fields):
+    """A report's JSON with other fields; the value `None` is written, "drop" leaves one out."""
+    decoded = json.loads(data)
+    decoded.update(fields)
+    kept = {key: value for key, value in decoded.items() if value != "drop"}
+    return json.dumps(kept).encode()
+
+
+def hostile_reports(good):
+    """Reports with one fault each, under names of their own."""
+    first = json.loads(good[0])
+    strata = first["strata"]
+    too_many_bins = {"name": "uniform", "digest": "ab", "parameters": {"bins": 10**9}}
+    changes = [
+        {"kind": "calibration"},
+        {"schema": 2},
+        {"schema": True},
+        {"grid": None},
+        {"grid": "drop"},
+        {"n_samples": -1},
+        {"n_samples": 7},
+        {"n_samples": 2**41},
+        {"client": ""},
+        {"client": "a\n"},
+        {"client": "file:x"},
+        {"client": 5},
+        {"round": "other"},
+        {"model": "other"},
+        {"round": "x" * 300},
+        {"score": {"name": "aps"}},
+        {"score": {"name": "nope"}},
+        {"strata": {**strata, "by": "x"}},
+        {"strata": {**strata, "names": 9}},
+        {"strata": {**strata, "names": ["a", "a"]}},
+        {"strata": {**strata, "counts": strata["counts"][1:]}},
+        {"strata": {**strata, "steps": [0] * len(strata["steps"])}},
+        {"strata": {**strata, "counts": [-count for count in strata["counts"]]}},
+        {"counts": [1, 2]},
+        {"extra": 1},
+        {"risk": {"name": "fnr"}},
+        {"privacy": {"epsilon": 1.0}},
+        {"set_sizes": [1]},
+        {"grid": {**first["grid"], "digest": "00"}},
+        {"grid": too_many_bins},
+    ]
+    bad = [b"", b"{}", b"[", b"\xff", b"null", good[0][:50], good[1]]
+    for number, fields in enumerate(changes):
+        bad.append(changed_report(good[0], **{"client": f"x{number}", **fields}))
+    return bad
+
+
+def refusal_or(work):
+    """The result of an intake as JSON, or the words of the refusal."""
+    try:
+        return json.dumps(adapter.intake_result(work())).encode()
+    except adapter.REFUSAL as error:
+        return json.dumps({"refused": str(error)}).encode()
+
+
+def hostile():
+    """What is rejected of hostile reports, and the words."""
+    good = [adapter.report_json(one) for one in round_reports(1, n_clients=6, n_malicious=0)]
+    bad = hostile_reports(good)
+    other = round_reports(1, n_clients=2, n_malicious=0)[1]
+    contradiction = adapter.report_json(round_reports(77, n_clients=2, n_malicious=0)[1])
+    objects = [5, None, {"client": "m"}, other]
+    sizes = {**{f"s{k:03d}": 120 for k in range(5)}, "s000": 7}
+    expected = ["s001", "absent"]
+    rounds = {
+        "expected": partial(adapter.federation, [*good, *bad, *objects], expected_clients=expected),
+        "sizes": partial(adapter.federation, [*good, *bad], registered_sizes=sizes),
+        "twice": partial(adapter.federation, [*good, good[0], contradiction]),
+    }
+    agreed = {
+        "quorum-share": {"quorum": 0.9},
+        "quorum-count": {"quorum": 50},
+        "client-share-1": {"max_client_share": 0.01},
+        "client-share-20": {"max_client_share": 0.2},
+        "round": {"round": "zzz"},
+        "binning": {"binning": adapter.uniform_binning(7)},
+        "score": {"score": adapter.APS},
+        "privacy": {"privacy": adapter.privacy(1.0)},
+    }
+    for name, options in agreed.items():
+        rounds[name] = partial(adapter.federation, [*good, *bad], **options)
+    return {name: refusal_or(work) for name, work in rounds.items()}
+
+
+def half_protect_sizes():
+    """Whether a size may be protected where half, fewer or more than half of the reports do so."""
+    private = private_reports(8, protects_sample_size=True)[:6]
+    rest = private_reports(9)[6:12]
+    rounds = {
+        "half": [*private, *rest],
+        "fewer": [*private[:5], *rest],
+        "more": [*private, *rest[:5]],
+    }
+    return {
+        name: refusal_or(partial(adapter.federation, reports)) for name, reports in rounds.items()
+    }
+
+
+def signed():
+    """Signed and forged reports, of this round and another, with registered keys and without."""
+    try:
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+    except ImportError:
+        return {}
+    keys = {}
+    for k in range(6):
+        seed = hashlib.sha256(bytes([k])).digest()
+        keys[f"s{k:03d}"] = Ed25519PrivateKey.from_private_bytes(seed)
+    reports = round_reports(1, n_clients=6, n_malicious=0)
+    sent = [
+        adapter.signed_report(report, key)
+        for report, key in zip(reports, keys.values(), strict=True)
+    ]
+    sent[1] = adapter.signed_report(reports[1], keys["s002"])  # somebody else's key
+    sent[2] = adapter.report_json(reports[2])  # not signed
+    sent[3] = sent[3][:-20] + b"0" * 5 + sent[3][-15:]  # a damaged signature
+    public = {client: adapter.public_key(key) for client, key in keys.items() if client != "s005"}
+    revoked = {**public, "s000": ""}  # a key that counts no more
+    rounds = {
+        "this-round": {"keys": public, "round": "r1"},
+        "other-round": {"keys": public, "round": "r2"},
+        "revoked": {"keys": revoked, "round": "r1"},
+        "no-registry": {},
+    }
+    return {
+        name: refusal_or(partial(adapter.federation, [*sent, b"{"], **options))
+        for name, options in rounds.items()
+    }
+
+
+case("hostile", hostile)
+case("half-protect-sizes", half_protect_sizes)
+case("signed", signed)
+
+
+# ------------------------------------------------------------------------------ monitoring
+
+
+def fresh_samples(rng, n, *, informative):
+    """Probabilities and labels; the probabilities know the labels only if `informative`."""
+    labels = rng.integers(0, 4, n)
+    logits = rng.normal(size=(n, 4))
+    logits[np.arange(n), labels] += 1.5 if informative else 0
+    probabilities = np.exp(logits)
+    return probabilities / probabilities.sum(axis=1, keepdims=True), labels
+
+
+def monitored():
+    """A monitor with and without a report of its own, before and after the model fails."""
+    reports = round_reports(2, n_malicious=0, min_cell_count=1)
+    guarantee = adapter.guarantee("pac", 1)
+    calibration = adapter.calibrate(reports, 0.9, guarantee=guarantee)
+    rng = np.random.default_rng(5)
+    found = {}
+    for name, reference in (("named", None), ("reference", reports[3])):
+        monitor = adapter.monitor(
+            calibration,
+            seed=7,
+            min_coverage=0.85,
+            reference_report=reference,
+            client="a" if reference is None else None,
+        )
+        for informative in (True, False):
+            probabilities, labels = fresh_samples(rng, 200, informative=informative)
+            part = f"{name}-{'good' if informative else 'bad'}"
+            found[part] = adapter.monitor_update(monitor, probabilities, labels)
+        found[f"{name}-e-value"] = adapter.e_value_report(monitor, "r", 1)
+        found[f"{name}-evaluation"] = adapter.evaluation_text(
+            calibration, probabilities, labels, min_coverage=0.8
+        )
+    return found
+
+
+case("monitored", monitored)
+
+
+# ------------------------------------------------------------------------------ commands
+
+
+CLASS_NAMES = ("flu", "cold", "none")
+
+
+def write_table(path, seed, n_samples, *, one_hot=False, with_ward=False):
+    """A CSV file of class probabilities and labels, and perhaps the ward of each sample."""
+    rng = np.random.default_rng(seed)
+    probabilities = rng.dirichlet(np.full(3, 0.4), n_samples)
+    drawn = rng.random((n_samples, 1))
+    labels = (probabilities.cumsum(axis=1) > drawn).argmax(axis=1)
+    if one_hot:
+        probabilities = np.eye(3)[labels]
+    with path.open("w", newline="") as stream:
+        writer = csv.writer(stream)
+        ward = ["ward"] if with_ward else []
+        writer.writerow(["id", *CLASS_NAMES, *ward, "label"])
+        for row, label in enumerate(labels):
+            values = [f"{value:.6f}" for value in probabilities[row]]
+            ward = ["ab"[row % 2]] if with_ward else []
+            writer.writerow([f"p{row}", *values, *ward, CLASS_NAMES[label]])
+
+
+def commands():
+    """The JSON and the printed text of every command on one round."""
+    found = {}
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "reports").mkdir()
+        for k in range(9):
+            write_table(folder / f"site-{k}.csv", k, 120, one_hot=k == 2)
+        write_table(folder / "fresh.csv", 50, 200)
+        write_table(folder / "wards.csv", 52, 200, with_ward=True)
+        write_table(folder / "trusted.csv", 51, 150)
+        (folder / "round.toml").write_text('round = "r1"\nmodel = "m1"\n')
+
+        def run(part, command, *arguments, **options):
+            output = partial(adapter.command_line, command, *arguments, folder=folder, **options)
+            text = output(json=True)
+            found[part] = text.replace(name.encode(), b"FOLDER")
+
+        run("terms", "terms", "round.toml")
+        for k in range(9):
+            options = {"client": f"site-{k}", "round": "r1", "model": "m1"}
+            options["output"] = f"reports/{k}.json"
+            if k == 1:
+                options["min_cell_count"] = 1
+            run(f"report-{k}", "report", f"site-{k}.csv", **options)
+        run("collect", "collect", "reports", output="round.parquet", round="r1")
+        run("calibrate", "calibrate", "reports", output="c.json", feedback="feedback")
+        run(
+            "calibrate-guarantee",
+            "calibrate",
+            "reports",
+            output="g.json",
+            guarantee="marginal",
+            max_malicious=1,
+            coverage=0.8,
+        )
+        run("calibrate-class", "calibrate", "reports", by="class", coverage=0.7)
+        run("calibrate-stored", "calibrate", "round.parquet", output="p.json")
+        run("calibrate-trusted", "calibrate", "reports", trusted_data="trusted.csv")
+        run("predict", "predict", "c.json", "fresh.csv", output="sets.csv")
+        run("evaluate", "evaluate", "c.json", "wards.csv", group="ward")
+        run(
+            "monitor",
+            "monitor",
+            "c.json",
+            "fresh.csv",
+            state="monitor.json",
+            client="site-3",
+            report="e-3.json",
+            round="r1",
+            step=1,
+        )
+        run("merge-alarms", "merge-alarms", "e-3.json", max_malicious=1, n_clients=9)
+        run("show", "show", "c.json", max_malicious="0,1,2", coverage=0.8)
+        run("verify", "verify", "c.json", report="reports/3.json")
+        run("verify-feedback", "verify", "feedback/site-3.json")
+        run("refused", "calibrate", "nobody.json")
+        printed = partial(adapter.command_line, folder=folder)
+        found["calibrate-printed"] = printed("calibrate", "reports")
+        found["show-printed"] = printed("show", "c.json")
+        sets = folder / "sets.csv"
+        found["sets"] = sets.read_bytes() if sets.exists() else b"not written"
+    return found
+
+
+case("commands", commands)
+
+
+# ------------------------------------------------------------------------------ integrations
+
+FAULTS = {
+    "site-1": raw(b"\xff\xfe"),
+    "site-3": forged,
+    "site-5": altered(round="yesterday"),
+}
+
+
+def over_integration(driver, faults, deadline=20.0):
+    """One round over an integration; some clients may misbehave."""
+    with tempfile.TemporaryDirectory() as name:
+        return adapter.integration_round(driver, Path(name) / "round", faults, deadline)
+
+
+for name, driver in adapter.integration_drivers().items():
+    case(f"integration/{name}/all-answer", partial(over_integration, driver, {}))
+    case(f"integration/{name}/faults", partial(over_integration, driver, FAULTS))
+    if name == "loopback":
+        work = partial(over_integration, driver, {"site-6": silent}, deadline=1.0)
+        case(f"integration/{name}/silent", work)

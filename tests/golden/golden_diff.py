@@ -1,0 +1,131 @@
+"""Compare every byte of the golden cases at two commits: `golden_diff.py BASE [NAME ...]`.
+
+The cases of this tree run twice: with the package and adapter of a worktree of BASE, and with those
+of this tree. Nothing is stored. Names choose the cases whose name contains one of them. Texts that
+differ are shown line by line, JSON one value a line, and kept in the folder build/golden.
+"""
+
+import argparse
+import difflib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+MAX_LINES = 40  # shown of each part that differs
+
+
+def write_answers(folder, names):
+    """Run the cases and write each part of their answers to a file."""
+    import golden_cases
+
+    folder.mkdir(parents=True)
+    for name in golden_cases.CASES:
+        if names and not any(wanted in name for wanted in names):
+            continue
+        started = time.process_time()
+        parts = golden_cases.run_case(name)
+        place = folder / name.replace("/", "__")
+        place.mkdir()
+        for part, text in parts.items():
+            (place / part).write_bytes(text)
+        if os.environ.get("GOLDEN_TIMES"):
+            print(f"{time.process_time() - started:6.2f} s  {name}", flush=True)
+
+
+def run_in(tree, folder, names):
+    """Write the answers of a tree, whose tests the adapter may use, by this tree's cases."""
+    with tempfile.TemporaryDirectory() as place:
+        shutil.copy(HERE / "golden_cases.py", place)
+        shutil.copy(HERE / "golden_diff.py", place)
+        shutil.copy(tree / "tests" / "golden" / "golden_adapter.py", place)
+        paths = [place, str(tree), str(tree / "tests")]
+        paths += [str(tree / "tests" / name) for name in ("flower", "nvflare")]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"}
+        environment["PYTHONDONTWRITEBYTECODE"] = "1"
+        command = [
+            sys.executable,
+            "-P",
+            str(Path(place) / "golden_diff.py"),
+            "--write",
+            str(folder),
+        ]
+        subprocess.run([*command, *names], env=environment, check=True, cwd=tree)
+
+
+def readable_lines(data):
+    """A text as lines; JSON with one value a line, where it is JSON."""
+    lines = []
+    for line in data.decode(errors="backslashreplace").split("\n"):
+        try:
+            lines += json.dumps(json.loads(line), indent=1, ensure_ascii=False).split("\n")
+        except ValueError:
+            lines.append(line)
+    return lines
+
+
+def differences(before, after):
+    """(case, part, lines that differ) of every part whose bytes differ."""
+    found = []
+    cases = sorted({place.name for folder in (before, after) for place in folder.iterdir()})
+    for case in cases:
+        folders = before / case, after / case
+        parts = {place.name for folder in folders if folder.exists() for place in folder.iterdir()}
+        for part in sorted(parts):
+            texts = [
+                (folder / part).read_bytes() if (folder / part).exists() else b""
+                for folder in folders
+            ]
+            if texts[0] != texts[1]:
+                lines = difflib.unified_diff(*map(readable_lines, texts), n=1, lineterm="")
+                found.append((case.replace("__", "/"), part, list(lines)[2:]))
+    return found
+
+
+def compare(base, names):
+    """Run both trees and print what differs; the number of cases with a difference."""
+    answers = ROOT / "build" / "golden"
+    shutil.rmtree(answers, ignore_errors=True)
+    with tempfile.TemporaryDirectory() as place:
+        tree = Path(place) / "base"
+        git = ["git", "-C", str(ROOT), "worktree"]
+        subprocess.run([*git, "add", "--detach", "--quiet", str(tree), base], check=True)
+        try:
+            run_in(tree, answers / "before", names)
+        finally:
+            subprocess.run([*git, "remove", "--force", str(tree)], check=True)
+    run_in(ROOT, answers / "after", names)
+
+    found = differences(answers / "before", answers / "after")
+    for case, part, lines in found:
+        print(f"\n{case}: {part}")
+        print("\n".join(lines[:MAX_LINES]))
+        if len(lines) > MAX_LINES:
+            print(f"... and {len(lines) - MAX_LINES} more lines")
+    n_cases = len(list((answers / "after").iterdir()))
+    n_different = len({case for case, _, _ in found})
+    print(f"\n{n_cases} golden cases against {base}: {n_different} differ")
+    return n_different
+
+
+def main():
+    """Compare with a commit, or write the answers of one tree."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("base", help="the commit to compare with")
+    parser.add_argument("names", nargs="*", help="cases whose name contains one of these")
+    parser.add_argument("--write", action="store_true", help="write the answers to the folder BASE")
+    options = parser.parse_args()
+    if options.write:
+        write_answers(Path(options.base), options.names)
+    elif compare(options.base, options.names):
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()
