@@ -7,6 +7,7 @@ differ are shown line by line, JSON one value a line, and kept in the folder bui
 
 import argparse
 import difflib
+import hashlib
 import json
 import os
 import shutil
@@ -14,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -88,27 +90,45 @@ def differences(before, after):
     return found
 
 
-def compare(base, names):
-    """Run both trees and print what differs; the number of cases with a difference."""
-    answers = ROOT / "build" / "golden"
-    shutil.rmtree(answers, ignore_errors=True)
+def answers_of_commit(commit, names):
+    """The folder with the answers of a commit by this tree's cases; kept for the next time."""
+    cases = (HERE / "golden_cases.py").read_bytes()
+    key = hashlib.sha256(cases + repr((commit, sorted(names))).encode()).hexdigest()[:16]
+    answers = ROOT / "build" / "golden" / f"before-{key}"
+    if answers.exists():
+        return answers
     with tempfile.TemporaryDirectory() as place:
         tree = Path(place) / "base"
         git = ["git", "-C", str(ROOT), "worktree"]
-        subprocess.run([*git, "add", "--detach", "--quiet", str(tree), base], check=True)
+        subprocess.run([*git, "add", "--detach", "--quiet", str(tree), commit], check=True)
         try:
-            run_in(tree, answers / "before", names)
+            run_in(tree, Path(place) / "answers", names)
+            shutil.copytree(Path(place) / "answers", answers)
         finally:
             subprocess.run([*git, "remove", "--force", str(tree)], check=True)
-    run_in(ROOT, answers / "after", names)
+    return answers
 
-    found = differences(answers / "before", answers / "after")
+
+def compare(base, names):
+    """Run both trees and print what differs; the number of cases with a difference."""
+    parse = ["git", "-C", str(ROOT), "rev-parse", f"{base}^{{commit}}"]
+    commit = subprocess.run(parse, check=True, capture_output=True, text=True).stdout.strip()
+    after = ROOT / "build" / "golden" / "after"
+    shutil.rmtree(after, ignore_errors=True)
+
+    # Both trees at once: each takes one processor.
+    with ThreadPoolExecutor(2) as pool:
+        earlier = pool.submit(answers_of_commit, commit, names)
+        pool.submit(run_in, ROOT, after, names).result()
+        before = earlier.result()
+
+    found = differences(before, after)
     for case, part, lines in found:
         print(f"\n{case}: {part}")
         print("\n".join(lines[:MAX_LINES]))
         if len(lines) > MAX_LINES:
             print(f"... and {len(lines) - MAX_LINES} more lines")
-    n_cases = len(list((answers / "after").iterdir()))
+    n_cases = len(list(after.iterdir()))
     n_different = len({case for case, _, _ in found})
     print(f"\n{n_cases} golden cases against {base}: {n_different} differ")
     return n_different

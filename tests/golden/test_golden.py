@@ -1,8 +1,8 @@
 """The decisions of thirty golden cases, against values that stand in a file people can read.
 
-`expected.json` holds thresholds, certificates, exclusions and rejections. `make golden-diff` compares
-every byte of all cases with another commit; this test needs no other commit and holds on any
-machine. After a change that is meant to change answers: `python tests/golden/test_golden.py`.
+`expected.json` holds thresholds, certificates, exclusions and rejections. `make golden-diff`
+compares every byte of all cases with another commit; this test needs no other commit and holds on
+any machine. After a change that is meant to change answers: `python tests/golden/test_golden.py`.
 """
 
 import json
