@@ -21,16 +21,18 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 MAX_LINES = 40  # shown of each part that differs
+N_PROCESSES = 2  # that share the cases of a tree
 
 
-def write_answers(folder, names):
-    """Run the cases and write each part of their answers to a file."""
+def write_answers(folder, names, process):
+    """Run one of N_PROCESSES parts of the cases and write each part of their answers to a file."""
     import golden_cases
 
-    folder.mkdir(parents=True)
-    for name in golden_cases.CASES:
-        if names and not any(wanted in name for wanted in names):
-            continue
+    folder.mkdir(parents=True, exist_ok=True)
+    chosen = [
+        name for name in golden_cases.CASES if not names or any(wanted in name for wanted in names)
+    ]
+    for name in chosen[process::N_PROCESSES]:
         started = time.process_time()
         parts = golden_cases.run_case(name)
         place = folder / name.replace("/", "__")
@@ -51,14 +53,14 @@ def run_in(tree, folder, names):
         paths += [str(tree / "tests" / name) for name in ("flower", "nvflare")]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"}
         environment["PYTHONDONTWRITEBYTECODE"] = "1"
-        command = [
-            sys.executable,
-            "-P",
-            str(Path(place) / "golden_diff.py"),
-            "--write",
-            str(folder),
+        program = [sys.executable, "-P", str(Path(place) / "golden_diff.py"), str(folder), *names]
+        processes = [
+            subprocess.Popen([*program, "--write", str(number)], env=environment, cwd=tree)
+            for number in range(N_PROCESSES)
         ]
-        subprocess.run([*command, *names], env=environment, check=True, cwd=tree)
+        exit_codes = [process.wait() for process in processes]
+        if any(exit_codes):
+            raise SystemExit(f"the golden cases of {tree} could not be run")
 
 
 def readable_lines(data):
@@ -139,10 +141,10 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("base", help="the commit to compare with")
     parser.add_argument("names", nargs="*", help="cases whose name contains one of these")
-    parser.add_argument("--write", action="store_true", help="write the answers to the folder BASE")
+    parser.add_argument("--write", type=int, help="write a part of the answers to the folder BASE")
     options = parser.parse_args()
-    if options.write:
-        write_answers(Path(options.base), options.names)
+    if options.write is not None:
+        write_answers(Path(options.base), options.names, options.write)
     elif compare(options.base, options.names):
         sys.exit(1)
 
