@@ -264,7 +264,7 @@ class VotedThreshold:
             for group in find_copies(federation):
                 some[group.rows[some[group.rows]][1:]] = False
             self._votes.append((some, FcpThreshold(federation, some, rank)))
-        middle = 2**40 if federation.registered else float(np.median(federation.small_sizes))
+        middle = 2**40 if federation.registered else float(np.median(federation.sizes))
         self._most = max(1, int(explanations.CAP * middle))
 
     def index(self, level: Fraction) -> int | None:
@@ -278,10 +278,11 @@ class VotedThreshold:
             return None
         federation, share, phi, most = self._federation, float(level), self._phi, self._most
         last, (mean, off) = federation.grid.n_bins - 1, _law(VOUCH)
-        sizes, times = np.unique(federation.small_sizes[speaks], return_counts=True)
+        sizes, times = np.unique(federation.sizes[speaks], return_counts=True)
         weights = np.minimum(sizes, most).astype(np.float64)
-        weight = times @ weights
-        deviation = np.sqrt(share * (1 - share) * (times @ (weights**2 * (1 / sizes + phi))))
+        weight = float(times @ weights)
+        variance = float(times @ (weights**2 * (1 / sizes + phi)))
+        deviation = float(np.sqrt(share * (1 - share) * variance))
         wanted = share - max((off * deviation - 1) / weight, 0.0)
 
         def said(block: Federation, speaks: Mask, harder: Mask, edges: NDArray[np.intp]) -> Any:

@@ -355,17 +355,6 @@ def narrowed(numbers: NDArray[Any], largest: int | None = None) -> NDArray[Any]:
     return numbers.astype(np.min_scalar_type(top) if top < 2**32 else np.int64, copy=False)
 
 
-class Sizes:
-    """The sizes of a federation as whole numbers of 64 bits; stored ones are kept in fewer."""
-
-    def __get__(self, one: Any, owner: type) -> NDArray[np.int64]:
-        return one.small_sizes.astype(np.int64, copy=False)
-
-    def __set__(self, one: Any, sizes: NDArray[Any]) -> None:
-        held = np.asarray(sizes)
-        one.__dict__["_sizes"] = narrowed(held) if one.stored else held.astype(np.int64, copy=False)
-
-
 def at_places(values: tuple[T, ...], rows: NDArray[np.intp] | slice) -> tuple[T, ...]:
     """The values at these places; none where there are none at all."""
     if isinstance(rows, slice):

@@ -23,7 +23,6 @@ from robfcp.federation.counts import (
     Counts,
     DenseCounts,
     Portion,
-    Sizes,
     Spans,
     SparseCounts,
     StoredCounts,
@@ -130,6 +129,8 @@ class Federation:
             object.__setattr__(self, "table", DenseCounts(self.table))
         if not any(self.privacy):
             object.__setattr__(self, "privacy", ())
+        # Arithmetic in the narrow types of a file would overflow.
+        object.__setattr__(self, "sizes", np.asarray(self.sizes).astype(np.int64, copy=False))
 
     def __repr__(self) -> str:
         """A line without the reports."""
@@ -204,17 +205,12 @@ class Federation:
     @cached_property
     def n_clients(self) -> int:
         """K, the number of valid reports."""
-        return len(self.small_sizes)
+        return len(self.sizes)
 
     @property
     def n_samples(self) -> int:
         """N, the calibration samples of all valid reports."""
-        return int(self.small_sizes.sum(dtype=np.int64))
-
-    @property
-    def small_sizes(self) -> NDArray[Any]:
-        """(K,) n_k in the smallest numbers that hold them, not to be reckoned with."""
-        return cast("NDArray[Any]", self.__dict__["_sizes"])
+        return int(self.sizes.sum())
 
     def threshold_at(self, index: int | None) -> float:
         """The threshold at the upper edge of bin `index`; infinite where there is none.
@@ -354,7 +350,7 @@ class Federation:
             self,
             ids=at_places(self.ids, rows),
             table=self.table.rows(rows),
-            sizes=self.small_sizes[rows],
+            sizes=self.sizes[rows],
             strata=None if self.strata is None else self.strata.chosen(rows),
             set_sizes=None if self.set_sizes is None else self.set_sizes.chosen(rows),
             privacy=at_places(self.privacy, rows),
@@ -891,8 +887,5 @@ class Federation:
             if (kept := getattr(self, name)) is not None:
                 _, own, cells = kept.table.own(held)
                 split[name] = replace(kept, table=cells, rows=np.searchsorted(rows, own))
-        split["sizes"], split["privacy"] = self.small_sizes[places], at_places(self.privacy, places)
+        split["sizes"], split["privacy"] = self.sizes[places], at_places(self.privacy, places)
         return places, replace(self, table=counts, **split)
-
-
-Federation.sizes = Sizes()  # type: ignore[assignment]

@@ -155,7 +155,7 @@ def coverage_interval(
     """
     most = np.array(budgets, dtype=np.int64)
     for m in (int(most.min()), int(most.max())):
-        engine.check_budget(m, len(counts.small))
+        engine.check_budget(m, len(counts.sizes))
     noise, sampling = counts.split(engine.check_delta(delta), engine.NOISE_SHARE)
     ends = 2 * counts.n_edges
     one_end = noise / (ends if counts.sizes_known else ends + 0.5)  # a hidden total is half an end

@@ -134,15 +134,10 @@ class ExactCounts:
     halves = 1  # in which counts are given: two make one where noise is averaged
 
     def __init__(self, federation: Federation) -> None:
-        self.federation, self.small = federation, federation.small_sizes
+        self.federation, self.sizes = federation, federation.sizes
         self.n_edges, self.unit = federation.grid.n_bins, federation.unit
         self._rows: dict[int, Whole] = {}
         self.proved: dict[Any, Any] = {}  # what was asked of an edge, and will be again
-
-    @property
-    def sizes(self) -> Whole:
-        """(K,) n_k; `small` holds them in fewer bytes."""
-        return self.small.astype(np.int64, copy=False)
 
     @property
     def weights(self) -> Whole:
@@ -179,7 +174,7 @@ class ExactCounts:
         """(E, K) counts up to each edge, or what they are at least."""
         wanted = edges.tolist()
         missing = sorted(set(wanted) - set(self._rows))
-        if missing and (len(self._rows) + len(missing)) * len(self.small) > KEPT:
+        if missing and (len(self._rows) + len(missing)) * len(self.sizes) > KEPT:
             self._rows, missing = {}, sorted(set(wanted))
         if missing:
             self._rows.update(zip(missing, self._read(np.array(missing)), strict=True))
@@ -253,7 +248,7 @@ class ExactCounts:
     @cached_property
     def _largest(self) -> Whole:
         """(2, S + 1) how many clients are the largest, and their samples, size after size."""
-        sizes, number = np.unique(np.maximum(self.small, 0), return_counts=True)
+        sizes, number = np.unique(np.maximum(self.sizes, 0), return_counts=True)
         steps = np.stack([number, sizes.astype(np.int64) * number])[:, ::-1]
         return np.concatenate([np.zeros((2, 1), np.int64), np.cumsum(steps, axis=1)], axis=1)
 
@@ -263,7 +258,7 @@ class ExactCounts:
         place = np.maximum(np.searchsorted(number, budgets), 1)
         each = (samples[place] - samples[place - 1]) // (number[place] - number[place - 1])
         gone = samples[place - 1] + (budgets - number[place - 1]) * each
-        return (int(self.small.sum(dtype=np.int64)) - gone).astype(float)
+        return (int(self.sizes.sum()) - gone).astype(float)
 
     def shares(self, edges: Edges, budgets: Whole, chance: float) -> tuple[Shares, Shares]:
         """(M, E) least and largest share up to each edge over all S, as far as noise lets it tell.
@@ -273,7 +268,7 @@ class ExactCounts:
         """
         left, right = self.noise(edges, chance)
         least, most = self._sides(edges)
-        weights = self.weights if self.halves * self.unit > 1 else self.small
+        weights = self.weights
         lost, more = np.stack([left, right], axis=1), np.stack([right - left, left - right], axis=1)
         found = np.empty((2, len(budgets), len(edges)))
         for place, own in enumerate(least):
@@ -292,7 +287,7 @@ class ExactCounts:
         rising, where = np.unique(edges, return_inverse=True)
         if not self.federation.stored:
             return self.least(edges), self.greatest(edges)
-        largest = self.unit * int(self.small.max())
+        largest = self.unit * int(self.sizes.max())
         exact = largest < 2**32 and not self.federation.private
         kind = np.min_scalar_type(largest) if exact else np.int64
 
@@ -334,7 +329,7 @@ class NoisyCounts(ExactCounts):
             self._middle = 4 * shorter > n_bins
             bins, self._step = np.where(self._middle, n_bins, shorter), 2 - self._middle
         else:
-            self.small = federation.map(lambda block: block.below(n_bins - 1))
+            self.sizes = federation.map(lambda block: block.below(n_bins - 1))
         self._bins, self._draws = bins, federation.noise_draws * bins
         self._distinct = sorted({law for law in laws if law is not None})
         self._owners = [np.array([own == law for own in laws]) for law in self._distinct]
@@ -362,7 +357,7 @@ class NoisyCounts(ExactCounts):
     def _silent(self, edges: Edges) -> Mask:
         """(E, K) whose noise is larger than its sample."""
         if not self.sizes_known:
-            return np.zeros((len(edges), len(self.small)), dtype=bool)
+            return np.zeros((len(edges), len(self.sizes)), dtype=bool)
         spread = self._variances * (self._bins * (self._step / 2) ** 2)[edges, None]
         return np.asarray(spread > self._masses.astype(np.float64) ** 2)
 

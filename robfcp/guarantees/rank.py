@@ -40,8 +40,8 @@ class FcpThreshold:
     ) -> None:
         counts, self._rule = counts_of(federation), rule
         chosen = None if trusted is None or np.all(trusted) else np.asarray(trusted)
-        used = np.ones(len(counts.small), dtype=bool) if chosen is None else chosen
-        n_samples = int(counts.small.sum(dtype=np.int64, where=used))
+        used = np.ones(len(counts.sizes), dtype=bool) if chosen is None else chosen
+        n_samples = int(counts.sizes.sum(where=used))
         self._counted = max(1, n_samples), int(used.sum())
         self._pooled, self._unit = counts.pooled(chosen), counts.unit
 

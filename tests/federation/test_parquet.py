@@ -62,6 +62,28 @@ def shards(folder, reports, number=2):
     return folder
 
 
+@pytest.mark.parametrize("n_samples", [85, 86, 255, 256, 21_846, 65_535])
+def test_clients_of_any_size_can_be_calibrated_from_stored_counts(
+    n_samples, tmp_path, monkeypatch
+):
+    """Three times a size of 86 to 255 is beyond one byte, of 21,846 to 65,535 beyond two bytes."""
+    rng = np.random.default_rng(0)
+    binning = Grid.uniform(20)
+    reports = []
+    for k in range(12):
+        scores = rng.beta(2, 4, n_samples) * (0.2 if k < 3 else 1)
+        reports.append(Report.from_scores(f"s{k:02d}", scores, binning, score=LAC))
+    in_memory = robfcp.calibrate(reports)
+    Federation.from_reports(reports).save(tmp_path / "round.parquet")
+    stay(monkeypatch, "one block")
+    stored = Federation.read(tmp_path / "round.parquet")
+    assert stored.stored
+    assert stored.sizes.dtype == np.int64
+    calibration = robfcp.calibrate(stored)
+    assert calibration.threshold == in_memory.threshold
+    assert calibration.flagged == in_memory.flagged
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_calibration_is_the_same_to_the_byte_wherever_its_counts_are(kind, tmp_path, monkeypatch):
     rng = np.random.default_rng(3)

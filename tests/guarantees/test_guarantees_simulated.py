@@ -98,7 +98,7 @@ class AllAtOnce(ExactCounts):
     """Many rounds as if each edge of each were an edge."""
 
     def __init__(self, here):
-        self.counts, self.small = here.below.reshape(-1, len(here.sizes)), here.sizes
+        self.counts, self.sizes = here.below.reshape(-1, len(here.sizes)), here.sizes
         self.n_edges, self.unit = here.below.shape[1] + 1, 1
 
     def _sides(self, edges):
