@@ -16,7 +16,15 @@ from robfcp.arguments import a_few, exact_level, share
 from robfcp.calibration.by_class import level_by_class, strata_of
 from robfcp.calibration.calibration import Calibration, Level
 from robfcp.calibration.record import Record
-from robfcp.defence import DEFENCES, Consensus, Defence, NoDefence, named_defence, threshold_of
+from robfcp.defence import (
+    DEFENCES,
+    Consensus,
+    Defence,
+    NoDefence,
+    Note,
+    named_defence,
+    threshold_of,
+)
 from robfcp.errors import MAX_NAME, RobfcpError, plain
 from robfcp.federation import Federation, Untrusted
 from robfcp.guarantees import LabelShift, Marginal, Pac, Promise, certify, curve, site
@@ -116,7 +124,7 @@ def calibrate(
     except RobfcpError as error:
         if promise is None:
             raise
-        nobody = f"nobody is flagged: {error}"  # a promise stands without the defence
+        nobody = Note(f"nobody is flagged: {error}")  # a promise stands without the defence
         assessment = replace(NoDefence()(compared), remarks=(nobody,))
     trusted, liars, stated = assessment.trusted, assessment.liars, assessment.stated
     if promise is not None and promise.liars is not None:
@@ -130,11 +138,12 @@ def calibrate(
     why: Any = assessment.reasons
     if not hasattr(why, "rows") or not np.array_equal(why.rows, np.flatnonzero(~trusted)):
         why = {client: why.get(client, "") for client in federation.names(~trusted)}
+    notes = (*assessment.remarks, *_noise_remarks(federation))
     record = Record(
         federation=federation,
         oddness=assessment.oddness,
         flagged=why,
-        remarks=(*assessment.remarks, *_noise_remarks(federation)),
+        remarks=tuple(note.text for note in notes),
         defence=name,
         parameters=parameters,
         promise=promise,
@@ -184,7 +193,7 @@ def calibrate(
         checked=federation.checked,
         summary=record.summary,
         public_remarks=(  # a calibration goes to everybody: names stay with the record
-            *(one for one in assessment.remarks if not any(name in one for name in federation.ids)),
+            *(note.text for note in notes if not note.clients),
             *_public_remarks(record, confidence),
         ),
     ).with_record(record)
@@ -269,7 +278,7 @@ def _asked(
     return [read(value) for value in wanted], several
 
 
-def _noise_remarks(federation: Federation) -> tuple[str, ...]:
+def _noise_remarks(federation: Federation) -> tuple[Note, ...]:
     """Who holds how much noise, where not all hold the same."""
     held: dict[str, list[str]] = {}
     if not federation.private:
@@ -278,7 +287,7 @@ def _noise_remarks(federation: Federation) -> tuple[str, ...]:
         noise = "none" if law is None else f"{law.mechanism} of scale {law.scale:g}"
         held.setdefault(noise, []).append(client)
     told = "; ".join(f"{noise} in {a_few(sites)}" for noise, sites in sorted(held.items()))
-    return (f"noise: {told}",) if len(held) > 1 else ()
+    return (Note(f"noise: {told}", federation.ids),) if len(held) > 1 else ()
 
 
 def _public_remarks(record: Record, confidence: float) -> list[str]:

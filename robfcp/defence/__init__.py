@@ -7,7 +7,14 @@ from dataclasses import fields
 from math import isfinite
 from typing import Any
 
-from robfcp.defence.base import Assessment, Defence, NoDefence, threshold_of, without_farthest
+from robfcp.defence.base import (
+    Assessment,
+    Defence,
+    NoDefence,
+    Note,
+    threshold_of,
+    without_farthest,
+)
 from robfcp.defence.consensus import Consensus, estimate_malicious
 from robfcp.defence.rob_fcp import RobFCP, RobFCPReleased
 from robfcp.errors import RobfcpError
@@ -18,6 +25,7 @@ __all__ = [
     "Consensus",
     "Defence",
     "NoDefence",
+    "Note",
     "RobFCP",
     "RobFCPReleased",
     "defence_again",

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,16 @@ from robfcp.arguments import whole
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
 from robfcp.guarantees import FcpThreshold, RankRule, rank_charge
+
+
+class Note(NamedTuple):
+    """What else must be said of a round, and the clients that the text names.
+
+    A note that names nobody is public: it stands in the calibration, which goes to everybody.
+    """
+
+    text: str
+    clients: Sequence[str] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,7 +50,7 @@ class Assessment:
     oddness: NDArray[np.float64]
     trusted: NDArray[np.bool_]
     reasons: Mapping[str, str] = field(default_factory=dict)
-    remarks: tuple[str, ...] = ()
+    remarks: tuple[Note, ...] = ()
     liars: int | None = None
     stated: bool = False
 
@@ -173,7 +183,7 @@ def without_farthest(
     liars: int,
     number: NDArray[np.float64],
     origin: str,
-    remarks: tuple[str, ...] = (),
+    remarks: tuple[Note, ...] = (),
     *,
     stated: bool = True,
 ) -> Assessment:

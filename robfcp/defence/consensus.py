@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from robfcp.arguments import a_few
 from robfcp.defence import base, explanations
-from robfcp.defence.copies import copy_note, find_copies
+from robfcp.defence.copies import copy_notes, find_copies
 from robfcp.defence.explanations import Array, Mask
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
@@ -49,7 +49,7 @@ class Finding(NamedTuple):
     harder: Mask
     named: Mask
     reasons: base.Reasons
-    remarks: tuple[str, ...]
+    remarks: tuple[base.Note, ...]
     phi: float | None
 
 
@@ -90,22 +90,26 @@ def stand_out(federation: Federation, seed: int = 0) -> Finding:
         return found
 
     found = federation.map(judged, members)[first]
-    every, remarks = 2 ** len(tried) - 1, copy_note(copies)
+    every, remarks = 2 ** len(tried) - 1, copy_notes(copies)
     out = (found["out"] == every) & bool(tried)
     out &= 2 * out.sum() < n_clients  # copies of an honest report could make it a majority
     unsure, stands = (found["out"] > 0) & ~out, (found["stands"] & 1 > 0) & (found["out"] == 0)
     if n_sites < 4:
-        remarks += ("fewer than four sites are too few to tell a liar from an unusual site",)
+        remarks += (
+            base.Note("fewer than four sites are too few to tell a liar from an unusual site"),
+        )
     for some, how in (
         (unsure, "out in one explanation of the reports, kept in another as good"),
         (stands, "standing out, as another population would"),
     ):
         if some.any():
-            remarks += (
-                f"{how}: {a_few(federation.names(some))}. Nobody was left out for it and the safer "
+            clients = federation.names(some)
+            text = (
+                f"{how}: {a_few(clients)}. Nobody was left out for it and the safer "
                 "threshold was kept; ask these sites what differs, state the number of liars "
-                "(--exactly, Consensus(exactly=m)) or give a trusted sample (--anchor, anchor=)",
+                "(--exactly, Consensus(exactly=m)) or give a trusted sample (--anchor, anchor=)"
             )
+            remarks += (base.Note(text, clients),)
     masks = (found[how] >> k & 1 > 0 for k in range(len(tried)) for how in ("out", "stands"))
     others = explanations.distinct(mask for mask in masks if (mask != out).any())
     rows, edges = np.flatnonzero(out).astype(np.int32), federation.grid.upper[frame.ends]
@@ -206,7 +210,7 @@ class Consensus(base.Defence):
         """
         oddness, remarks = finding.oddness, finding.remarks
         if self.exactly is not None:  # who stands out is answered by the number
-            told = copy_note(find_copies(federation))
+            told = copy_notes(find_copies(federation))
             found = base.without_farthest(federation, self.exactly, oddness, "the majority", told)
             named = {name: finding.reasons.get(name, why) for name, why in found.reasons.items()}
             return replace(found, reasons=named)

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robfcp.arguments import a_few
+from robfcp.defence.base import Note
 from robfcp.federation import Federation
 from robfcp.report import Strata
 
@@ -47,13 +48,16 @@ def find_copies(federation: Federation, false_alarm: float = FALSE_ALARM) -> tup
     )
 
 
-def copy_note(copies: Sequence[Copies]) -> tuple[str, ...]:
+def copy_notes(copies: Sequence[Copies]) -> tuple[Note, ...]:
     """Who sends the same report: together they have one site's say."""
-    return tuple(
-        f"{a_few(group.clients)} send the same report (chance among independent samples "
-        f"{group.p_value:.2g}): they have one site's say together"
-        for group in copies
-    )
+    notes = []
+    for group in copies:
+        text = (
+            f"{a_few(group.clients)} send the same report (chance among independent samples "
+            f"{group.p_value:.2g}): they have one site's say together"
+        )
+        notes.append(Note(text, group.clients))
+    return tuple(notes)
 
 
 def _codes(block: Federation, factors: NDArray[np.uint64]) -> NDArray[np.uint64]:

@@ -81,6 +81,24 @@ def test_a_promise_may_allow_for_more_liars_than_a_defence_can_find():
         robfcp.calibrate(sites, defence=refuses)
 
 
+def test_a_note_is_public_unless_it_names_a_client_whatever_the_clients_are_called():
+    """A client called "a" occurs in every text; what counts is whom a note is about."""
+    few = [robfcp.Report.from_scores(name, [0.1, 0.2, 0.4], score=robfcp.LAC()) for name in "abe"]
+    calibration = robfcp.calibrate(few, 0.5)
+    (public,) = [note for note in calibration.public_remarks if "too few" in note]
+    assert public.startswith("fewer than four sites")
+
+    scores = np.random.default_rng(0).random((8, 400))
+    copied = [scores[0], *scores[:7]]
+    reports = [
+        robfcp.Report.from_scores(name, own, score=robfcp.LAC())
+        for name, own in zip("abcdefgh", copied, strict=True)
+    ]
+    calibration = robfcp.calibrate(reports, 0.8)
+    assert any("a, b send the same report" in note for note in calibration.remarks)
+    assert not any("same report" in note for note in calibration.public_remarks)
+
+
 NAMES = ("cat", "dog", "eel")
 EVEN = {"cat": 0.5, "dog": 0.25, "eel": 0.25}
 SPLIT = by_class([outputs(seed, 200, 3) for seed in range(16)], NAMES)

@@ -276,8 +276,9 @@ def test_two_honest_groups_are_said_to_be_two_and_kept() -> None:
     finding = stand_out(Federation.from_counts(counts))
     assert not finding.stands_out.any()
     (note,) = finding.remarks
-    assert note.startswith("standing out, as another population would: client-00")
-    assert "Consensus(exactly=m)" in note
+    assert note.text.startswith("standing out, as another population would: client-00")
+    assert "Consensus(exactly=m)" in note.text
+    assert tuple(note.clients) == tuple(f"client-{k:02d}" for k in range(6))
 
 
 def test_copies_have_one_sites_say_and_nobody_is_expelled_for_being_copied() -> None:
@@ -286,7 +287,7 @@ def test_copies_have_one_sites_say_and_nobody_is_expelled_for_being_copied() -> 
     easy = np.vstack([counts, np.tile(counts[np.argmax(counts[:, 0])], (6, 1))])
     finding = stand_out(Federation.from_counts(easy))
     assert not finding.stands_out.any()
-    assert any("one site's say together" in note for note in finding.remarks)
+    assert any("one site's say together" in note.text for note in finding.remarks)
     alone = robfcp.calibrate(Federation.from_counts(counts), 0.8)
     cloned = robfcp.calibrate(Federation.from_counts(easy), 0.8)
     assert cloned.threshold == alone.threshold
@@ -448,7 +449,7 @@ def test_liars_who_share_the_easiest_scores_do_not_make_the_honest_impossible() 
     easy = rng.multinomial(200, [0.97, 0.03, 0, 0, 0, 0, 0, 0], 12)
     finding = stand_out(Federation.from_counts(np.concatenate([spread, easy])))
     assert not finding.stands_out.any()
-    assert any("Nobody was left out" in note for note in finding.remarks)
+    assert any("Nobody was left out" in note.text for note in finding.remarks)
 
 
 def test_the_only_holders_of_a_class_do_not_hide_who_stands_out() -> None:

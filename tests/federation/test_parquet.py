@@ -63,9 +63,7 @@ def shards(folder, reports, number=2):
 
 
 @pytest.mark.parametrize("n_samples", [85, 86, 255, 256, 21_846, 65_535])
-def test_clients_of_any_size_can_be_calibrated_from_stored_counts(
-    n_samples, tmp_path, monkeypatch
-):
+def test_clients_of_any_size_can_be_calibrated_from_stored_counts(n_samples, tmp_path, monkeypatch):
     """Three times a size of 86 to 255 is beyond one byte, of 21,846 to 65,535 beyond two bytes."""
     rng = np.random.default_rng(0)
     binning = Grid.uniform(20)
