@@ -1,10 +1,13 @@
 """Copies are reported as such; independent samples never are, private ones neither."""
 
+from fractions import Fraction
+from math import comb
+
 import numpy as np
 import pytest
 from noises import draw
 
-from robfcp import Federation, Grid, Privacy
+from robfcp import Federation, Grid, Privacy, Report
 from robfcp.defence.consensus import stand_out
 from robfcp.defence.copies import find_copies
 from robfcp.lab.attacks import ScoreAttack
@@ -103,3 +106,36 @@ def test_means_of_honest_reports_are_no_copies_and_expel_nobody():
 def test_copies_are_found_once_a_federation():
     federation = Federation.from_counts([[30, 20, 50]] * 3 + [[25, 30, 45]])
     assert find_copies(federation) is find_copies(federation)
+
+
+def coincidence_probability(counts, unit):
+    """P(a second sample equals the first | the sums of both), exactly: C(2a, a) / 4^a a bin."""
+    probability = Fraction(1)
+    for count in counts:
+        a = count // unit
+        probability *= Fraction(comb(2 * a, a), 4**a)
+    return probability
+
+
+@pytest.mark.parametrize("n_cells", [8, 10, 14])
+def test_the_chance_of_equal_coarse_reports_counts_cells_of_five_as_one(n_cells):
+    """A coarse cell of five samples is one draw of its place, not five."""
+    rng = np.random.default_rng(n_cells)
+    binning = Grid.uniform(100)
+    places = np.linspace(0.02, 0.98, n_cells)
+    for unit, fine in ((5, False), (1, True)):
+        scores = np.repeat(places, unit)
+        federation = Federation.from_reports(
+            Report.from_scores(
+                name, scores if name in "ab" else rng.random(len(scores)), binning, fine=fine
+            )
+            for name in "abcd"
+        )
+        assert federation.in_fives[:2].all() == (unit == 5)
+        n_pairs = 6
+        counts = federation.counts[0].tolist()
+        p_value = n_pairs * coincidence_probability(counts, unit)
+        groups = find_copies(federation)
+        assert bool(groups) == (p_value <= Fraction(1, 1000))
+        for group in groups:
+            assert group.p_value == pytest.approx(float(p_value))

@@ -124,6 +124,17 @@ def test_nobody_hides_the_size_that_most_state():
     assert Federation.from_reports(sent, sizes={**SIZES, "x": N}).n_clients == 5
 
 
+@pytest.mark.parametrize("n_hidden", range(7))
+def test_a_size_may_be_hidden_where_at_least_half_of_the_reports_hide_theirs(n_hidden):
+    # Half the epsilon under add-remove is the same noise: one sample changes half as many counts.
+    hidden = [private(f"h{k}", 1.0, neighbours="add-remove") for k in range(n_hidden)]
+    stated = [private(f"s{k}", 2.0) for k in range(6 - n_hidden)]
+    found = Federation.from_reports([*hidden, *stated])
+    may_hide = 2 * n_hidden >= 6
+    assert found.n_clients == (6 if may_hide else 6 - n_hidden)
+    assert found.sizes_known == (n_hidden == 0 or not may_hide)
+
+
 def test_privacy_can_be_agreed():
     federation = Federation.from_reports(stating(1.0, 2.0, None), privacy=Privacy(2.0))
     assert federation.ids == ("b",)
