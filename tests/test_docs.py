@@ -127,7 +127,7 @@ def test_the_documentation_stays_small():
     words = {page.name: len(page.read_text().split()) for page in PAGES if page.parent != ROOT}
     assert len(words) <= 36
     assert sum(words.values()) <= 55_000
-    assert words.pop("theory.md") <= 9_000
+    assert words.pop("theory.md") <= 9_400
     assert {name for name, number in words.items() if number > 2_500} == set()
 
 

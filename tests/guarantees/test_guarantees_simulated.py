@@ -33,7 +33,6 @@ from robfcp.guarantees.label_shift import ClassCounts
 from robfcp.guarantees.promises import marginal_threshold
 from robfcp.guarantees.site import Anchor, clip_ranks, site_thresholds
 from robfcp.guarantees.tails import pac_tail, pac_threshold, swap_tail
-from robfcp.monitoring import Follower
 from robfcp.monitoring import monitor as betting
 from robfcp.monitoring.alarms import log_mean_of_smallest
 
@@ -225,20 +224,6 @@ def common_alarm(told):
     return np.array(ring) >= np.log(1 / DELTA)
 
 
-def following(told):
-    """Recalibration over 60 rounds of drifting scores; one of four sites says it missed nothing."""
-    rng, failed = np.random.default_rng(13), np.zeros(RUNS, dtype=bool)
-    drift = 1 + 2 * np.sin(np.arange(60) / 9) ** 2
-    for run in range(RUNS):
-        follower, total = Follower(0.9, 4, told, most=1.0, rate=1.0), 0.0
-        for scores in rng.random((60, 3, 8)) ** drift[:, None, None]:
-            shares = (scores > follower.threshold).mean(axis=1)
-            total += shares.mean()
-            follower = follower.after(dict(enumerate([*shares, 0.0])))
-        failed[run] = total / 60 > follower.bound
-    return failed
-
-
 class Case(NamedTuple):
     """The numbers of all rounds by the budget told, the true number, and the mean promised."""
 
@@ -267,7 +252,6 @@ SLOW = {
     "label shift, PC": Case(worst_edge("PC", shift.best_copied), 3, shift.DELTA),
     "label shift, T": Case(worst_edge("T", shift.just_unseen), 3, shift.DELTA),
     "a site, T3": Case(at_site, 1, ALPHA),
-    "recalibration": Case(following, 1, 0.0),
 }
 
 
