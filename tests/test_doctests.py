@@ -98,10 +98,11 @@ def sections(words):
 
 
 def unnamed(function, documented):
-    """The parameters that the section leaves out."""
-    named = {
-        name.strip() for line in re.findall(r"^\w.*$", documented, re.M) for name in line.split(",")
-    }
+    """The parameters that the section leaves out; it may give each one's type after a colon."""
+    named = set()
+    for line in re.findall(r"^\w.*$", documented, re.MULTILINE):
+        names = line.partition(" : ")[0]
+        named.update(name.strip() for name in names.split(","))
     kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     parameters = inspect.signature(function).parameters
     taken = {name for name, parameter in parameters.items() if parameter.kind not in kinds}

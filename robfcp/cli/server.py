@@ -141,6 +141,9 @@ def calibrate(
     exactly: Annotated[int | None, expert("Consensus leaves out exactly so many.")] = None,
     alarms: Annotated[Path | None, expert("History of alarms on --previous.")] = None,
     readmit: Annotated[list[str] | None, expert("Take back a site that is out.")] = None,
+    exclude: Annotated[
+        list[str] | None, agreed("Set this client's report aside; may be repeated.")
+    ] = None,
     spark: Annotated[str | None, expert("Read tables by Spark: its master's URL.")] = None,
     audit: AuditFile = None,
 ) -> None:
@@ -158,6 +161,7 @@ def calibrate(
     console.prepare(output, html, audit, folder, inputs=files)
     with printer.busy(f"calibrating {len(files)} reports"):
         federation = agreed_on.read(files if spark is None else read_tables(files, spark))
+        federation = federation.without(exclude or ())
         chain, admission = None, None
         if previous is not None:
             begun, (before, chain) = chain_path(previous).exists(), Chain.of(previous)

@@ -16,7 +16,7 @@ import numpy as np
 from msgspec import UNSET
 from numpy.typing import ArrayLike, NDArray
 
-from robfcp.arguments import share
+from robfcp.arguments import a_few, share
 from robfcp.errors import RobfcpError
 from robfcp.federation import intake, parquet, spark
 from robfcp.federation.counts import (
@@ -333,6 +333,59 @@ class Federation:
         """
         kept = np.asarray(mask, dtype=bool)
         return self if kept.all() else self._chosen(np.flatnonzero(kept))
+
+    def without(self, clients: Iterable[str]) -> Federation:
+        """Set the reports of some clients aside, because the operator of the round says so.
+
+        Parameters
+        ----------
+        clients : iterable of str
+            Names of clients that reported. A client whose report was refused or is missing may
+            be named too; it stays listed as it is.
+
+        Returns
+        -------
+        Federation
+            The other reports. Those set aside are listed in `faulty`.
+
+        Raises
+        ------
+        RobfcpError
+            Where a name is nobody's, or where no report would be left.
+
+        Examples
+        --------
+        >>> import robfcp
+        >>> federation = robfcp.Federation.from_counts([[1, 2, 3], [4, 0, 0]])
+        >>> remaining = federation.without(["client-0"])
+        >>> remaining.ids
+        ('client-1',)
+        >>> remaining.faulty[0].reason
+        'client-0: was excluded by the operator; ask the operator why'
+        """
+        excluded = set(clients)
+        known = {*self.ids, *self.missing, *(fault.client for fault in self.faulty)}
+        unknown = sorted(excluded - known)
+        if unknown:
+            raise RobfcpError(
+                f"exclude: no client of this round is called {a_few(unknown)}; check the name"
+            )
+
+        is_excluded = np.array([client in excluded for client in self.ids], dtype=bool)
+        if not is_excluded.any():
+            return self
+        if is_excluded.all():
+            raise RobfcpError("exclude: no report is left; exclude fewer clients")
+
+        rejected = []
+        for client in self.names(is_excluded):
+            reason = f"{client}: was excluded by the operator; ask the operator why"
+            rejected.append(Fault(client, "client", reason))
+        return replace(
+            self.subset(~is_excluded),
+            faulty=(*self.faulty, *rejected),
+            repeated=tuple(client for client in self.repeated if client not in excluded),
+        )
 
     def names(self, chosen: NDArray[Any]) -> Sequence[str]:
         """The names of some clients.

@@ -102,10 +102,28 @@ def test_words_are_the_objects_of_python(words, promise, defence):
         ("--readmit site-0", "nobody is out without a chain"),
         ("--alarms a.json", "pass the one before as --previous"),
         ("--max-share 0.1", "every site holds more than 0.1"),
+        ("--exclude nobody", "no client of this round is called nobody"),
     ],
 )
 def test_words_that_do_not_fit_are_one_line(reported, words, why):
     assert why in refused("calibrate", reported / "reports", *words.split())
+
+
+def test_excluded_clients_are_set_aside_and_listed_with_the_reason(sites):
+    exclusions = "--exclude", "site-2", "--exclude", "site-4"
+    found = json.loads(said("calibrate", sites / "reports", *exclusions, "--json"))
+
+    assert found["n_clients"] == 5
+    assert found["outside"] == ["site-2", "site-4"]
+    assert [fault["client"] for fault in found["faulty"]] == ["site-2", "site-4"]
+    printed = " ".join(said("calibrate", sites / "reports", *exclusions).split())
+    assert "faulty site-2: was excluded by the operator; ask the operator why" in printed
+
+    for client in (2, 4):
+        (sites / "reports" / f"{client}.json").unlink()
+    without_their_reports = json.loads(said("calibrate", sites / "reports", "--json"))
+    assert found["levels"][0]["threshold"] == without_their_reports["levels"][0]["threshold"]
+    assert found["trusted"] == without_their_reports["trusted"]
 
 
 # Keys, signatures and the log
