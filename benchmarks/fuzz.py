@@ -38,7 +38,7 @@ from robfcp.calibration.record import Record
 from robfcp.cli.input_tables import read_outputs
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
-from robfcp.monitoring import AlarmHistory, Chain, EReport, merge
+from robfcp.monitoring import AlarmHistory, EReport, merge
 from robfcp.page import History, write_page
 from robfcp.privacy import Ledger, Privacy
 from robfcp.report.agreement import read_keys, read_sizes, read_terms
@@ -103,9 +103,6 @@ class Files:
     def kinds(self) -> dict[str, tuple[str, bytes, Reader]]:
         """Each kind's file name, a valid file, and what is done with it."""
         letter = self.split.letter("s1").to_json()
-        begun, self.later = Chain.begin(self.calibration), robfcp.calibrate(self.reports[:5])
-        admitted = begun.admit(self.later.federation, 1)
-        chain = begun.extended(self.later, self.calibration, admitted)
         state = self.folder / "state"
         watch = robfcp.Monitor(self.split, path=state, **self.watching)
         watch.update(*self.own, ids=range(60))
@@ -147,7 +144,6 @@ class Files:
                 list(self.split.federation)[1].to_json(),
                 self.use_report,
             ),
-            "chain": ("x.json", chain.to_json(), self.use_chain),
             "history": ("x.json", history.to_json(), self.use_history),
             "monitor state": ("x", state.read_bytes(), self.use_state),
             "e-report": ("x.json", watch.e_report("r", 3).to_json(), self.use_e_report),
@@ -205,12 +201,6 @@ class Files:
         letter = Letter.load(path)
         letter.at_site(*self.own)
         letter.calibration.predict_set(self.own[0], 0)
-
-    def use_chain(self, path: Path) -> None:
-        """Judge the next round by it, add that round, and draw all of them."""
-        chain, new = Chain.load(path), self.calibration
-        later = chain.extended(new, self.later, chain.admit(new.federation, 1))
-        write_page(History(chain=later), self.folder / "page.html")
 
     def use_history(self, path: Path) -> None:
         """One more look, and draw it."""

@@ -14,7 +14,7 @@ import robfcp
 from robfcp.calibration.letters import Letter
 from robfcp.calibration.record import Record
 from robfcp.errors import ReportError, RobfcpError
-from robfcp.monitoring import AlarmHistory, Chain, EReport
+from robfcp.monitoring import AlarmHistory, EReport
 from robfcp.privacy import Ledger, Privacy
 from robfcp.report.agreement import read_keys, read_sizes, read_terms
 
@@ -46,13 +46,6 @@ def letter():
     return robfcp.calibrate(sites, defence=robfcp.Consensus(at_most=2)).letter("s3")
 
 
-def chain():
-    first, second = (reports_of(beta_scores(seed, 6, 50)) for seed in (0, 1))
-    old, new = (robfcp.calibrate(sent, defence="none") for sent in (first, second))
-    begun = Chain.begin(old)
-    return begun.extended(new, old, begun.admit(new.federation, 1))
-
-
 PRIVATE = robfcp.Report("a", [20] * 10, robfcp.Grid.uniform(10), LAC, n_samples=200,
                         privacy=Privacy(1.0))  # fmt: skip
 SPLIT = robfcp.Report.of("a", *outputs(0, 6), grid=robfcp.Grid.uniform(10), fine=True)
@@ -73,7 +66,6 @@ FILES = {
     "e-report": (EReport("a", DIGEST, 0.9, 10**6, 1.0, "r").to_json, EReport.load),
     "monitor": (lambda: monitor().update(*outputs(1, 60)).to_json(), monitor),
     "alarms": (lambda: looked().to_json(), AlarmHistory.load),
-    "chain": (lambda: chain().to_json(), Chain.load),
     "letter": (lambda: letter().to_json(), Letter.load),
     "calibration": (BY_CLASS.to_json, robfcp.Calibration.load),
     "ledger": (lambda: json.dumps(LEDGER).encode(), lambda path: Ledger(path).releases()),
@@ -157,11 +149,6 @@ WRONG = {
         "looks.0.step": [2, 3],
         "looks.0.sites.s0": [{"client": "s1"}, {"client": "a\u202eb"}, {"n_samples": -1},
                              {"log_coverage": 1e9}, {"step": 2}, {"calibration": OTHER}],
-    },
-    "chain": {
-        "": [{"more": 1}, {"delta": 0}, {"links": []}, {"edges": [-1]}],
-        "links.0": [{"before": OTHER}, {"flagged": ["site-04"]}],
-        "links.1": [{"before": None}, {"before": OTHER}, {"number": 3}, {"number": 1}],
     },
     "letter": {
         "": [{"more": 1}, {"verdict": "perhaps"}, {"covered": [1.5]}, {"calibration": None}],
@@ -297,7 +284,7 @@ def test_registries_and_terms_say_what_is_wrong(read, text, words, tmp_path):
     assert str(caught.value).isprintable()
 
 
-@pytest.mark.parametrize("kind", ["report", "e-report", "monitor", "alarms", "chain", "ledger"])
+@pytest.mark.parametrize("kind", ["report", "e-report", "monitor", "alarms", "ledger"])
 def test_a_400_mb_file_is_refused_before_it_is_read(kind, tmp_path):
     with open(tmp_path / "x.json", "wb") as stream:
         stream.truncate(400 * 2**20)

@@ -67,7 +67,7 @@ def test_every_room_says_what_it_is_for():
 
 def test_no_file_is_too_long_to_be_read_at_once():
     long = {str(path): len(path.read_text(encoding="utf-8").splitlines()) for path in MODULES}
-    assert {path: lines for path, lines in long.items() if lines > 900} == {}
+    assert {path: lines for path, lines in long.items() if lines > 1000} == {}
 
 
 INSIDE = r"(?:[^()]|\((?:[^()]|\([^()]*\))*\))*"  # of a call's parentheses

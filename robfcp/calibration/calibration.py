@@ -498,11 +498,6 @@ class Calibration(SealedFile, frozen=True, eq=False, dict=True, forbid_unknown_f
         found.__dict__["place" if lies_there else "record"] = record
         return found
 
-    def with_remarks(self, *remarks: str) -> Calibration:
-        """The same calibration with more to say, none of which may name a site."""
-        more = (*self.public_remarks, *remarks)
-        return replace(self, public_remarks=more).with_record(self._held)
-
     def record_path(self, path: FilePath) -> Path:
         """Where the record lies if this calibration lies at `path`: its name has its digest.
 

@@ -23,7 +23,6 @@ FilePath = str | os.PathLike[str]
 _CALLED = {
     "alarms": "a record of alarms",
     "monitor": "a monitor's state",
-    "chain": "a chain of rounds",
     "record": "a calibration's record",
     "report": "a site's report",
     "signed-report": "a site's signed report",

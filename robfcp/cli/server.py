@@ -15,7 +15,6 @@ import typer
 from msgspec import structs
 from numpy.typing import NDArray
 
-from robfcp.arguments import a_few
 from robfcp.calibration import Calibration, file_format
 from robfcp.calibration import audit as auditing
 from robfcp.calibration import calibrate as run
@@ -31,8 +30,8 @@ from robfcp.errors import RobfcpError
 from robfcp.federation import Federation, read_tables, report_files, write_verdicts
 from robfcp.files import read_limited
 from robfcp.guarantees import Promise, named_promise, outside_of
-from robfcp.monitoring import AlarmHistory, Chain, chain_path
-from robfcp.page import About, History, write_page
+from robfcp.monitoring import compare_rounds
+from robfcp.page import About, write_page
 from robfcp.report import Report, agreement, signing
 from robfcp.scores import ClassificationScore
 
@@ -41,7 +40,7 @@ PROMISES = ("marginal", "pac", "label-shift")
 SHOWN_CLASSES = 20
 SHOWN_EVENTS = ("round", "client", "verdict", "reason", "result")
 
-_OURS = re.compile(rb'\{"kind":"(calibration|letter|record|chain|monitor)"')
+_OURS = re.compile(rb'\{"kind":"(calibration|letter|record|monitor)"')
 
 Reports = Annotated[list[Path], typer.Argument(help="The sites' reports: files, tables, folders.")]
 AuditFile = Annotated[Path | None, expert("Append what happened to this log.", "--audit")]
@@ -131,7 +130,7 @@ def calibrate(
     defence: Annotated[str, basic("Whom to trust", among=DEFENCES)] = Consensus.name,
     html: console.Html = None,
     letters: Annotated[Path | None, basic("Folder for a letter to each site.")] = None,
-    previous: Annotated[Path | None, basic("Last round's calibration: keep a chain.")] = None,
+    previous: Annotated[Path | None, basic("Last round's calibration: say what changed.")] = None,
     sign: console.Sign = None,
     confidence: Annotated[float, expert("With which certificates hold.")] = 0.95,
     mix: Annotated[list[str] | None, expert("Label mix: uniform, any or flu=0.1,cold=0.9.")] = None,
@@ -139,8 +138,6 @@ def calibrate(
     anchor: Annotated[Path | None, expert("Trusted samples: outputs, or a report of them.")] = None,
     risk: Annotated[list[str] | None, expert("Of reports of losses: the mean accepted.")] = None,
     exactly: Annotated[int | None, expert("Consensus leaves out exactly so many.")] = None,
-    alarms: Annotated[Path | None, expert("History of alarms on --previous.")] = None,
-    readmit: Annotated[list[str] | None, expert("Take back a site that is out.")] = None,
     exclude: Annotated[
         list[str] | None, agreed("Set this client's report aside; may be repeated.")
     ] = None,
@@ -152,28 +149,16 @@ def calibrate(
     [dim]Example: robfcp calibrate reports/*.json --promise marginal --liars 5 -o c.json[/dim]
     [dim]Example: robfcp calibrate reports/*.json -o c.json --html page.html --letters letters[/dim]
     """
-    if previous is None and (readmit or alarms is not None):
-        option = "--readmit: nobody is out" if readmit else "--alarms: rang on no calibration"
-        raise RobfcpError(f"{option} without a chain; pass the one before as --previous")
     key = None if sign is None else signing.load_key(sign)
     files = list(reports) if spark is not None else files_of_sites(reports, printer)
     folder = None if letters is None else letters / "any"
-    console.prepare(output, html, audit, folder, inputs=files)
+    inputs = files if previous is None else [*files, previous]
+    console.prepare(output, html, audit, folder, inputs=inputs)
     with printer.busy(f"calibrating {len(files)} reports"):
+        before = None if previous is None else Calibration.load(previous)
         federation = agreed_on.read(files if spark is None else read_tables(files, spark))
         federation = federation.without(exclude or ())
-        chain, admission = None, None
-        if previous is not None:
-            begun, (before, chain) = chain_path(previous).exists(), Chain.of(previous)
-            rung = None if alarms is None else AlarmHistory.load(alarms)
-            stated = exactly if liars is None else liars
-            admission = chain.admit(federation, stated, alike, readmit or [])
-            federation = admission.federation
-            gone = (stated or 0) - (admission.liars or 0)
-            liars, exactly = (None if n is None else max(0, n - gone) for n in (liars, exactly))
-        told = {"liars": liars, "samples": samples, "mix": _mix(mix)}
-        if promise is not None or chain is None:  # a chain leaves out who is not alike by itself
-            told["alike"] = alike
+        told = {"liars": liars, "samples": samples, "mix": _mix(mix), "alike": alike}
         held = promise_of(promise, told)
         calibration = run.calibrate(
             federation,
@@ -185,11 +170,8 @@ def calibrate(
             anchor=None if anchor is None else trusted_samples(anchor, federation),
             confidence=confidence,
         )
-        if chain is not None and admission is not None:
-            calibration = calibration.with_remarks(*admission.remarks)
-            chain = chain.extended(calibration, before, admission, rung)
-            if output is not None:  # first: a calibration whose chain was lost would begin another
-                chain.save(chain_path(output))
+        # Before anything is written, as it reads the record of the earlier calibration.
+        comparison = None if before is None else compare_rounds(before, calibration)
         kept = calibration.with_record(None) if federation.stored else calibration
         if output is not None and federation.stored:  # in place of a record nobody could hold
             verdicts = calibration.trusted_mask, calibration.reasons
@@ -204,16 +186,15 @@ def calibrate(
             said["settings"] = {n: msgspec.to_builtins(getattr(record, n)) for n in names}
             auditing.log_round(auditing.AuditLog(audit), calibration, said)
         if html is not None:
-            write_page(calibration, html, History(chain=chain), about())
+            write_page(calibration, html, about=about())
         if letters is not None:
             letter_files.save_letters(calibration, letters, key)
         found = {} if federation.stored else diagnose(calibration)
     show_calibration(calibration, found, printer)
     data = _as_data(calibration, found)
-    if chain is not None:
-        if not begun:
-            printer.line(f"no chain lies beside {previous}: it begins with that calibration")
-        data["chain"] = _round(chain, printer)
+    if comparison is not None:
+        printer.line("\n  ".join([f"since {previous}:", *comparison.lines]))
+        data["comparison"] = comparison
     if output is not None:
         beside = output.with_suffix(VERDICTS) if federation.stored else kept.record_path(output)
         printer.line(f"-> {output}, what it rests on in {beside.name}")
@@ -369,25 +350,6 @@ def _as_data(calibration: Calibration, found: Mapping[str, Diagnosis]) -> dict[s
         "flagged": {name: calibration.reasons.get(name, "") for name in calibration.flagged},
         "diagnoses": found,
         "oddness": dict(zip(federation.ids, calibration.oddness.tolist(), strict=True)),
-    }
-
-
-def _round(chain: Chain, printer: Printer) -> dict[str, Any]:
-    """What the newest round of a chain changed: for people, and for programs."""
-    link, changes = chain.links[-1], chain.changes()
-    printer.line(f"round {link.number} of its chain; since the one before:")
-    printer.line("\n".join(f"  {line}" for line in changes))
-    stale = [name for name in link.repeated if link.rang or name in link.alarmed]
-    if stale:
-        printer.line(
-            "  an alarm is answered by fresh samples only: ask "
-            f"{a_few(stale)} for a new report, then calibrate again"
-        )
-    return {
-        **structs.asdict(link),
-        "previous": chain.links[-2].calibration,
-        "changes": changes,
-        "reputations": chain.reputations(),
     }
 
 

@@ -20,17 +20,17 @@ from robfcp.errors import RobfcpError
 from robfcp.files import read_limited
 from robfcp.guarantees import alike as likeness
 from robfcp.guarantees import outside_of, promises
-from robfcp.monitoring import AlarmHistory, Chain, MonitorState, chain_path
+from robfcp.monitoring import AlarmHistory, MonitorState
 from robfcp.page import History, write_page
 
 MAX_BYTES = 2**28
 SHOWN = 10
-HISTORIES: dict[str, type[Any]] = {"alarms": AlarmHistory, "chain": Chain, "monitor": MonitorState}
+HISTORIES: dict[str, type[Any]] = {"alarms": AlarmHistory, "monitor": MonitorState}
 
 
 def show(
     printer: Printer,
-    file: Annotated[Path, typer.Argument(help="A calibration; or alarms, a monitor, a chain.")],
+    file: Annotated[Path, typer.Argument(help="A calibration; or alarms, a monitor.")],
     html: console.Html = None,
     title: Annotated[str, basic("What the page is headed with.")] = "",
     study: Annotated[str, basic("The study or protocol, for the page.")] = "",
@@ -45,8 +45,7 @@ def show(
 ) -> None:
     """Say what is proved for each number of liars and what each promise would cost; or a page.
 
-    The chain of rounds beside a calibration is on its page. A record of alarms, a monitor's state
-    or a chain says where it stands, and makes a page of the history.
+    A record of alarms or a monitor's state says where it stands, and makes a page of the history.
 
     [dim]Example: robfcp show calibration.json -m 0,2,5,9 --coverage 0.9[/dim]
     [dim]Example: robfcp show calibration.json --html page.html --title "Outcome after stroke"[/dim]
@@ -61,7 +60,6 @@ def show(
         past = _read_history([file, *(history or [])])
         lines = [] if past.alarms is None else [past.alarms.line]
         lines += [f"{name}: {state.line}" for name, state in past.monitors]
-        lines += [] if past.chain is None else past.chain.changes()
         printer.line("\n".join(lines))
         if html is not None:
             write_page(past, html)
@@ -174,15 +172,14 @@ def _numbers(texts: list[str] | None, n_clients: int) -> tuple[int, ...]:
 
 
 def _read_history(paths: Sequence[Path]) -> History:
-    """Records of alarms, states of monitors and chains, in any order; one of each but monitors."""
+    """A record of alarms or states of monitors: one of the former, any number of the latter."""
     found: dict[str, list[Any]] = {kind: [] for kind in HISTORIES}
     for path in paths:
         data = read_limited(path, MAX_BYTES)
         kind = file_format.kind_of(data)
         if kind not in found:
             raise RobfcpError(
-                f"{path}: is no history; pass what alarms --history, monitor --state or calibrate "
-                "--previous wrote"
+                f"{path}: is no history; pass what alarms --history or monitor --state wrote"
             )
         if found[kind] and kind != "monitor":
             raise RobfcpError(f"{path}: is the second {kind} file; pass one")
@@ -192,20 +189,17 @@ def _read_history(paths: Sequence[Path]) -> History:
         raise RobfcpError(
             "history: a server's record and sites' monitors go on different pages; pass one kind"
         )
-    alarms, chain = (next(iter(found[kind]), None) for kind in ("alarms", "chain"))
-    return History(alarms, tuple(found["monitor"]), chain)
+    alarms = found["alarms"][0] if found["alarms"] else None
+    return History(alarms, tuple(found["monitor"]))
 
 
 def _history_of(calibration: Calibration, path: Path, paths: Sequence[Path]) -> History:
-    """The history files stated, and the chain that lies beside the calibration."""
-    beside = chain_path(path)
-    found = _read_history([*paths, *([beside] if beside.exists() and beside not in paths else [])])
+    """What some files tell of a calibration, refused where one is of another calibration."""
+    found = _read_history(paths)
     watched = {state.calibration for _, state in found.monitors}
     watched |= set() if found.alarms is None else {found.alarms.calibration}
     if watched - {calibration.identity}:
         raise RobfcpError(f"{path}: the history is that of another calibration; pass its own")
-    if found.chain is not None and found.chain.links[-1].calibration != calibration.identity:
-        raise RobfcpError(f"{beside}: is not the chain of {path}; pass the newest calibration")
     return found
 
 

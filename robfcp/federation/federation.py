@@ -197,11 +197,6 @@ class Federation:
         """The counts by class or group where they are exact; None also where noise is in them."""
         return None if self.noisy else self.strata
 
-    @property
-    def exact_digest(self) -> str | None:
-        """The grid's digest where counts on it are exact: what rounds are compared by."""
-        return None if self.noisy else self.grid.digest
-
     @cached_property
     def n_clients(self) -> int:
         """K, the number of valid reports."""

@@ -53,7 +53,7 @@ ROWS = 2**13  # of a row group, and read at a time
 VALUES = 2**17  # read at a time, at most
 SPARE_VALUES, PER_BYTE = 2**18, 8  # of a file: more would be a trick to fill the memory
 HELD_VALUES = 2**28  # of all tables together, beyond which counts stay in the files
-_OURS = re.compile(r"\..*|.*\.(record|chain)\.json")
+_OURS = re.compile(r"\..*|.*\.record\.json")
 WAITING = 256  # replies in memory
 MANY = 2**20  # names compared at a time
 LISTS = ("classes", "bins", "counts", "set_size_bins", "set_size_counts")
@@ -495,7 +495,7 @@ class File(Shard):
 def report_files(folder: Path) -> list[Path]:
     """The reports in a folder: its .json files, and the tables in it and below.
 
-    Hidden files, records and chains of calibrations, and what Spark begins with _ are none.
+    Hidden files, records of calibrations, and what Spark begins with _ are none.
     """
     found = [file for file in sorted(folder.glob("*.json")) if not _OURS.fullmatch(file.name)]
     for file in sorted(folder.rglob("*.parquet")):

@@ -1,18 +1,18 @@
-"""After calibration: alarms to be looked at any time; rounds in a row."""
+"""After calibration: alarms to be looked at any time; what changed from round to round."""
 
+from robfcp.monitoring._rounds import LevelComparison, RoundComparison, compare_rounds
 from robfcp.monitoring.alarms import AlarmHistory, Merged, merge, read_alarms, record_look
-from robfcp.monitoring.chain import Chain, Link, chain_path
 from robfcp.monitoring.monitor import EReport, Monitor, MonitorState
 
 __all__ = [
     "AlarmHistory",
-    "Chain",
     "EReport",
-    "Link",
+    "LevelComparison",
     "Merged",
     "Monitor",
     "MonitorState",
-    "chain_path",
+    "RoundComparison",
+    "compare_rounds",
     "merge",
     "read_alarms",
     "record_look",

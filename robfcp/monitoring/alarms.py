@@ -108,7 +108,7 @@ def _line(
     if "coverage" in since:
         return (
             f"alarm{since['coverage']}: {whom}, and coverage has fallen below its floor at an "
-            "honest one at least; recalibrate now, with --previous to keep the record"
+            "honest one at least; recalibrate now on fresh samples"
         )
     if "drift" in since:
         return (

@@ -244,7 +244,7 @@ class MonitorState(SealedFile, frozen=True):
                 f"no alarm: {seen}; alarm strength {strength}, it rings at {math.exp(self.limit):g}"
             )
         rung = ", ".join(f"{name} at sample {step}" for name, step in self.alarms.items())
-        return f"alarm ({rung}): {seen}; recalibrate now, with --previous to keep the record"
+        return f"alarm ({rung}): {seen}; recalibrate now on fresh samples"
 
     def problem(self) -> str:
         """What does not fit together."""

@@ -34,7 +34,7 @@ def render(
     if isinstance(shown, History):
         data = history_data(shown)
         if data is None:
-            raise RobfcpError("history: there is none; pass alarms, a monitor's state or a chain")
+            raise RobfcpError("history: there is none; pass alarms or a monitor's state")
         return _assembled("history.html", ("history-page",), {"history": data})
     if shown.federation.n_clients > MAX_CLIENTS:
         raise RobfcpError(

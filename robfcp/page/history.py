@@ -1,16 +1,16 @@
-"""What the page shows of a calibration's later life: alarms by site, rounds, advice."""
+"""What the page shows of a calibration's later life: alarms by site, advice."""
 
 from __future__ import annotations
 
 import math
 import platform
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from robfcp import __version__
 from robfcp.arguments import a_few
-from robfcp.monitoring import AlarmHistory, Chain, Link, MonitorState
+from robfcp.monitoring import AlarmHistory, MonitorState
 
 Lines = dict[str, list[dict[str, Any]]]
 MOST_LINES = 60
@@ -19,7 +19,7 @@ MOST_POINTS = 200
 _KINDS = ("coverage", "drift")
 _ROW = ("name", "samples", "covered", "coverage", "drift", "state", "word", "todo")
 _FALLEN = "Alarm: coverage has fallen below its floor"
-_RECALIBRATE = "Recalibrate now on fresh samples, with --previous and --alarms to keep the record."
+_RECALIBRATE = "Recalibrate now on fresh samples."
 _UNTIL = "Until then do not rely on the promised coverage."
 _DRIFTED = "Run robfcp check on fresh labelled samples: coverage need not have fallen."
 _QUIET = "No alarm is no proof: robfcp check says how much coverage is proved."
@@ -32,7 +32,7 @@ _RESTS_ON = (
 
 @dataclass(frozen=True)
 class History:
-    """What is known since a calibration: the server's looks, sites' own monitors, the rounds.
+    """What is known since a calibration: the server's looks, or sites' own monitors.
 
     Parameters
     ----------
@@ -40,31 +40,26 @@ class History:
         The server's record.
     monitors
         The states of sites' own monitors, each under a name to show.
-    chain
-        The rounds.
     registered
         The names of all sites that are watched, where they are known.
     """
 
     alarms: AlarmHistory | None = None
     monitors: tuple[tuple[str, MonitorState], ...] = ()
-    chain: Chain | None = None
     registered: tuple[str, ...] = ()
 
 
 def history_data(history: History | None) -> dict[str, Any] | None:
     """Everything the page shows of it, as JSON values; None where there is nothing."""
-    if history is None or not (history.alarms or history.monitors or history.chain):
+    if history is None or not (history.alarms or history.monitors):
         return None
     made_with = ("page made with", f"robfcp {__version__}, Python {platform.python_version()}")
     found: dict[str, Any] = {"alarm": False, "todo": "", "assumptions": [], "audit": [made_with]}
-    found |= {"watch": None, "rounds": None}
+    found["watch"] = None
     if history.alarms is not None:
         _add_alarms(found, history.alarms, history.registered)
     elif history.monitors:
         _add_monitors(found, history.monitors)
-    if history.chain is not None:
-        _add_rounds(found, history.chain)
     return found
 
 
@@ -209,46 +204,3 @@ def _line(name: str, points: Iterable[tuple[int, float | None]], state: str) -> 
 def _tens(log: float | None) -> float | None:
     """log10 to three digits; None where the strength is 0 or not kept."""
     return None if log is None or not math.isfinite(log) else round(log / math.log(10), 3)
-
-
-def _add_rounds(found: dict[str, Any], chain: Chain) -> None:
-    """The chain, the newest round first, and the sites it says something of."""
-    found.setdefault("claim", f"{len(chain.links)} rounds of calibration")
-    found["assumptions"].append(
-        "at most the stated number of sites ever lie; exclusions fail with a chance of at most "
-        f"{chain.delta:g} over all rounds, which adds to that of each certificate"
-    )
-    found["audit"] += [
-        ("first calibration of the chain (SHA-256)", chain.links[0].calibration),
-        ("last calibration of the chain (SHA-256)", chain.links[-1].calibration),
-    ]
-    said = chain.reputations()
-    weight = {
-        name: one.flagged + one.drifted + one.alarmed + 1000 * (one.out_since is not None)
-        for name, one in said.items()
-    }
-    spoken = sorted((name for name in said if weight[name]), key=lambda name: (-weight[name], name))
-    found["rounds"] = {
-        "links": [_link(link) for link in reversed(chain.links[-MOST_POINTS:])],
-        "words": (
-            f"Over all rounds at most {chain.delta:g} is spent on leaving sites out and as much on "
-            f"naming drift. {len(said) - len(spoken)} of {len(said)} sites were never named. Being "
-            "flagged proves nothing; being left out does, if honest sites are as alike as stated."
-        ),
-        "reputations": [{"name": name, **asdict(said[name])} for name in spoken[:MOST_SITES]],
-    }
-
-
-def _link(link: Link) -> dict[str, Any]:
-    rang = [f"{name} at step {step}" for name, step in link.rang.items()]
-    return {
-        "name": f"{link.number}" + (f" ({link.round})" if link.round else ""),
-        "thresholds": link.thresholds,
-        "lowers": link.lowers,
-        "sites": len(link.clients),
-        "flagged": a_few(link.flagged, 3) or "–",
-        "out": a_few(list(link.left_out), 3) or "–",
-        "drifted": a_few(list(link.drifted), 3) or "–",
-        "alarms": "–" if link.alarms is None else ", ".join(rang) or "none",
-        "digest": link.calibration,
-    }

@@ -15,7 +15,6 @@ import robfcp
 from robfcp.calibration import Calibration
 from robfcp.calibration.letters import Letter, file_names, save_letters
 from robfcp.errors import RobfcpError
-from robfcp.monitoring import Chain
 from robfcp.page import write_page
 from robfcp.privacy import Ledger
 
@@ -135,10 +134,9 @@ def test_what_names_sites_is_for_its_owner_alone_and_a_calibration_for_everybody
     watched = robfcp.Monitor(calibration, floor=0.8, path=tmp_path / "m.json")
     watched.update(np.full((40, 2), 0.5), np.zeros(40, int))
     write_page(calibration, tmp_path / "page.html")
-    Chain.begin(calibration).save(tmp_path / "c.chain.json")
     Ledger(tmp_path / "l.json").charge(robfcp.Privacy(epsilon=1.0))
     secret = [calibration.record_path(tmp_path / "c.json"), letter]
-    secret += [tmp_path / name for name in ("m.json", "l.json", "page.html", "c.chain.json")]
+    secret += [tmp_path / name for name in ("m.json", "l.json", "page.html")]
     assert {oct(path.stat().st_mode & 0o777) for path in secret} == {"0o600"}
     assert (tmp_path / "c.json").stat().st_mode & 0o044
     letter.chmod(0o640)  # asked otherwise

@@ -29,7 +29,6 @@ INPUTS = [  # calls, with the file under test in braces, by its ending
     "calibrate reports -o o.json --round r --keys registry.toml --revoked {.txt}",
     "calibrate reports -o o.json --terms {.toml}",
     "calibrate reports -o o.json --previous {.json}",
-    "calibrate reports -o o.json --previous calibration.json --alarms {.json}",
     "calibrate reports -o o.json --anchor {.csv}",
     "predict --letter letter.json --local {.npz}",
     "predict {.json} site.npz",

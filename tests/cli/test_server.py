@@ -99,8 +99,6 @@ def test_words_are_the_objects_of_python(words, promise, defence):
         ("--promise pac", "state how many sites may lie"),
         ("--defence none --exactly 1", "is of --defence consensus"),
         ("--quorum 9", "the quorum is 9"),
-        ("--readmit site-0", "nobody is out without a chain"),
-        ("--alarms a.json", "pass the one before as --previous"),
         ("--max-share 0.1", "every site holds more than 0.1"),
         ("--exclude nobody", "no client of this round is called nobody"),
     ],

@@ -7,7 +7,7 @@ import pytest
 from makers import beta_scores, embedded, refused, reports_of, said
 
 import robfcp
-from robfcp.monitoring import AlarmHistory, Chain, EReport
+from robfcp.monitoring import AlarmHistory, EReport
 from robfcp.page import History, render
 from robfcp.page.history import MOST_LINES, MOST_SITES
 
@@ -106,22 +106,9 @@ def test_a_sites_own_monitors_have_a_page():
     assert first["covered"] == pytest.approx(1 - bad.misses / 400, abs=1e-5)
 
 
-def chained():
-    first, second = calibrated(0), calibrated(1)
-    chain = Chain.begin(first)
-    admitted = chain.admit(second.federation, 1)
-    return second, chain.extended(second, first, admitted, looks(first.identity))
-
-
-def test_rounds_are_shown_with_the_alarms_before_them():
-    calibration, chain = chained()
-    data = embedded(render(calibration, History(looks(calibration.identity), (), chain)))["history"]
-    assert [link["alarms"] for link in data["rounds"]["links"]] == ["coverage at step 2", "–"]
-    spoken = {row["name"] for row in data["rounds"]["reputations"]}
-    assert spoken == {"site-00", "site-01", "site-02"}
-    assert embedded(render(calibration))["history"] is None
-    assert shown(History(chain=chain))["claim"] == "2 rounds of calibration"
-    with pytest.raises(robfcp.RobfcpError, match="there is none"):
+def test_a_page_of_nothing_is_refused_and_a_calibration_needs_no_history():
+    assert embedded(render(calibrated(0)))["history"] is None
+    with pytest.raises(robfcp.RobfcpError, match="there is none; pass alarms or a monitor's state"):
         render(History())
 
 
@@ -140,9 +127,8 @@ def test_hostile_names_and_many_sites_stay_inside():
 
 def test_the_commands_write_a_page_of_what_they_are_given(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    calibration, chain = chained()
+    calibration = calibrated(0)
     calibration.save("c.json")
-    chain.save("c.chain.json")
     looks(calibration.identity).save("alarms.json")
     looks().save("other.json")
     monitor("m", 0.5).state.save("m.json")
@@ -151,7 +137,7 @@ def test_the_commands_write_a_page_of_what_they_are_given(tmp_path, monkeypatch)
         said("show", *words, "--html", "p.html")
         return embedded((tmp_path / "p.html").read_text())
 
-    assert go("c.json")["history"]["rounds"]["links"][0]["sites"] == 6  # the chain lies beside it
+    assert go("c.json")["history"] is None
     assert go("c.json", "--history", "alarms.json")["history"]["alarm"]
     assert set(go("alarms.json")) == {"history"}
     for words, refusal in (

@@ -1,4 +1,4 @@
-// What became of a calibration: alarms over time by site, what to do, round by round.
+// What became of a calibration: alarms over time by site, and what to do.
 const HISTORY_RANGE = [-4, 9]; // log10 of the alarm strength; what lies beyond is drawn at the rim
 const WHOLE_STEPS = [0, 1, 2, 3, 4, 5, 6].flatMap((power) => [1, 2, 5].map((digit) => digit * 10 ** power));
 const HISTORY_WORDS = {
@@ -16,7 +16,6 @@ let historyKind = "coverage";
 function showHistory(found) {
   if (!found) return;
   if (found.watch) showWatch(found.watch);
-  if (found.rounds) showRounds(found.rounds);
 }
 
 /** A table from column names and rows of texts or cells. */
@@ -114,37 +113,4 @@ function readHistory(found, kind, x) {
     .sort((a, b) => (b.line.state === "together") - (a.line.state === "together") || b.value - a.value);
   const words = here.slice(0, 3).map(({ line, value }) => `${line.name} ${value.toFixed(2)}`);
   return `${found.unit} ${place(found, x)}: ${words.join(", ")}`;
-}
-
-function showRounds(found) {
-  byId("rounds-section").hidden = false;
-  fillTable(
-    "rounds",
-    ["round", "threshold", "proved at least", "sites", "flagged", "left out", "drifted", "alarms before it", "calibration"],
-    found.links.map((link) => [
-      link.name,
-      link.thresholds.map(shown).join(", "),
-      link.lowers.map(atLeast).join(", "),
-      number(link.sites),
-      link.flagged,
-      link.out,
-      link.drifted,
-      link.alarms,
-      element("td", { text: link.digest.slice(0, 12), title: link.digest }),
-    ]),
-  );
-  byId("rounds-words").textContent = found.words;
-  if (!found.reputations.length) return;
-  fillTable(
-    "reputations",
-    ["site", "reported", "flagged", "drifted", "alarmed", "out since round"],
-    found.reputations.map((site) => [
-      element("td", { text: site.name, className: "col-id" }),
-      number(site.reported),
-      number(site.flagged),
-      number(site.drifted),
-      number(site.alarmed),
-      site.out_since === null ? "–" : number(site.out_since),
-    ]),
-  );
 }

@@ -1,0 +1,323 @@
+"""What changed from one round of calibration to the next."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+from numpy.typing import NDArray
+
+from robfcp.arguments import a_few, share
+from robfcp.calibration import Calibration
+from robfcp.certificate import at_least, loss_at_most
+from robfcp.federation import Federation
+from robfcp.scores import Risk
+
+IntArray = NDArray[np.int64]
+FloatArray = NDArray[np.float64]
+
+MIN_SAMPLES_FOR_UNCHANGED = 30  # reports of fewer samples may be equal by chance
+MAX_CLIENTS_IN_LINE = 12
+
+
+@dataclass(frozen=True)
+class LevelComparison:
+    """What two rounds give for the same coverage level.
+
+    Attributes
+    ----------
+    coverage : Fraction
+        The level. Of losses: one minus the mean loss accepted, as a share of the largest loss.
+    threshold_before, threshold_now : float
+        Infinite where every set contains all labels. By class or group: the largest.
+    lower_before, lower_now : float
+        Certified lower bounds on coverage. Of losses: as for the level.
+    risk : Risk, optional
+        The loss that is bounded in place of coverage.
+    """
+
+    coverage: Fraction
+    threshold_before: float
+    threshold_now: float
+    lower_before: float
+    lower_now: float
+    risk: Risk | None = None
+
+    @property
+    def line(self) -> str:
+        """The thresholds and what is certified of them, in words."""
+        before = _threshold_text(self.threshold_before)
+        now = _threshold_text(self.threshold_now)
+        thresholds = f"threshold {before} -> {now}"
+        if self.risk is None:
+            lower_before = at_least(self.lower_before)
+            lower_now = at_least(self.lower_now)
+            bounds = f"certified lower bound {lower_before} -> {lower_now}"
+            return f"coverage {float(self.coverage):g}: {thresholds}, {bounds}"
+
+        target = _max_loss_text(self.coverage, self.risk)
+        upper_before = _max_loss_text(self.lower_before, self.risk)
+        upper_now = _max_loss_text(self.lower_now, self.risk)
+        bounds = f"certified upper bound {upper_before} -> {upper_now}"
+        return f"mean {self.risk.name} of at most {target}: {thresholds}, {bounds}"
+
+
+@dataclass(frozen=True)
+class RoundComparison:
+    """What changed from one round of calibration to the next.
+
+    Attributes
+    ----------
+    levels : tuple of LevelComparison
+        Of every level that both calibrations have.
+    joined_clients : tuple of str
+        Clients with a valid report now and none before.
+    left_clients : tuple of str
+        Clients with a valid report before and none now: missing, refused or excluded.
+    newly_flagged_clients : tuple of str
+        Clients of both rounds that the defense flags now and did not flag before.
+    no_longer_flagged_clients : tuple of str
+        Clients of both rounds that the defense flagged before and does not flag now.
+    drift_distances : mapping of str to float
+        Clients whose scores differ from those of their own previous report by more than chance:
+        the Kolmogorov distance of the two reports.
+    unchanged_clients : tuple of str
+        Clients that sent the very same report again: no fresh samples went into it.
+    is_drift_tested : bool
+        Whether the reports of the two rounds could be tested for drift.
+    """
+
+    levels: tuple[LevelComparison, ...]
+    joined_clients: tuple[str, ...]
+    left_clients: tuple[str, ...]
+    newly_flagged_clients: tuple[str, ...]
+    no_longer_flagged_clients: tuple[str, ...]
+    drift_distances: Mapping[str, float]
+    unchanged_clients: tuple[str, ...]
+    is_drift_tested: bool
+
+    @property
+    def lines(self) -> list[str]:
+        """What changed, a line each; of many clients only the first are named."""
+        lines = [level.line for level in self.levels]
+        changes: dict[str, Sequence[str]] = {
+            "joined": self.joined_clients,
+            "left": self.left_clients,
+            "newly flagged": self.newly_flagged_clients,
+            "no longer flagged": self.no_longer_flagged_clients,
+            "drifted": list(self.drift_distances),
+            "sent the report of the round before again": self.unchanged_clients,
+        }
+        for change, clients in changes.items():
+            if clients:
+                lines.append(f"{change}: {a_few(clients, MAX_CLIENTS_IN_LINE)}")
+        if not self.is_drift_tested:
+            lines.append(
+                "drift was not tested: it needs scores of one kind on one grid, without noise"
+            )
+        return lines
+
+
+def compare_rounds(
+    before: Calibration, now: Calibration, *, delta: float = 0.05
+) -> RoundComparison:
+    """Compare the calibrations of two consecutive rounds.
+
+    Parameters
+    ----------
+    before, now : Calibration
+        The earlier and the later one, both with their records.
+    delta : float
+        Probability that any client is said to have drifted although none has. It holds for this
+        comparison; for a false alarm in any of many rounds to be as rare, pass
+        6 delta / (pi r)**2 in round r = 1, 2, ..., which sums to delta.
+
+    Returns
+    -------
+    RoundComparison
+
+    Raises
+    ------
+    RobfcpError
+        Where a calibration came without its record.
+
+    Examples
+    --------
+    >>> import robfcp
+    >>> from robfcp.monitoring import compare_rounds
+    >>> first = robfcp.Federation.from_counts([[95, 5], [95, 5], [95, 5]])
+    >>> second = robfcp.Federation.from_counts([[95, 5], [950, 50], [500, 500]])
+    >>> before = robfcp.calibrate(first, defence="none")
+    >>> now = robfcp.calibrate(second, defence="none")
+    >>> print(*compare_rounds(before, now).lines, sep="\\n")
+    coverage 0.9: threshold 0.5 -> 1, certified lower bound 90.38% -> 99.79%
+    drifted: client-2
+    sent the report of the round before again: client-0
+    """
+    share("delta", delta, "use a value such as 0.05")
+    clients_before = set(before.federation.ids)
+    clients_now = set(now.federation.ids)
+    flagged_before = set(before.flagged)
+    flagged_now = set(now.flagged)
+
+    is_drift_tested = _is_drift_testable(before.federation, now.federation)
+    distances: dict[str, float] = {}
+    if is_drift_tested:
+        distances = drift_distances(before.federation, now.federation, delta)
+
+    return RoundComparison(
+        levels=_compare_levels(before, now),
+        joined_clients=tuple(sorted(clients_now - clients_before)),
+        left_clients=tuple(sorted(clients_before - clients_now)),
+        newly_flagged_clients=tuple(sorted((flagged_now - flagged_before) & clients_before)),
+        no_longer_flagged_clients=tuple(sorted((flagged_before - flagged_now) & clients_now)),
+        drift_distances=distances,
+        unchanged_clients=unchanged_clients(before.federation, now.federation),
+        is_drift_tested=is_drift_tested,
+    )
+
+
+def drift_distances(before: Federation, now: Federation, delta: float) -> dict[str, float]:
+    """Find the clients whose two reports differ by more than chance.
+
+    Client k is listed where the Kolmogorov distance of the empirical CDFs of its two reports, the
+    largest difference at any bin edge, exceeds
+
+        sqrt(ln(4 K / delta) / (2 n_k)) + sqrt(ln(4 K / delta) / (2 n'_k)).
+
+    K is the number of clients in both rounds; n_k and n'_k are the client's numbers of samples
+    before and now. If the scores of no client have changed their distribution, the probability
+    that any is listed is at most delta: by the inequality of Dvoretzky, Kiefer and Wolfowitz with
+    Massart's constant an empirical CDF is farther than sqrt(ln(2 / e) / (2 n)) from the true one
+    with probability at most e, here delta / (2 K) for each of 2 K reports (docs/alarms.md,
+    section 6).
+
+    The counts of a coarsened report tell its empirical CDF up to a range. Its distance is then
+    the smallest that both ranges allow, so that rounding is not taken for drift.
+
+    Parameters
+    ----------
+    before, now : Federation
+        Reports of scores of one kind, on one grid and without noise.
+    delta : float
+        Probability of listing any client by chance.
+
+    Returns
+    -------
+    dict of str to float
+        The distances of the clients listed.
+    """
+    clients = _common_clients(before, now)
+    if not clients:
+        return {}
+
+    lower_before, upper_before = _cdf_range(before, clients)
+    lower_now, upper_now = _cdf_range(now, clients)
+    gaps = np.maximum(lower_before - upper_now, lower_now - upper_before)
+    distances = gaps.max(axis=1, initial=0)
+
+    radii = np.zeros(len(clients))
+    for federation in (before, now):
+        sizes = federation.sizes[_rows_of(federation, clients)]
+        radii += np.sqrt(np.log(4 * len(clients) / delta) / (2 * sizes))
+
+    return {clients[k]: float(distances[k]) for k in np.flatnonzero(distances > radii)}
+
+
+def unchanged_clients(before: Federation, now: Federation) -> tuple[str, ...]:
+    """Find the clients whose two reports have equal counts in every bin.
+
+    Reports of fewer than 30 samples may be equal by chance and are not listed.
+    """
+    if before.grid != now.grid:
+        return ()
+    clients = _common_clients(before, now)
+    if not clients:
+        return ()
+
+    counts_before = _cumulative_counts(before, clients)
+    counts_now = _cumulative_counts(now, clients)
+    is_equal = (counts_before == counts_now).all(axis=1)
+    is_large = now.sizes[_rows_of(now, clients)] >= MIN_SAMPLES_FOR_UNCHANGED
+    return tuple(clients[k] for k in np.flatnonzero(is_equal & is_large))
+
+
+def _compare_levels(before: Calibration, now: Calibration) -> tuple[LevelComparison, ...]:
+    """The levels that both calibrations have, in the order of the later one."""
+    if before.risk != now.risk:
+        return ()
+    level_before = {level.coverage: level for level in before.levels}
+    comparisons = []
+    for level in now.levels:
+        previous = level_before.get(level.coverage)
+        if previous is None:
+            continue
+        comparison = LevelComparison(
+            coverage=level.coverage,
+            threshold_before=previous.threshold,
+            threshold_now=level.threshold,
+            lower_before=previous.certificate.lower,
+            lower_now=level.certificate.lower,
+            risk=now.risk,
+        )
+        comparisons.append(comparison)
+    return tuple(comparisons)
+
+
+def _is_drift_testable(before: Federation, now: Federation) -> bool:
+    """Whether both rounds hold scores of one kind, counted without noise on one grid.
+
+    A sample has several counts where reports hold losses, to which the inequality of
+    `drift_distances` does not apply.
+    """
+    if before.risk is not None or now.risk is not None:
+        return False
+    if before.noisy or now.noisy:
+        return False
+    return before.score == now.score and before.grid == now.grid
+
+
+def _common_clients(before: Federation, now: Federation) -> list[str]:
+    """The clients that sent a valid report in both rounds, in alphabetical order."""
+    return sorted(set(before.ids) & set(now.ids))
+
+
+def _rows_of(federation: Federation, clients: Sequence[str]) -> NDArray[np.intp]:
+    """(n,) the positions of some clients in a federation."""
+    row_of_client = {client: row for row, client in enumerate(federation.ids)}
+    return np.array([row_of_client[client] for client in clients], dtype=np.intp)
+
+
+def _select(federation: Federation, clients: Sequence[str]) -> Federation:
+    """The reports of some clients, in the order of the federation and in memory."""
+    return federation.take(np.sort(_rows_of(federation, clients)))
+
+
+def _cumulative_counts(federation: Federation, clients: Sequence[str]) -> IntArray:
+    """(n, H) counts of some clients at or below every upper edge, in the order of `clients`."""
+    selected = _select(federation, clients)
+    return selected.cumulative()[_rows_of(selected, clients)]
+
+
+def _cdf_range(federation: Federation, clients: Sequence[str]) -> tuple[FloatArray, FloatArray]:
+    """(n, H) what the empirical CDFs of some clients are at least and at most at every edge.
+
+    Both are the same but for coarsened reports, whose samples may lie lower than counted.
+    """
+    selected = _select(federation, clients)
+    rows = _rows_of(selected, clients)
+    sizes = selected.sizes[rows, None]
+    lower = selected.cumulative()[rows] / sizes
+    upper = selected.lowered().cumulative()[rows] / sizes
+    return lower, upper
+
+
+def _threshold_text(threshold: float) -> str:
+    return f"{threshold:.5g}" if np.isfinite(threshold) else "infinite"
+
+
+def _max_loss_text(coverage: float | Fraction, risk: Risk) -> str:
+    """The largest mean loss at a level, which is one minus it as a share of the largest loss."""
+    return loss_at_most(float(1 - coverage) * risk.bound, risk.bound)
