@@ -65,9 +65,6 @@ def assumptions_of(
     add("alike", alike, f"honest sites' {means} {alike or 0:g} of a common one")
     text = f"within each class honest sites' {scores} {label_shift or 0:g} of a common one"
     add("label_shift", label_shift, f"{text} (label shift, declared)")
-    out, once = federation.checked.chain, "(one mended and one that begins are two)"
-    text = f"no more sites than stated ever lie {once}, every round brings fresh samples"
-    add("chain", out, f"{out}, which adds to the chance to fail; {text}")
     private = federation.n_private if federation.private else None
     add("noise", private, "honest sites with private reports added the noise that these state")
     return tuple(found)
@@ -79,10 +76,10 @@ def outside_of(federation: Federation) -> tuple[str, ...]:
 
 
 def noise_note(federation: Federation) -> str:
-    """That reports are private and their noise is paid for; that a chain left sites out."""
-    number = federation.n_private if federation.private else 0
-    noise = f"noise of {number} private reports is allowed for" if number else ""
-    return "; ".join(filter(None, [noise, federation.checked.chain]))
+    """That some reports are private and their noise is allowed for; empty where none is."""
+    if not federation.private:
+        return ""
+    return f"noise of {federation.n_private} private reports is allowed for"
 
 
 def loss_of(federation: Federation) -> dict[str, Any]:

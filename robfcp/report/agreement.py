@@ -145,7 +145,6 @@ class Checked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     signatures: "not checked", "by registered keys", or what an engine vouches for.
     sizes: "registered" beforehand, or "claimed" by the clients.
     grid, score, round, model: "as stated" by the server, or "as most reports".
-    chain: how many are left out for what earlier rounds showed, and how surely; None: nobody is.
     """
 
     signatures: str = "not checked"
@@ -154,7 +153,6 @@ class Checked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     score: str = "as most reports"
     round: str = "as most reports"
     model: str = "as most reports"
-    chain: str | None = None
 
 
 def read_terms(path: FilePath, server_key: str | None = None) -> Terms:
