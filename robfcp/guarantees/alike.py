@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from robfcp.federation import Federation
 from robfcp.guarantees import engine
-from robfcp.guarantees.engine import Edges, Mask, Shares, Whole, check_budget, check_delta
+from robfcp.guarantees.engine import Mask, Shares, Whole, check_budget, check_delta
 from robfcp.guarantees.tails import kl_lower
 
 _CLIENTS = 4096  # whose median CDF places them
@@ -77,21 +77,14 @@ def agreeing(low: Shares, high: Shares, quorum: int) -> Mask:
     return np.asarray(before[:, n_clients:] > before[:, :n_clients])
 
 
-def prune(
-    federation: Federation,
-    m: int,
-    sigma: float,
-    beta: float,
-    intervals: ClientIntervals | None = None,
-) -> Pruning:
+def prune(federation: Federation, m: int, sigma: float, beta: float) -> Pruning:
     """Drop clients that cannot be benign if all benign CDFs lie within sigma of a common one.
 
     With probability >= 1 - beta no benign client is dropped: then at most the remaining m lie.
-    Nobody is dropped where the reports refute sigma and m themselves. `intervals` are those of
-    this beta, where somebody keeps them for several m and sigma.
+    Nobody is dropped where the reports refute sigma and m themselves.
     """
     m, sigma = check_budget(m, federation.n_clients), engine.check_sigma(sigma)
-    known = ClientIntervals(federation, beta) if intervals is None else intervals
+    known = ClientIntervals(federation, beta)
     low, high = known.low - sigma, known.high + sigma
     kept, dropped = np.ones(federation.n_clients, dtype=bool), dict[str, int]()
     while True:
@@ -109,16 +102,15 @@ def prune(
 class ClientIntervals:
     """(E, K) interval ends for every client's share, at the edges looked at.
 
-    All hold at once with probability >= 1 - beta; taken once, they serve every m and sigma. Edges
-    that were fixed before the reports are paid for alone.
+    All hold at once with probability >= 1 - beta; taken once, they serve every m and sigma.
     """
 
-    def __init__(self, federation: Federation, beta: float, edges: Edges | None = None) -> None:
-        self.edges = _informative_edges(federation) if edges is None else edges
+    def __init__(self, federation: Federation, beta: float) -> None:
+        self.edges = _informative_edges(federation)
         bounds = engine.counts_of(federation)
         bounds.require_sizes("alike")
-        looked_at = federation.grid.n_bins - 1 if edges is None else len(edges)
-        miss = check_delta(beta) / (federation.n_clients * max(1, looked_at))
+        n_inner_edges = federation.grid.n_bins - 1
+        miss = check_delta(beta) / (federation.n_clients * max(1, n_inner_edges))
         noise, sampling = bounds.split(miss, 0.5)
         lowest, highest = bounds.each(self.edges, noise / 2)
         if federation.unit > 1:  # losses: P(mean gain <= x) <= exp(-n kl(x, its expectation))
