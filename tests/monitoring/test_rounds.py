@@ -190,16 +190,20 @@ def test_rounds_without_a_common_client_have_nothing_to_compare():
 
 
 def test_flagged_clients_of_both_rounds_are_named():
-    """The first two lie before; the second, the third and a client that joins lie now."""
+    """A client that joins is not newly flagged, and one that left is no longer in question."""
     rng = np.random.default_rng(0)
-    scores = beta_scores(rng, 12, 300)
+    scores = beta_scores(rng, 13, 300)
     scores_now = beta_scores(rng, 13, 300)
-    for liar in (0, 1):
-        scores[liar] = np.zeros(300)
-    for liar in (1, 2, 12):
-        scores_now[liar] = np.zeros(300)
-    before = calibration(reports_of(scores), defence=robfcp.Consensus(exactly=2))
-    now = calibration(reports_of(scores_now), defence=robfcp.Consensus(exactly=3))
+    for malicious in (0, 1, 3):
+        scores[malicious] = np.zeros(300)
+    for malicious in (1, 2, 12):
+        scores_now[malicious] = np.zeros(300)
+    reports = reports_of(scores)[:12]
+    reports_now = reports_of(scores_now)
+    del reports_now[3]
+    before = calibration(reports, defence=robfcp.Consensus(exactly=3))
+    now = calibration(reports_now, defence=robfcp.Consensus(exactly=3))
+    assert before.flagged == ("site-00", "site-01", "site-03")
     assert now.flagged == ("site-01", "site-02", "site-12")
 
     comparison = compare_rounds(before, now)
@@ -207,6 +211,7 @@ def test_flagged_clients_of_both_rounds_are_named():
     assert comparison.newly_flagged_clients == ("site-02",)
     assert comparison.no_longer_flagged_clients == ("site-00",)
     assert comparison.joined_clients == ("site-12",)
+    assert comparison.left_clients == ("site-03",)
     assert "newly flagged: site-02" in comparison.lines
     assert "no longer flagged: site-00" in comparison.lines
 
