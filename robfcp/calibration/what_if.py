@@ -1,4 +1,4 @@
-"""What could be proved about a round for each number of liars, and what promises would cost."""
+"""What is certified for each number of malicious clients, and what a guarantee would cost."""
 
 from __future__ import annotations
 
@@ -9,18 +9,30 @@ from fractions import Fraction
 import numpy as np
 
 from robfcp.calibration.by_class import Held, held_strata
-from robfcp.calibration.calibration import Calibration
+from robfcp.calibration.calibration import Calibration, Level
 from robfcp.certificate import Certificate
-from robfcp.guarantees import FcpThreshold, Marginal, Pac, certify, curve
+from robfcp.federation import Federation
+from robfcp.guarantees import FcpThreshold, Marginal, Pac, Promise, certify, curve
 
 
 @dataclass(frozen=True)
 class Budget:
-    """What holds if at most m clients lie, at one level.
+    """What holds at one level if at most m clients are malicious.
 
-    `certificate` speaks of the threshold in use; `marginal`, `pac` and `alike` (pac with the sites
-    declared alike; None if they are not) are the thresholds that would be guaranteed at the wanted
-    level, infinity for full sets.
+    Attributes
+    ----------
+    m : int
+        The largest number of malicious clients.
+    certificate : Certificate
+        What is certified of the threshold in use.
+    marginal : float
+        The threshold that would guarantee marginal coverage at the level; infinite where the sets
+        would have to hold every label.
+    pac : float
+        The threshold that would guarantee PAC coverage.
+    alike : float or None
+        The same where benign clients are declared to differ by no more than a given heterogeneity;
+        None without such a declaration.
     """
 
     m: int
@@ -32,12 +44,22 @@ class Budget:
 
 @dataclass(frozen=True)
 class Budgets:
-    """One level, of all sites or of those that hold the class or group of this name.
+    """What holds at one level, of all clients or of those with samples of one stratum.
 
-    The threshold in use and a row for every budget: of a class, those below the number of its
-    holders, since as many as hold it can make anything of it. The certificates of all budgets are
-    true at once; `empty_from` is the number of liars from which on nothing is proved, None where
-    something always is.
+    Attributes
+    ----------
+    name : str
+        The class or group, or cluster of them; empty for all clients.
+    threshold : float
+        The threshold in use.
+    holders : int
+        How many clients have samples of it.
+    budgets : tuple of Budget
+        A row for each number of malicious clients below `holders`: as many as `holders` can turn
+        the threshold into anything. All certificates hold at once.
+    empty_from : int or None
+        The smallest number of malicious clients for which the certificate is vacuous; None if it
+        never is.
     """
 
     name: str
@@ -55,33 +77,138 @@ def what_if(
     confidence: float = 0.95,
     alike: float | None = None,
 ) -> tuple[Budgets, ...]:
-    """Every certificate at one level for each budget, all true at once; one a class or group.
+    """Return what is certified at one level for several numbers of malicious clients.
 
-    Of the calibration's own thresholds; at other levels than its own, of FCP's of those it trusts.
+    Parameters
+    ----------
+    calibration : Calibration
+        A calibration with its record.
+    level : Fraction
+        The coverage. At a level of the calibration its own thresholds are examined, at any other
+        FCP's thresholds on the clients that the calibration holds to be benign.
+    budgets : sequence of int
+        The numbers of malicious clients. A stratum has rows for those below its number of holders.
+    confidence : float, default=0.95
+        The probability with which all certificates hold at once.
+    alike : float, optional
+        The largest Kolmogorov distance of a benign client's score CDF from a common one, where it
+        is declared.
+
+    Returns
+    -------
+    tuple of Budgets
+        One for the whole round, or one for each stratum if the calibration has a threshold for
+        each class or group.
     """
-    federation, by = calibration.federation, calibration.by
-    stored = next((one for one in calibration.levels if one.coverage == level), None)
-    every: tuple[Held, ...] = (Held("", (), lambda: federation),)
-    if by is not None:
-        every = held_strata(calibration.record, by)
-    sure = 1 - (1 - confidence) / len(every)
+    strata = _strata(calibration)
 
-    found = []
-    for held in every:
-        own = held.federation()
-        if stored is None:
-            mask = calibration.trusted_mask
-            trusted = mask if own.rows is None else mask[own.rows]
-            edge = FcpThreshold(own, trusted).index(level) if trusted.any() else None
-        else:
-            part = next((one for one in stored.parts if one.name in held.members), stored)
-            finite = np.isfinite(part.threshold)
-            edge = int(own.grid.edge_at(part.threshold)) if finite else None
+    # Bonferroni: every stratum takes an equal share of the probability to fail.
+    stratum_confidence = 1 - (1 - confidence) / len(strata)
+
+    tables = []
+    for stratum in strata:
+        federation = stratum.federation()
+        bin_index = _threshold_bin(calibration, stratum, federation, level)
+
         rows = []
-        for m in (m for m in budgets if m < own.n_clients):
-            promised = [Marginal(m), Pac(m), *([] if alike is None else [Pac(m, alike)])]
-            costs = [own.threshold_at(one.threshold(own, level, sure)[0]) for one in promised]
-            rows.append(Budget(m, certify(own, edge, m, sure), *costs))
-        limit, empty = own.threshold_at(edge), curve.empty_from(own, edge, sure)
-        found.append(Budgets(held.name, limit, own.n_clients, tuple(rows), empty))
-    return tuple(found)
+        for max_malicious in budgets:
+            if max_malicious < federation.n_clients:
+                row = _budget(
+                    federation, bin_index, level, max_malicious, stratum_confidence, alike
+                )
+                rows.append(row)
+
+        vacuous_from = curve.empty_from(federation, bin_index, stratum_confidence)
+        threshold = federation.threshold_at(bin_index)
+        n_holders = federation.n_clients
+        tables.append(Budgets(stratum.name, threshold, n_holders, tuple(rows), vacuous_from))
+    return tuple(tables)
+
+
+def _strata(calibration: Calibration) -> tuple[Held, ...]:
+    """Return the strata that have a threshold each, or the whole round as the only one."""
+    if calibration.by is None:
+        federation = calibration.federation
+        return (Held("", (), lambda: federation),)
+    return held_strata(calibration.record, calibration.by)
+
+
+def _threshold_bin(
+    calibration: Calibration, stratum: Held, federation: Federation, level: Fraction
+) -> int | None:
+    """Return the bin of the threshold in use; None for an infinite threshold.
+
+    Parameters
+    ----------
+    calibration : Calibration
+        A calibration with its record.
+    stratum : Held
+        The stratum, or the whole round.
+    federation : Federation
+        The clients that hold it.
+    level : Fraction
+        The coverage. Where the calibration has a threshold for it, that one is used, else FCP's.
+    """
+    for calibrated_level in calibration.levels:
+        if calibrated_level.coverage == level:
+            return _calibrated_bin(calibrated_level, stratum, federation)
+
+    benign_mask = calibration.trusted_mask
+    if federation.rows is not None:
+        benign_mask = benign_mask[federation.rows]
+    if not benign_mask.any():
+        return None
+    return FcpThreshold(federation, benign_mask).index(level)
+
+
+def _calibrated_bin(level: Level, stratum: Held, federation: Federation) -> int | None:
+    """Return the bin of a stratum's calibrated threshold; None for an infinite threshold."""
+    threshold = level.threshold
+    for part in level.parts:
+        # The members of a cluster share one threshold.
+        if part.name in stratum.members:
+            threshold = part.threshold
+            break
+
+    if not np.isfinite(threshold):
+        return None
+    return int(federation.grid.edge_at(threshold))
+
+
+def _budget(
+    federation: Federation,
+    bin_index: int | None,
+    level: Fraction,
+    max_malicious: int,
+    confidence: float,
+    heterogeneity: float | None,
+) -> Budget:
+    """Certify the threshold in use, and find the ones that would be guaranteed at the level.
+
+    Parameters
+    ----------
+    federation : Federation
+        The clients that hold a stratum, or all.
+    bin_index : int or None
+        The bin whose upper edge is the threshold in use; None for an infinite threshold.
+    level : Fraction
+        The coverage to guarantee.
+    max_malicious : int
+        The largest number of malicious clients.
+    confidence : float
+        The confidence of the certificate, and of PAC coverage.
+    heterogeneity : float or None
+        The declared one, if any.
+    """
+
+    def guaranteed_threshold(guarantee: Promise) -> float:
+        guaranteed_bin, _ = guarantee.threshold(federation, level, confidence)
+        return federation.threshold_at(guaranteed_bin)
+
+    certificate = certify(federation, bin_index, max_malicious, confidence)
+    marginal = guaranteed_threshold(Marginal(max_malicious))
+    pac = guaranteed_threshold(Pac(max_malicious))
+    alike = None
+    if heterogeneity is not None:
+        alike = guaranteed_threshold(Pac(max_malicious, heterogeneity))
+    return Budget(max_malicious, certificate, marginal, pac, alike)
