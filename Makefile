@@ -42,7 +42,8 @@ test-train: .venv/train  ## a short real federated training run
 
 test-flower: .venv-flower/installed  ## Flower: faults, Ray simulation and a deployment over TLS
 	COVERAGE_WITHOUT_ENGINES="robfcp/engines/nvflare.py" \
-	.venv-flower/bin/python -m pytest tests/flower tests/test_engines.py "tests/test_fuzz.py::test_nothing_escapes[flower-16-3]" \
+	.venv-flower/bin/python -m pytest tests/flower tests/test_engines.py \
+		"tests/fuzz/test_fuzz.py::test_nothing_escapes[flower-16-3]" \
 		"tests/test_notebooks.py::test_a_notebook_runs[flower]" \
 		--cov=robfcp/engines --cov-report=term --cov-fail-under=95
 
@@ -58,7 +59,7 @@ test-flower-range:  ## rounds in this process on the lowest and the highest flwr
 test-nvflare: .venv-nvflare/installed  ## NVFlare: faults, simulator, local and secured deployments
 	COVERAGE_WITHOUT_ENGINES="robfcp/engines/flower*.py" \
 	.venv-nvflare/bin/python -m pytest tests/nvflare tests/test_engines.py \
-		"tests/test_fuzz.py::test_nothing_escapes[nvflare-10-3]" \
+		"tests/fuzz/test_fuzz.py::test_nothing_escapes[nvflare-10-3]" \
 		--cov=robfcp/engines --cov-report=term --cov-fail-under=95
 
 NVFLARE_RANGE ?= 2.8.0
@@ -77,9 +78,9 @@ test-spark: .venv-spark/installed  ## a cluster of two executors in processes of
 MINUTES ?= 60
 SEED ?= $(shell date +%j)
 fuzz: .venv/dev .venv-flower/installed .venv-nvflare/installed  ## every night: hostile files, rounds and requests
-	$(BIN)/python benchmarks/fuzz.py files loopback --seed $(SEED) --seconds $$(( $(MINUTES) * 30 ))
-	.venv-flower/bin/python benchmarks/fuzz.py flower --seed $(SEED) --seconds $$(( $(MINUTES) * 15 ))
-	.venv-nvflare/bin/python benchmarks/fuzz.py nvflare --seed $(SEED) --seconds $$(( $(MINUTES) * 15 ))
+	$(BIN)/python tests/fuzz/run.py files loopback --seed $(SEED) --seconds $$(( $(MINUTES) * 30 ))
+	.venv-flower/bin/python tests/fuzz/run.py flower --seed $(SEED) --seconds $$(( $(MINUTES) * 15 ))
+	.venv-nvflare/bin/python tests/fuzz/run.py nvflare --seed $(SEED) --seconds $$(( $(MINUTES) * 15 ))
 
 test-browser: .venv/browser  ## the calibration page in a real headless Chromium
 	$(BIN)/python -m pytest tests/browser

@@ -34,7 +34,9 @@ BLOCK = re.compile(
     re.DOTALL | re.MULTILINE,
 )
 RUN = ("python", "sh", "bash", "console")
+MAPIE_EXAMPLE = ROOT / "examples" / "from_mapie.py"  # prints what it shows; the others draw it
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+FIGURE_EXAMPLES = [example for example in EXAMPLES if example != MAPIE_EXAMPLE]
 LONG = ("start", "monitoring", "page", "files", "beyond-one-threshold")  # half a second each
 
 
@@ -99,12 +101,29 @@ def test_every_block_runs_as_printed(page, prepared, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "example", thorough(EXAMPLES, ROOT / "examples" / "certificates.py"), ids=lambda path: path.name
+    "example",
+    thorough(FIGURE_EXAMPLES, ROOT / "examples" / "certificates.py"),
+    ids=lambda path: path.name,
 )
 def test_every_example_makes_its_figure(example, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     run_path(str(example), run_name="__main__")
     assert (tmp_path / f"{example.stem}.png").stat().st_size > 5_000
+
+
+def test_the_mapie_example_shows_the_same_sets_and_leaves_the_wrong_client_out(capsys):
+    pytest.importorskip("mapie")
+    example = run_path(str(MAPIE_EXAMPLE), run_name="__main__")
+    printed = capsys.readouterr().out
+
+    # One client: bins only ever add labels, and with 20,000 of them hardly any.
+    assert printed.count("labels in MAPIE's sets only: 0,") == 2
+    n_added_labels = (example["robfcp_sets"] & ~example["mapie_sets"]).sum()
+    assert n_added_labels <= 0.001 * example["robfcp_sets"].size
+
+    # Nine clients: the wrong one, and nobody else.
+    assert example["calibration"].flagged == ("client-4",)
+    assert "client-4 was left out" in printed
 
 
 def test_links_between_pages_lead_somewhere():

@@ -1,13 +1,12 @@
 """Files of every kind, broken in every way we know: refused in one line that can be printed."""
 
 import json
-import sys
 from functools import cache
-from pathlib import Path
 
 import numpy as np
 import pytest
 from effort import cases
+from fuzz.mutations import mutate_json
 from makers import LAC, beta_scores, outputs, reports_of, sealed
 
 import robfcp
@@ -17,9 +16,6 @@ from robfcp.errors import ReportError, RobfcpError
 from robfcp.monitoring import AlarmHistory, EReport
 from robfcp.privacy import Ledger, Privacy
 from robfcp.report.agreement import read_keys, read_sizes, read_terms
-
-sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
-from fuzz import mutate_json
 
 DIGEST, OTHER = "ab" * 32, "cd" * 32
 GRID = robfcp.Grid.uniform(20)

@@ -211,7 +211,7 @@ class ThresholdRule(Protocol):
 
 
 def threshold_of(
-    rule: Defence | None,
+    rule: Defence,
     federation: Federation,
     trusted: NDArray[np.bool_],
     rank: RankRule = rank_charge,

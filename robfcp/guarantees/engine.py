@@ -230,21 +230,6 @@ class ExactCounts:
                 return last if last < self.n_edges else None
         return 0
 
-    def most_liars(self, edges: Edges, tail: Tail, chance: float) -> Whole:
-        """(E,) the largest m < K against which each edge is accepted, -1 for none.
-
-        It rises with the edge; where counts may fall it is the least of the edges above.
-        """
-        lowest = int(edges.min())
-        places = np.arange(lowest, self.n_edges) if self.falling else np.unique(edges)
-        gains = margins(self.least(places), self.weights, tail.p, tail.q)
-        needed = self.halves * tail.needed + self.room(places, tail, chance)[:, None]
-        held = (least_sums(gains, len(self.sizes) - 1) >= needed).astype(bool)
-        survived = np.logical_and.accumulate(held, axis=1).sum(axis=1) - 1
-        if self.falling:
-            survived = np.minimum.accumulate(survived[::-1])[::-1]
-        return np.asarray(survived[np.searchsorted(places, edges)], dtype=np.int64)
-
     @cached_property
     def _largest(self) -> Whole:
         """(2, S + 1) how many clients are the largest, and their samples, size after size."""

@@ -19,7 +19,7 @@ __all__ = ["About", "History", "page_data", "render", "safe_json", "write_page"]
 
 MAX_CLIENTS = 20_000
 _SHARED = ("uplot/uPlot.iife.min", "embedded", "format", "charts", "history")
-_SCRIPTS = ("data", "scores", "clients", "diagnoses", "distributions", "whatif", "table", "strata")
+_SCRIPTS = ("data", "scores", "clients", "diagnoses", "distributions", "table", "strata")
 _STYLES = ("uplot/uPlot.min.css", "page.css")
 _ESCAPES = str.maketrans({sign: f"\\u{ord(sign):04x}" for sign in "<>&\u2028\u2029"})
 

@@ -12,10 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robfcp import __version__
-from robfcp.calibration import Calibration, file_format, letters, what_if
+from robfcp.calibration import Calibration, file_format, letters
 from robfcp.diagnosis import diagnose
 from robfcp.federation import Federation
 from robfcp.grid import Grid
+from robfcp.guarantees import curve, engine
 from robfcp.page import sentences
 
 
@@ -122,10 +123,13 @@ def page_data(calibration: Calibration, about: About) -> dict[str, Any]:
     """Everything the page shows, as JSON values."""
     federation, grid = calibration.federation, calibration.federation.grid
     view = view_edges(federation.rounded().pooled(), grid)
-    others = what_if.other_settings(calibration, view)
-    looked_up = [table.index[table.index >= 0] for table in others.tables.values()]
-    used = np.unique(np.concatenate([view, *looked_up]))
     first = calibration.levels[0]
+
+    # The bins whose edges the charts show: those that curves are drawn with, and the threshold's.
+    used = view
+    if np.isfinite(first.threshold):
+        used = np.union1d(view, grid.edge_at(first.threshold))
+
     below, drawn = map(_smoothed, (federation, federation.comparable()))
     shares = np.clip(below[:, view] / federation.masses[:, None], 0, 1)[calibration.trusted_mask]
     rising = np.maximum.accumulate(shares, axis=1)  # as counts with noise may not
@@ -174,7 +178,8 @@ def page_data(calibration: Calibration, about: About) -> dict[str, Any]:
         "crowd": {"low": rounded(low), "middle": rounded(middle), "high": rounded(high)},
         "faulty": msgspec.to_builtins(calibration.faulty),
         "missing": list(calibration.missing),
-        "whatif": _what_if(others, federation),
+        "coverage_band": coverage_band(calibration, view),
+        "mean_set_sizes": mean_set_sizes(calibration),
         "own": {
             "m": calibration.liars,
             "guarantee": first.certificate.kind if calibration.promised else None,
@@ -213,6 +218,46 @@ def view_edges(pooled: NDArray[np.int64], grid: Grid) -> NDArray[np.intp]:
     spread = grid.edge_at(np.linspace(low, high, VIEW // 4))
     steps = np.linspace(0, n_bins - 1, VIEW // 4).astype(np.intp)
     return np.unique(np.concatenate([equiprobable, spread, steps, [n_bins - 1]]))
+
+
+def coverage_band(calibration: Calibration, bins: NDArray[np.intp]) -> dict[str, list[float]]:
+    """Return between which bounds coverage is certified, for a threshold at each of some bins.
+
+    The bounds hold with the calibration's confidence if no more clients are malicious than the
+    calibration's certificate allows.
+
+    Parameters
+    ----------
+    calibration : Calibration
+        A calibration with its record.
+    bins : ndarray of shape (E,)
+        The bins whose upper edges are the thresholds.
+
+    Returns
+    -------
+    dict
+        "lower" and "upper", E bounds each.
+    """
+    bounds = engine.counts_of(calibration.federation)
+    delta = 1 - calibration.confidence
+    lower, upper = curve.coverage_interval(bounds, bins, [calibration.liars], delta)
+    return {"lower": rounded(lower[0]), "upper": rounded(upper[0])}
+
+
+def mean_set_sizes(calibration: Calibration) -> list[float] | None:
+    """Return the mean number of labels in a set at each level, at the sites that were used.
+
+    None where no site reported the scores of all labels, and where every class or group has a
+    threshold of its own.
+    """
+    federation = calibration.federation
+    if federation.set_sizes is None or calibration.by is not None:
+        return None
+
+    sizes = sentences.set_sizes(federation, federation.set_sizes, calibration.trusted_mask)
+    thresholds = [level.threshold for level in calibration.levels]
+    # An infinite threshold is that of the last bin: its sets hold every label.
+    return rounded(sizes[federation.grid.edge_at(thresholds)])
 
 
 def number(value: float) -> float | None:
@@ -254,40 +299,3 @@ def audit(calibration: Calibration) -> list[tuple[str, str]]:
         "reports digest": file_format.digest_of(federation.counts.astype("<i8").tobytes()),
     }
     return [(name, "none" if value is None else str(value)) for name, value in rows.items()]
-
-
-def _what_if(others: what_if.OtherSettings, federation: Federation) -> dict[str, Any]:
-    """Rows by number of liars, columns by level, and the mean number of labels in a set.
-
-    That is told by some sites only; those that the defence would leave out are left out.
-    """
-    told, sizes, every = federation.set_sizes, {}, np.arange(federation.n_clients)
-    liars = others.tables["defence"].liars
-    if told is not None:
-        for m, out in zip(liars, others.excluded, strict=True):
-            sizes[m] = sentences.set_sizes(federation, told, ~np.isin(every, out))
-    tables = {
-        name: {
-            "liars": list(table.liars),
-            "levels": [float(level) for level in table.levels],
-            "index": table.index.tolist(),
-            "lower": [[float(f"{x:.9g}") for x in row] for row in table.lower],
-            "upper": [[float(f"{x:.9g}") for x in row] for row in table.upper],
-            "size": [  # -1, an infinite threshold, is the last bin: every label
-                rounded(sizes[m][row]) for m, row in zip(table.liars, table.index, strict=True)
-            ]
-            if sizes
-            else None,
-        }
-        for name, table in others.tables.items()
-    }
-    return {
-        "tables": tables,
-        "liars": list(liars),
-        "excluded": [out.tolist() for out in others.excluded],
-        "proved": {
-            "lower": [rounded(row) for row in others.lower],
-            "upper": [rounded(row) for row in others.upper],
-        },
-        "frozen": others.frozen,
-    }

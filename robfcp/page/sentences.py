@@ -212,7 +212,9 @@ def for_the_auditor(calibration: Calibration, verdict: str) -> dict[str, str]:
     promised = "under a promise, unless how alike sites are is stated (--alike)"
     falls += "" if full is None else f"; {full} or more liars could fill every set {promised}"
     falls += "; more sites: below ten detection is weak" if federation.n_clients < 10 else ""
-    change = "another number of liars (What if), a trusted sample (--anchor), corrected reports"
+    change = (
+        "another number of liars (robfcp show -m), a trusted sample (--anchor), corrected reports"
+    )
     again = "robfcp verify calibration.json, the record beside it, computes it all again"
     return {
         "who is left out": f"{verdict} Decided by {record.defence}; reasons are in the cards above",
@@ -235,8 +237,8 @@ def how_to_read(calibration: Calibration) -> Iterator[str]:
         )
     if calibration.by is not None:
         yield (
-            f"There is a threshold for each {calibration.by}; the sliders and charts above the "
-            "table speak of one threshold for all of them."
+            f"There is a threshold for each {calibration.by}; the charts above the table show the "
+            "largest of them."
         )
 
 

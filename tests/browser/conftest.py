@@ -27,16 +27,10 @@ class Opened:
         """What an element shows."""
         return str(self.page.locator(f"#{element}").inner_text())
 
-    def value(self, element):
-        """The number behind what an element shows."""
-        return str(self.page.locator(f"#{element}").get_attribute("data-value"))
-
-    def slide(self, slider, position):
-        """Move a slider as a hand does."""
-        self.page.locator(f"#{slider}").evaluate(
-            "(e, p) => { e.value = p; e.dispatchEvent(new Event('input', { bubbles: true })); }",
-            position,
-        )
+    def table(self, element):
+        """The texts of a table's body, row by row, shown or not."""
+        rows = self.page.locator(f"#{element} tbody tr").all()
+        return [row.locator("td").all_text_contents() for row in rows]
 
     def data(self):
         """The embedded data."""

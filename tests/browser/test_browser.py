@@ -13,6 +13,7 @@ import pytest
 
 import robfcp
 from robfcp import Federation, Grid, Report
+from robfcp.certificate import at_least, at_most
 from robfcp.federation import Fault
 from robfcp.lab.faults import stroke_story
 from robfcp.page import About
@@ -37,10 +38,9 @@ def saved(opened, button):
     return Path(download.value.path()).read_text().splitlines()
 
 
-def shown_numbers(opened):
-    """Threshold, excluded and certificate as the page holds them."""
-    words = [opened.value(f"out-{name}") for name in ("threshold", "excluded", "certificate")]
-    return tuple(map(float, " ".join(words).split()))
+def as_shown(bounds):
+    """The certified bounds of a coverage as the page shows them."""
+    return f"{at_least(bounds.lower)} – {at_most(bounds.upper)}"
 
 
 def test_page_says_what_harm_was_done_by_whom_and_what_is_proved_and_loads_nothing(show, stroke):
@@ -57,8 +57,13 @@ def test_page_says_what_harm_was_done_by_whom_and_what_is_proved_and_loads_nothi
         ("audit", stroke.federation.grid.digest),
     ):
         assert words in opened.text(part)
-    words = ("oddness", "of its scores", "of the scores used", "threshold")
-    for chart, word in zip(("clients", "client", "pooled", "cost"), words, strict=True):
+    words = {
+        "clients": "oddness",
+        "client": "of its scores",
+        "pooled": "of the scores used",
+        "curve": "at most",
+    }
+    for chart, word in words.items():
         opened.page.locator(f"#{chart}-chart .u-over").hover()
         assert word in opened.page.locator(f"#{chart}-chart .readout").inner_text()
     assert opened.requests == [opened.page.url, "data:,"][: len(opened.requests)]
@@ -69,23 +74,19 @@ def test_page_says_what_harm_was_done_by_whom_and_what_is_proved_and_loads_nothi
     opened.requests.clear()
 
 
-@pytest.mark.parametrize("mode", ["defence", "marginal"])
-def test_sliders_show_what_the_library_computes(show, stroke, mode):
+def test_tables_hold_the_threshold_and_what_is_proved_for_each_number_of_liars(show, stroke):
     opened = show(stroke)
-    opened.page.locator(f"#modes [data-key={mode}]").click()
-    table = opened.data()["whatif"]["tables"][mode]
-    for level, m in ((0.9, 7), (0.995, 3), (0.55, 19)):
-        opened.slide("level", table["levels"].index(level))
-        opened.slide("liars", table["liars"].index(m))
-        promise = robfcp.Marginal(liars=m) if mode == "marginal" else None
-        rule = robfcp.Consensus(at_most=m)
-        one = robfcp.calibrate(stroke.federation, level, defence=rule, promise=promise)
-        wanted = (one.threshold, len(one.flagged), one.certificate.lower, one.certificate.upper)
-        assert shown_numbers(opened) == pytest.approx(wanted, abs=1e-8)
-        size = table["size"][table["liars"].index(m)][table["levels"].index(level)]
-        assert float(opened.value("out-size")) == size
-    opened.page.locator("#reset").click()
-    assert shown_numbers(opened)[0] == stroke.threshold
+    ((coverage, threshold, set_size, certified),) = opened.table("levels")
+    assert coverage == "90%"
+    assert float(threshold) == pytest.approx(stroke.threshold, rel=1e-3)
+    assert set_size == f"{opened.data()['mean_set_sizes'][0]:.2f}"
+    assert certified == as_shown(stroke.certificate)
+
+    assert not opened.page.locator("#curve-table").is_visible()
+    opened.page.locator("#curve-numbers summary").click()
+    assert opened.page.locator("#curve-table").is_visible()
+    expected = [[str(m), as_shown(bounds)] for m, bounds in stroke.curve.items()]
+    assert opened.table("curve-table") == expected
 
 
 def test_the_table_filters_sorts_chooses_and_exports(show, stroke):
@@ -140,8 +141,9 @@ def test_two_thousand_clients_do_not_stutter(show):
     last = int(np.argmin(opened.data()["clients"]["oddness"]))
     opened.page.wait_for_selector(f"#table tr[data-client='{last}']")
     start = time.monotonic()
-    for position in range(20):
-        opened.slide("liars", position)
+    for _ in range(10):
+        opened.page.locator("#scales [data-key=grid]").click()
+        opened.page.locator("#scales [data-key=linear]").click()
     assert time.monotonic() - start < 20 * 0.25
 
 
@@ -169,7 +171,7 @@ BROKEN = """() => [...document.querySelectorAll("td, th")].filter((cell) => {
 
 
 @pytest.mark.parametrize(("width", "picture"), [(500, "page-narrow"), (1280, "page")])
-def test_harm_before_culprits_before_sliders_and_tables_never_break_a_word(
+def test_harm_before_culprits_before_thresholds_and_tables_never_break_a_word(
     show, stroke, width, picture
 ):
     title = "Outcome after stroke, 49 hospitals"
@@ -178,7 +180,7 @@ def test_harm_before_culprits_before_sliders_and_tables_never_break_a_word(
     opened.page.screenshot(path=IMAGES / f"{picture}.png")
     assert opened.text("about-title") == opened.page.title() == title
     assert opened.text("about-lines").endswith(" · 15 November 2026 · run by the demo")
-    parts = ("first", "message", "used", "promise", "diagnoses-section", "client", "whatif")
+    parts = ("first", "message", "used", "promise", "diagnoses-section", "client", "levels")
     tops = [opened.page.locator(f"#{part}").bounding_box()["y"] for part in parts]
     assert tops == sorted(tops)
     assert tops[4] < 812
@@ -221,10 +223,12 @@ def test_unusual_federations_have_a_page(show, grid, sites, law, promise):
     reports = [Report.from_scores(f"s{k}", law(rng), grid) for k in range(sites)]
     calibration = robfcp.calibrate(reports, [0.8, 0.85], promise=promise)
     opened = show(calibration)
-    assert opened.page.locator("#levels tbody tr").count() == 2
     for key in ("grid", "linear"):
         opened.page.locator(f"#scales [data-key={key}]").click()
-    assert shown_numbers(opened)[0] == calibration.levels[0].threshold
-    mode = "defence" if promise is None else "stated"
-    stated = opened.page.locator(f"#modes [data-key={mode}]")
-    assert stated.get_attribute("aria-pressed") == "true"
+    rows = opened.table("levels")
+    assert len(rows) == 2
+    for row, level in zip(rows, calibration.levels, strict=True):
+        threshold = float(row[1].replace("infinite", "inf"))
+        assert threshold == pytest.approx(level.threshold, rel=1e-3)
+    n_points = len(calibration.levels[0].curve)
+    assert opened.page.locator("#curve-section").is_visible() == (n_points > 1)

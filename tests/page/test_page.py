@@ -9,16 +9,15 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
-import msgspec
 import numpy as np
 import pytest
-from effort import cases, thorough
 from makers import LAC, beta_scores, by_class, embedded, outputs, reports_of, said, saved
 
 import robfcp
 from robfcp import Calibration, Consensus, Federation, Grid, Report, RobFCP
 from robfcp.defence import Assessment, NoDefence
 from robfcp.federation import Fault
+from robfcp.guarantees import certify
 from robfcp.page import render, write_page
 from robfcp.page.sentences import for_the_auditor, harm
 from robfcp.privacy.budget import Privacy
@@ -45,49 +44,43 @@ def noisy():
 
 
 TWO, MOST = {"promise": robfcp.Marginal(2)}, {"coverage": 0.99999}
-SETTINGS: list[dict[str, Any]] = [
-    {"defence": Consensus(exactly=3)},
-    {"defence": RobFCP(2, "kolmogorov", bins=20)},
+
+
+CALIBRATIONS: list[dict[str, Any]] = [
+    {"defence": Consensus(at_most=3)},
     {"promise": robfcp.Pac(2), "confidence": 0.9},
     {"promise": robfcp.Marginal(samples=200)},
-    {"defence": Consensus(at_most=2), "promise": robfcp.Pac(2), "reports": noisy},
-    {"defence": Consensus(at_most=3)},
-    {"defence": NoDefence()},
-    {"promise": robfcp.Pac(2, alike=0.3)},
+    {"defence": NoDefence(), "coverage": 0.99999},
+    {"reports": noisy, "defence": Consensus(at_most=2)},
 ]
 
 
-@pytest.mark.effort
-@pytest.mark.parametrize(
-    "settings", thorough(SETTINGS, *SETTINGS[:5]), ids=lambda one: " ".join(one)
-)
-def test_every_what_if_setting_is_what_calibrate_would_have_said(settings):
-    settings = dict(settings)
-    reports = settings.pop("reports", lambda: federation(14))()
-    what_if = embedded(render(robfcp.calibrate(reports, **settings)))["whatif"]
-    assert what_if["frozen"] == ""
-    edges = [reports.threshold_at(k) for k in range(reports.grid.n_bins)]
-    rng = np.random.default_rng(1)
-    rule, promise = settings.get("defence", Consensus()), settings.get("promise")
-    number = {"consensus": "at_most", "rob-fcp": "liars"}.get(rule.name)
-    number = "exactly" if getattr(rule, "exactly", None) else number
-    for mode, table in what_if["tables"].items():
-        for _ in range(cases(3)):
-            row, column = rng.integers([len(table["liars"]), len(table["levels"])])
-            m = table["liars"][row]
-            changed = {**settings, "defence": replace(rule, **({number: m} if number else {}))}
-            if mode == "stated" and promise.liars is not None:
-                changed["promise"] = msgspec.structs.replace(promise, liars=m)
-            elif mode != "stated":
-                changed["promise"] = robfcp.Marginal(m) if mode == "marginal" else None
-            wanted = robfcp.calibrate(reports, table["levels"][column], **changed)
-            index = table["index"][row][column]
-            assert (np.inf if index < 0 else edges[index]) == wanted.threshold
-            certificate = wanted.curve[m] if mode == "defence" else wanted.certificate
-            for end in ("lower", "upper"):
-                assert table[end][row][column] == pytest.approx(getattr(certificate, end), abs=1e-8)
-            excluded = what_if["excluded"][what_if["liars"].index(m)]
-            assert tuple(reports.ids[k] for k in excluded) == wanted.flagged
+@pytest.mark.parametrize("options", CALIBRATIONS, ids=lambda options: " ".join(options))
+def test_the_band_around_the_scores_is_what_is_certified_of_each_threshold(options):
+    options = dict(options)
+    reports = options.pop("reports", federation)()
+    calibration = robfcp.calibrate(reports, **options)
+    data = embedded(render(calibration))
+    band, bins = data["coverage_band"], data["view"]
+    assert len(band["lower"]) == len(band["upper"]) == len(bins)
+    for i in (0, len(bins) // 3, len(bins) // 2, len(bins) - 1):
+        certificate = certify(reports, bins[i], calibration.liars, calibration.confidence)
+        assert band["lower"][i] == pytest.approx(certificate.lower, abs=1e-5)
+        assert band["upper"][i] == pytest.approx(certificate.upper, abs=1e-5)
+
+
+@pytest.mark.parametrize("options", CALIBRATIONS, ids=lambda options: " ".join(options))
+def test_the_charts_know_the_bin_of_the_threshold(options):
+    options = dict(options)
+    reports = options.pop("reports", federation)()
+    calibration = robfcp.calibrate(reports, **options)
+    data = embedded(render(calibration))
+    grid, threshold = data["grid"], data["levels"][0]["threshold"]
+    if threshold is None:
+        assert calibration.threshold == np.inf
+    else:
+        bin_index = grid["used"][grid["edges"].index(threshold)]
+        assert reports.threshold_at(bin_index) == calibration.threshold
 
 
 class Own:
@@ -96,12 +89,6 @@ class Own:
     def __call__(self, federation):
         trusted = np.arange(federation.n_clients) != 5
         return Assessment(np.ones(federation.n_clients), trusted, {federation.ids[5]: "fifth"})
-
-
-def test_unknown_defence_keeps_the_recorded_exclusions():
-    what_if = embedded(render(robfcp.calibrate(federation(), defence=Own())))["whatif"]
-    assert all(out == [5] for out in what_if["excluded"])
-    assert "custom:own" in what_if["frozen"]
 
 
 def test_a_page_holds_only_itself_and_hostile_names_cannot_leave_the_data():
@@ -240,7 +227,6 @@ def test_large_federations_get_a_bounded_page():
     counts = np.random.default_rng(0).multinomial(100, np.full(50, 0.02), size=300)
     page = render(robfcp.calibrate(Federation.from_counts(counts), defence=RobFCP(liars=70)))
     assert len(page) < 700_000
-    assert 70 in embedded(page)["whatif"]["liars"][:60]
     with pytest.raises(robfcp.RobfcpError, match=r"20001 sites are more than the 20000"):
         render(robfcp.calibrate(Federation.from_counts(np.ones((20_001, 2), int)), defence="none"))
 

@@ -200,18 +200,14 @@ def site(k, told=True):
 def test_the_page_shows_the_size_that_sets_have():
     rule, levels = robfcp.Consensus(at_most=1), (0.9, 0.8, 0.9999)
     calibration = robfcp.calibrate([site(k) for k in range(8)], levels, defence=rule)
-    table = embedded(render(calibration))["whatif"]["tables"]["defence"]
+    sizes = embedded(render(calibration))["mean_set_sizes"]
     kept = [k for k in range(8) if f"s{k}" in calibration.trusted]
     scores = np.concatenate([LAC().all_labels(outputs(k, 120)[0]) for k in kept])
-    limits = np.append(calibration.federation.grid.upper, np.inf)  # -1: every label is taken
-    row = table["liars"].index(1)
-    for level in levels:
-        column = table["levels"].index(level)
-        wanted = (scores <= limits[table["index"][row][column]]).sum(axis=1).mean()
-        assert table["size"][row][column] == pytest.approx(wanted, abs=1e-5)
-    assert table["index"][row][column] == -1
+    for size, threshold in zip(sizes, calibration.threshold, strict=True):
+        assert size == pytest.approx((scores <= threshold).sum(axis=1).mean(), abs=1e-5)
+    assert calibration.threshold[-1] == np.inf
     plain = robfcp.calibrate([site(k, told=False) for k in range(8)], defence=rule)
-    assert embedded(render(plain))["whatif"]["tables"]["defence"]["size"] is None
+    assert embedded(render(plain))["mean_set_sizes"] is None
 
 
 def test_the_command_tells_sizes_when_asked(tmp_path):

@@ -1,4 +1,5 @@
 // Clients by oddness, and the panel of the one that was clicked.
+const state = { client: 0 };
 const ORDER = Array.from({ length: K }, (_, k) => k).sort(
   (a, b) => CLIENTS.oddness[a] - CLIENTS.oddness[b] || a - b,
 );
@@ -77,15 +78,14 @@ function drawMarks(chart, xs, ys, drawn) {
   const { ctx, bbox } = chart;
   const ratio = devicePixelRatio;
   const size = (K > 600 ? 2.2 : K > 150 ? 3.2 : 4.5) * ratio;
-  const excluded = outcome().excluded;
   const bottom = bbox.top + bbox.height - 8 * ratio;
+  const verdicts = drawn.map((k) => client(k).verdict);
   ctx.save();
   ctx.lineWidth = 1.6 * ratio;
   for (const wanted of ["trusted", "look", "flagged", "faulty", "missing"]) {
     ctx.fillStyle = ctx.strokeStyle = colour(wanted);
     ctx.globalAlpha = wanted === "trusted" ? 0.75 : 1;
-    drawn.forEach((k, i) => {
-      const verdict = k < K ? (excluded.has(k) ? "flagged" : client(k).verdict === "look" ? "look" : "trusted") : ABSENT[k - K].verdict;
+    verdicts.forEach((verdict, i) => {
       if (verdict !== wanted) return;
       const y = ys[i] === null ? bottom : chart.valToPos(ys[i], "y", true);
       mark(ctx, verdict, chart.valToPos(xs[i], "x", true), y, size);

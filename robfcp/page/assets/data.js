@@ -11,6 +11,12 @@ function edgeValue(bin) {
   return value === null ? Infinity : value;
 }
 
+/** The bin of the first level's threshold; -1 where it is infinite. */
+function thresholdBin() {
+  const { threshold } = DATA.levels[0];
+  return threshold === null ? -1 : DATA.grid.used[DATA.grid.edges.indexOf(threshold)];
+}
+
 /** Cumulated shares within [0, 1] that never fall, as counts with privacy noise may. */
 function rising(counts, size) {
   let total = 0, highest = 0;
@@ -27,23 +33,14 @@ function clientShares(k) {
   return rising(COUNTS.subarray(k * width, (k + 1) * width), CLIENTS.size[k]);
 }
 
-/** The pooled CDF of all clients but those left out. */
-function pooledShares(excluded) {
+/** The pooled CDF of the clients that are chosen by number. */
+function pooledShares(isChosen) {
   const width = VIEW.length, sums = new Float64Array(width);
   let total = 0;
   for (let k = 0; k < K; k++) {
-    if (excluded.has(k)) continue;
+    if (!isChosen(k)) continue;
     total += CLIENTS.size[k];
     for (let b = 0; b < width; b++) sums[b] += COUNTS[k * width + b];
   }
   return rising(sums, total);
-}
-
-/** The position of the value nearest to the wanted one. */
-function nearest(values, wanted) {
-  let best = 0;
-  values.forEach((value, i) => {
-    if (Math.abs(value - wanted) < Math.abs(values[best] - wanted)) best = i;
-  });
-  return best;
 }

@@ -6,21 +6,12 @@ function select(k) {
   showRows();
 }
 
-/** Everything that follows the sliders. */
-function refresh() {
-  showOutcome();
-  CHARTS.get("clients-chart")?.redraw(false);
-  drawPooled();
-  drawCost();
-  if (state.client < K) drawClient(state.client);
-}
-
 function drawAll() {
   drawClients();
-  drawCurve();
   showClient();
+  drawPooled();
+  drawCurve();
   drawHistory();
-  refresh();
 }
 
 function showWords() {
@@ -38,8 +29,6 @@ function showWords() {
   byId("promise").textContent = DATA.headline.promise;
   byId("reports").textContent = DATA.headline.reports;
   const first = DATA.levels[0];
-  const named = `${CONTROLLED[0].toUpperCase()}${CONTROLLED.slice(1)}`;
-  for (const word of document.querySelectorAll(".controlled")) word.textContent = named;
   byId("statement").textContent = "It is assumed that";
   byId("assumptions").replaceChildren(...first.assumptions.map((text) => element("li", { text })));
   byId("notes").replaceChildren(...DATA.notes.map((text) => element("li", { text })));
@@ -47,7 +36,8 @@ function showWords() {
     const rows = DATA[part].map(([name, text]) => element("div", {}, element("dt", { text: name }), element("dd", { text })));
     byId(part).replaceChildren(...rows);
   }
-  if (DATA.levels.length > 1) showLevels();
+  showLevels();
+  showCurveTable();
   if (DATA.history?.alarm) {
     byId("since").textContent = `${DATA.history.claim}. ${DATA.history.todo}`;
     byId("since").hidden = false;
@@ -71,7 +61,7 @@ function modelCard() {
     "**It is assumed that**", "", ...DATA.levels[0].assumptions.map((text) => `- ${plain(text)}`), "",
   ];
   if (strata) {
-    const some = strata.rows.some((one) => one.proved);
+    const some = hasStratumThresholds();
     const told = (one) => (some ? [one.proved ? proved(...one.proved) : "–"] : []);
     const heads = [strata.by, "threshold", "samples", "covered", ...(some ? ["proved"] : [])];
     lines.push(row(heads), `|${"---|".repeat(heads.length)}`);
@@ -95,21 +85,28 @@ function culprit() {
   return oddest("flagged") ?? oddest("look") ?? ORDER.at(-1);
 }
 
+/** A row for each level: its threshold, how large sets are where it is known, what is proved. */
 function showLevels() {
-  const cells = (kind, values) => element("tr", {}, ...values.map((text) => element(kind, { text })));
-  byId("levels").replaceChildren(
-    element("thead", {}, cells("th", [`${CONTROLLED} wanted`, "threshold", `${CONTROLLED} proved`])),
-    element("tbody", {}, ...DATA.levels.map((level) =>
-      cells("td", [inUnits(level.value), shown(level.threshold), proved(level.lower, level.upper)]))),
+  const sizes = DATA.mean_set_sizes;
+  const threshold = hasStratumThresholds() ? "largest threshold" : "threshold";
+  fillTable(
+    "levels",
+    [`${CONTROLLED} wanted`, threshold, ...(sizes ? ["labels in a set"] : []), `${CONTROLLED} proved`],
+    DATA.levels.map((level, i) => [
+      inUnits(level.value),
+      shown(level.threshold),
+      ...(sizes ? [sizes[i].toFixed(2)] : []),
+      proved(level.lower, level.upper),
+    ]),
   );
-  byId("levels-section").hidden = false;
 }
 
 function setUpScales() {
   const choices = [["linear", "linear", "The scores as they are"], ["grid", "stretched", "By grid bin: fine where scores crowd"]];
   segments("scales", choices, scale, (key) => {
     scale = key;
-    refresh();
+    drawPooled();
+    if (state.client < K) drawClient(state.client);
   });
 }
 
@@ -133,7 +130,6 @@ showWords();
 showDiagnoses();
 showStrata();
 showHistory(DATA.history);
-setUpWhatIf();
 setUpScales();
 setUpTable();
 setUpCard();

@@ -1,5 +1,5 @@
 // The axis of scores: linear, or stretched to the grid.
-const EVERYBODY = pooledShares(new Set());
+const EVERYBODY = pooledShares(() => true);
 let scale = defaultScale();
 
 /** Linear where the threshold stands well inside the shown range, else by bin number. */
@@ -44,16 +44,15 @@ function shownPlaces() {
   return [startPlace(), ...VIEW.map(place)];
 }
 
-/** The axis of scores, below or (side 3) on the left. */
-function scoreAxis(label, extra = {}) {
-  const base = axis({ label, ...extra });
+/** The axis of scores. */
+function scoreAxis(label) {
+  const base = axis({ label });
   if (scale === "linear") return { ...base, values: (_, ticks) => ticks.map((v) => +v.toPrecision(6)) };
-  const upright = base.side === 3;
   return {
     ...base,
     splits: (chart, _axis, low, high) => {
-      const length = (upright ? chart.bbox.height : chart.bbox.width) / devicePixelRatio;
-      return gridTicks(low, high, ((upright ? 30 : 58) / length) * (high - low));
+      const length = chart.bbox.width / devicePixelRatio;
+      return gridTicks(low, high, (58 / length) * (high - low));
     },
     values: (_, ticks) => ticks.map((position) => tickText(valueAt(position))),
   };

@@ -1,4 +1,9 @@
 // Classes or groups: thresholds, who holds them, and coverage at each site.
+/** Whether each class or group has a threshold, and a certificate, of its own. */
+function hasStratumThresholds() {
+  return Boolean(DATA.strata?.rows.some((row) => row.proved));
+}
+
 function showStrata() {
   const found = DATA.strata;
   if (!found) return;
@@ -11,7 +16,7 @@ function showStrata() {
     ["sites used", (row) => number(row.sites)],
     ["their samples", (row) => number(row.samples)],
     ["covered", (row) => share(row.covered)],
-    ["proved", (row) => (row.proved ? proved(...row.proved) : "–"), found.rows.some((row) => row.proved)],
+    ["proved", (row) => (row.proved ? proved(...row.proved) : "–"), hasStratumThresholds()],
     ["", (row) => row.protection, found.rows.some((row) => row.protection)],
     [`samples of sites ${verdictWords("flagged")}`, (row) => number(row.out), found.rows.some((row) => row.out)],
   ].filter(([, , kept = true]) => kept);
