@@ -23,8 +23,8 @@ golden-diff: .venv/dev  ## every byte of the golden cases beside another commit:
 	OMP_NUM_THREADS=1 $(BIN)/python tests/golden/golden_diff.py $(BASE) $(CASES)
 
 coverage: .venv/dev  ## the quick tests again, with the branches they leave out
-	COVERAGE_WITHOUT_ENGINES="robfcp/engines/*" COVERAGE_WITHOUT_TORCH="robfcp/lab/training/*" \
-	COVERAGE_WITHOUT_SPARK="robfcp/federation/spark.py" \
+	COVERAGE_WITHOUT_ENGINES="robfcp/integrations/*" COVERAGE_WITHOUT_TORCH="robfcp/experiments/training/*" \
+	COVERAGE_WITHOUT_SPARK="robfcp/fleet/_spark.py" \
 	$(QUICK) --cov --cov-report=term:skip-covered --cov-fail-under=95
 
 lint: .venv/dev
@@ -38,14 +38,14 @@ test-slow: .venv/dev  ## seeded simulations that would fail if a theorem were wr
 		-m "(slow or effort) and not train and not flower and not nvflare and not browser and not spark"
 
 test-train: .venv/train  ## a short real federated training run
-	$(BIN)/python -m pytest -m train --cov=robfcp/lab/training --cov-report=term --cov-fail-under=80
+	$(BIN)/python -m pytest -m train --cov=robfcp/experiments/training --cov-report=term --cov-fail-under=80
 
 test-flower: .venv-flower/installed  ## Flower: faults, Ray simulation and a deployment over TLS
-	COVERAGE_WITHOUT_ENGINES="robfcp/engines/nvflare.py" \
+	COVERAGE_WITHOUT_ENGINES="robfcp/integrations/nvflare.py" \
 	.venv-flower/bin/python -m pytest tests/flower tests/test_engines.py \
 		"tests/fuzz/test_fuzz.py::test_nothing_escapes[flower-16-3]" \
 		"tests/test_notebooks.py::test_a_notebook_runs[flower]" \
-		--cov=robfcp/engines --cov-report=term --cov-fail-under=95
+		--cov=robfcp/integrations --cov-report=term --cov-fail-under=95
 
 FLWR_RANGE ?= 1.32.1 1.42.0
 test-flower-range:  ## rounds in this process on the lowest and the highest flwr of the range
@@ -57,10 +57,10 @@ test-flower-range:  ## rounds in this process on the lowest and the highest flwr
 	done
 
 test-nvflare: .venv-nvflare/installed  ## NVFlare: faults, simulator, local and secured deployments
-	COVERAGE_WITHOUT_ENGINES="robfcp/engines/flower*.py" \
+	COVERAGE_WITHOUT_ENGINES="robfcp/integrations/flower*.py" \
 	.venv-nvflare/bin/python -m pytest tests/nvflare tests/test_engines.py \
 		"tests/fuzz/test_fuzz.py::test_nothing_escapes[nvflare-10-3]" \
-		--cov=robfcp/engines --cov-report=term --cov-fail-under=95
+		--cov=robfcp/integrations --cov-report=term --cov-fail-under=95
 
 NVFLARE_RANGE ?= 2.8.0
 test-nvflare-range:  ## rounds in this process on the other nvflare of the range

@@ -16,18 +16,24 @@ import numpy as np
 from measure import markdown
 from numpy.typing import NDArray
 
-from robfcp import LAC, Consensus, Grid, LabelShift, Report, calibrate
+from robfcp import LAC, Binning, Consensus, LabelShiftGuarantee, Report, calibrate
+from robfcp.experiments.attacks import ATTACKS, AdaptiveAttack
+from robfcp.experiments.outputs import load as shipped
+from robfcp.experiments.paper.theorems import TheoremSetting, table_bin, theorem_1
+from robfcp.experiments.scenarios import (
+    Scenario,
+    ScenarioConfig,
+    apply_attack,
+    build_federation,
+    make_scenario,
+)
 from robfcp.federation import Federation
-from robfcp.guarantees import Pac, certify, fcp_index
-from robfcp.guarantees.promises import marginal_threshold
-from robfcp.lab.attacks import ATTACKS, Adaptive
-from robfcp.lab.outputs import load as shipped
-from robfcp.lab.published import PublishedSetting, table_edge, theorem_1
-from robfcp.lab.worlds import Setting, World, apply_attack, federation_of, make_world
+from robfcp.guarantees import PACGuarantee, certify_threshold, fcp_bin_index
+from robfcp.guarantees._base import marginal_threshold_bin
 
 CLIENTS, CLASSES, LEVEL = 100, 10, Fraction(9, 10)
 BUDGETS, SIZES = (5, 9, 20, 40), (50, 500, 5000)
-GRID, SCORE = Grid.default(), LAC()
+GRID, SCORE = Binning.default(), LAC()
 
 
 def labels(rng: np.random.Generator, n: int, mix: str, clients: int = CLIENTS) -> NDArray[np.intp]:
@@ -53,9 +59,9 @@ def draw(rng: np.random.Generator, n: int, mix: str) -> tuple[Federation, NDArra
     counts = np.zeros((CLIENTS, GRID.n_bins), dtype=np.int64)
     for k, own in enumerate(calibration):
         scores = SCORE(outputs(rng, own), own)
-        counts[k] = np.bincount(GRID.index(scores), minlength=GRID.n_bins)
+        counts[k] = np.bincount(GRID.bin_indices(scores), minlength=GRID.n_bins)
     flat = test.ravel()
-    scores = SCORE.all_labels(outputs(rng, flat))
+    scores = SCORE.score_all_labels(outputs(rng, flat))
     own = scores[np.arange(flat.size), flat]
     return Federation.from_counts(counts, GRID), np.column_stack([own, scores])
 
@@ -64,7 +70,7 @@ def attacked(federation: Federation, liars: int) -> Federation:
     """The first `liars` clients report nothing but the smallest scores."""
     counts = federation.counts.copy()
     counts[:liars] = 0
-    counts[:liars, 0] = federation.sizes[:liars]
+    counts[:liars, 0] = federation.sample_sizes[:liars]
     return Federation.from_counts(counts, GRID)
 
 
@@ -78,10 +84,10 @@ def widths() -> Iterable[Sequence[str]]:
         for m in BUDGETS:
             row = [str(n), str(m)]
             for federation in (alike, attacked(alike, m), apart):
-                index = fcp_index(federation, LEVEL)
-                found = certify(federation, index, m, 0.95)
+                index = fcp_bin_index(federation, LEVEL)
+                found = certify_threshold(federation, index, m, 0.95)
                 row.append(f"{found.lower:.3f}-{found.upper:.3f}")
-            paper = theorem_1(PublishedSetting(CLIENTS - m, m, n, m * n, 10, 0.9, 0.05))
+            paper = theorem_1(TheoremSetting(CLIENTS - m, m, n, m * n, 10, 0.9, 0.05))
             row.append(f"{paper.lower:.3g} to {paper.upper:.3g}")
             yield row
 
@@ -93,15 +99,17 @@ def price() -> Iterable[Sequence[str]]:
     for mix, sigma in (("alike", 0.01), ("dirichlet", 0.3)):
         for n in SIZES:
             federation, test = draw(np.random.default_rng([n, 1]), n, mix)
-            plain = fcp_index(federation, LEVEL)
+            plain = fcp_bin_index(federation, LEVEL)
             for m in BUDGETS:
-                found = [plain, marginal_threshold(federation, LEVEL, m)]
-                found += [Pac(m, s).threshold(federation, LEVEL, 0.95)[0] for s in (None, sigma)]
+                found = [plain, marginal_threshold_bin(federation, LEVEL, m)]
+                found += [
+                    PACGuarantee(m, s).threshold(federation, LEVEL, 0.95)[0] for s in (None, sigma)
+                ]
                 yield [mix, str(n), str(m), *(_outcome(index, test) for index in found)]
 
 
 def _outcome(index: int | None, test: NDArray[np.float64]) -> str:
-    threshold = np.inf if index is None else GRID.upper[index]
+    threshold = np.inf if index is None else GRID.upper_edges[index]
     sets = test <= threshold
     return f"{sets[:, 0].mean():.3f} / {sets[:, 1:].sum(axis=1).mean():.2f}"
 
@@ -116,12 +124,12 @@ def classes() -> Iterable[Sequence[str]]:
         for _ in range(1000):
             truth = labels(rng, n, mix, 20)
             scores = list(rng.random(truth.shape))
-            made = federation_of(scores, GRID, SCORE, labels=list(truth), n_classes=CLASSES)
+            made = build_federation(scores, GRID, SCORE, labels=list(truth), n_classes=CLASSES)
             for c in range(CLASSES):
-                part = made.stratum(c)
-                found = [table_edge(part, LEVEL), fcp_index(part, LEVEL)]
-                found.append(marginal_threshold(part, LEVEL, 1))
-                covered[:, c] += [1 if k is None else GRID.upper[k] for k in found]
+                part = made.select_stratum(c)
+                found = [table_bin(part, LEVEL), fcp_bin_index(part, LEVEL)]
+                found.append(marginal_threshold_bin(part, LEVEL, 1))
+                covered[:, c] += [1 if k is None else GRID.upper_edges[k] for k in found]
         yield [mix, str(n), *(f"{row.min():.4f} to {row.max():.4f}" for row in covered / 1000)]
 
 
@@ -131,13 +139,13 @@ def shift() -> Iterable[Sequence[str]]:
     yield ["K, n, Dirichlet, m", "liars", "PC", "plain PAC", "T"]
     lies = ("none", "efficiency", "truncation", "pair-mimic", "class-capture")
     for (sites, n, beta, m), lie in product(((20, 250, 0.3, 8), (100, 50, 0.3, 20)), lies):
-        promises = (LabelShift(m), Pac(m), LabelShift(m, mix="uniform"))
-        setting = Setting(n_clients=sites, beta=beta, share=m / sites)
+        promises = (LabelShiftGuarantee(m), PACGuarantee(m), LabelShiftGuarantee(m, mix="uniform"))
+        setting = ScenarioConfig(n_clients=sites, beta=beta, share=m / sites)
         found = []
         for dataset, seed in product(("cifar10", "pathmnist"), range(10)):
             rng, given = np.random.default_rng([seed, 3]), shipped(dataset)
             some = rng.permutation(len(given.labels))[: 2 * sites * n]
-            world = make_world(given.probabilities[some], given.labels[some], setting, rng)
+            world = make_scenario(given.probabilities[some], given.labels[some], setting, rng)
             seen = world.federation if lie == "none" else apply_attack(ATTACKS[lie], world, rng)
             found.append([_reached(world, seen, promise) for promise in promises])
         cells = []
@@ -148,9 +156,11 @@ def shift() -> Iterable[Sequence[str]]:
         yield [f"{sites}, {n}, {beta}, {m}", lie, *cells]
 
 
-def _reached(world: World, seen: Federation, promise: Pac | LabelShift) -> float:
+def _reached(
+    world: Scenario, seen: Federation, promise: PACGuarantee | LabelShiftGuarantee
+) -> float:
     """Coverage on the honest sites' test samples, of the uniform mix where that is promised."""
-    limit = calibrate(seen, 0.9, defence="none", promise=promise).threshold
+    limit = calibrate(seen, 0.9, defense="none", guarantee=promise).threshold
     hit, label = world.measured(limit).hits, world.test_labels
     by_class = [hit[label == c].mean() for c in np.unique(label)]
     covered = hit.mean() if getattr(promise, "mix", None) is None else np.mean(by_class)
@@ -169,15 +179,18 @@ def anchor() -> Iterable[Sequence[str]]:
         *(f"{n} a class" for n in numbers),
     ]
     for share, (name, lie) in product((0.4, 0.6, 0.9), ATTACKS.items()):
-        if isinstance(lie, Adaptive):  # who knows the defence
-            rule = lambda seen: fcp_index(seen, LEVEL, Consensus()(seen).trusted)  # noqa: E731
-            lie = replace(lie, against=rule, trials=10)
+        if isinstance(lie, AdaptiveAttack):  # who knows the defence
+            rule = lambda seen: fcp_bin_index(seen, LEVEL, Consensus()(seen).benign_mask)  # noqa: E731
+            lie = replace(lie, defense_rule=rule, trials=10)
         found = []
         for seed in range(10):
             rng = np.random.default_rng([seed, 4])
-            order, setting = rng.permutation(len(given.labels)), Setting(n_clients=20, share=share)
+            order, setting = (
+                rng.permutation(len(given.labels)),
+                ScenarioConfig(n_clients=20, share=share),
+            )
             first, rest = order[:8000], given.labels[order[8000:]]
-            world = make_world(given.probabilities[first], given.labels[first], setting, rng)
+            world = make_scenario(given.probabilities[first], given.labels[first], setting, rng)
             seen, scores = (
                 apply_attack(lie, world, rng),
                 SCORE(given.probabilities[order[8000:]], rest),
@@ -197,8 +210,8 @@ def _held(
     groups = [np.flatnonzero(np.isin(label, c)) for c in kept]
     own = np.unique(np.concatenate([group[:n] for group in groups]))
     named = {"score": SCORE, "labels": label[own], "classes": CLASSES}
-    held = Report.from_scores("server", scores[own], seen.grid, **named) if n else None
-    found = calibrate(seen, 0.9, by=by or None, anchor=held)
+    held = Report.from_scores("server", scores[own], seen.binning, **named) if n else None
+    found = calibrate(seen, 0.9, by=by or None, trusted_report=held)
     hit = scores <= np.broadcast_to(found.threshold, CLASSES)[label]
     return [float(hit[group[n:]].mean()) for group in groups]
 

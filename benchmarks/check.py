@@ -77,7 +77,7 @@ def stages() -> dict[str, Stage]:
     from stages import probabilities
 
     import robfcp
-    from robfcp.page import About, page_data
+    from robfcp.page import PageInfo, page_data
 
     p, labels = probabilities(2000, 1000)
     scores = np.random.default_rng(0).beta(0.4, 2, 20_000)
@@ -102,8 +102,8 @@ def stages() -> dict[str, Stage]:
     return {
         "scores, lac": Stage(lambda: robfcp.LAC()(p, labels), sort_rows),
         "scores, aps": Stage(lambda: robfcp.APS()(p, labels, rng=1), sort_rows),
-        "sets, aps": Stage(lambda: robfcp.APS().sets(p, [0.9], 1), sort_rows),
-        "sets, raps": Stage(lambda: robfcp.RAPS().sets(p, [0.9], 1), sort_rows),
+        "sets, aps": Stage(lambda: robfcp.APS().prediction_sets(p, [0.9], 1), sort_rows),
+        "sets, raps": Stage(lambda: robfcp.RAPS().prediction_sets(p, [0.9], 1), sort_rows),
         "sketch": Stage(lambda: server.GRID.counts(scores), lambda: np.sort(scores, kind="stable")),
         "intake": Stage(
             lambda: robfcp.Federation.from_reports(iter(reports)),
@@ -111,14 +111,14 @@ def stages() -> dict[str, Stage]:
         ),
         "calibrate": Stage(lambda: robfcp.calibrate(replace(thousand)), sort_some),
         "calibrate without a defence": Stage(
-            lambda: robfcp.calibrate(replace(thousand), defence="none"), sort_some
+            lambda: robfcp.calibrate(replace(thousand), defense="none"), sort_some
         ),
         "calibrate by a hundred classes": Stage(
-            lambda: robfcp.calibrate(replace(classes), by="class", defence="none"),
+            lambda: robfcp.calibrate(replace(classes), by="class", defense="none"),
             sort_some,
         ),
         "certify": Stage(certified, lambda: (bins.sum(), values.sum())),
-        "page": Stage(lambda: page_data(calibration, About()), sort_some),
+        "page": Stage(lambda: page_data(calibration, PageInfo()), sort_some),
     }
 
 

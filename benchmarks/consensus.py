@@ -28,8 +28,8 @@ from measure import into_page, markdown
 from numpy.typing import NDArray
 
 from robfcp import Federation
-from robfcp.defence import Consensus, RobFCP, RobFCPReleased, consensus, explanations
-from robfcp.guarantees import fcp_index
+from robfcp.defense import Consensus, RobFCP, RobFCPReleased, consensus, explanations
+from robfcp.guarantees import fcp_bin_index
 
 LEVEL = Fraction(9, 10)
 TUNED = (
@@ -68,7 +68,7 @@ def run(made: World, rules: Sequence[str], classes: bool = True) -> dict[str, tu
     alone = federation_of(
         [made.honest[k] for k in made.benign], [made.labels[k] for k in made.benign], 1
     )
-    honest = made.coverage(fcp_index(alone, LEVEL))
+    honest = made.coverage(fcp_bin_index(alone, LEVEL))
     liars = np.zeros(federation.n_clients, dtype=bool)
     liars[made.bad] = True
     found = {}
@@ -86,8 +86,8 @@ def ours(
 ) -> tuple[int | None, NDArray[np.bool_]]:
     """The default defence, told the number of liars or not."""
     rule = Consensus(exactly=min(m, (federation.n_clients - 1) // 2) if exactly else None)
-    trusted = rule(federation).trusted
-    return rule.threshold(federation, trusted).index(LEVEL), ~trusted
+    assessment = rule.assess(federation)
+    return assessment.threshold_rule(federation).bin_index(LEVEL), ~assessment.benign_mask
 
 
 def _varied(federation: Federation, m: int, name: str, factor: float) -> Any:
@@ -97,7 +97,7 @@ def _varied(federation: Federation, m: int, name: str, factor: float) -> Any:
     for number in (factor * usual, usual):
         for module in homes:
             setattr(module, name, number)
-        consensus.stand_out.cache_clear()
+        consensus.analyze_outliers.cache_clear()
         found = found or ours(federation, m)
     return found
 
@@ -105,13 +105,13 @@ def _varied(federation: Federation, m: int, name: str, factor: float) -> Any:
 def _trusted(rule: Any) -> Callable[..., tuple[int | None, NDArray[np.bool_]]]:
     def decided(federation: Federation, m: int) -> tuple[int | None, NDArray[np.bool_]]:
         trusted = rule(min(m, (federation.n_clients - 1) // 2))(federation).trusted
-        return fcp_index(federation, LEVEL, trusted), ~trusted
+        return fcp_bin_index(federation, LEVEL, trusted), ~trusted
 
     return decided
 
 
 RULES: dict[str, Callable[..., tuple[int | None, NDArray[np.bool_]]]] = {
-    "none": lambda found, _: (fcp_index(found, LEVEL), np.zeros(found.n_clients, bool)),
+    "none": lambda found, _: (fcp_bin_index(found, LEVEL), np.zeros(found.n_clients, bool)),
     "rob-fcp": _trusted(RobFCP),
     "rob-fcp-released": _trusted(RobFCPReleased),
     "consensus": ours,

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from robfcp.lab.attacks import Attack, PairAttack, ScoreAttack
-from robfcp.lab.attacks.coordinated import ghost
-from robfcp.lab.attacks.simple import truncation
+from robfcp.experiments.attacks import Attack, PairAttack, ScoreAttack
+from robfcp.experiments.attacks.coordinated import frame_hardest_clients
+from robfcp.experiments.attacks.simple import truncation
 
 NATURAL = (("sleep", "site"), ("stroke", "country"), ("stroke", "site"), ("heart", "site"))
 COMPARED = ("none", "rob-fcp", "rob-fcp-released", "consensus")
@@ -20,7 +20,7 @@ STEALTH: tuple[tuple[str, Attack | str], ...] = (
     ("stairs", "stairs"),
     ("push", "push"),
     ("ghost at .85", "ghost"),
-    ("ghost at .5", PairAttack(ghost, 0.5)),
+    ("ghost at .5", PairAttack(frame_hardest_clients, 0.5)),
     ("mimic", "mimic-low"),
     ("pair mimic", "pair-mimic"),
 )

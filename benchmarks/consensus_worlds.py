@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from robfcp import APS, LAC, Federation, Grid
-from robfcp.lab import outputs, worlds
-from robfcp.lab.attacks import Attack, named_attack
+from robfcp import APS, LAC, Binning, Federation
+from robfcp.experiments import outputs, scenarios
+from robfcp.experiments.attacks import Attack, get_attack
 
-GRID = Grid.default()
+GRID = Binning.default()
 Scores = list[NDArray[np.float64]]
 
 
@@ -42,11 +42,11 @@ class World:
     def federation(self, classes: bool = True) -> Federation:
         """The reports as the server has them."""
         found = federation_of(self.scores, self.labels, self.n_classes if classes else 1)
-        return replace(found, registered=self.registered)
+        return replace(found, sizes_registered=self.registered)
 
     def coverage(self, index: int | None) -> float:
         """Of the benign clients' tests, weighted by their sizes."""
-        edge = np.inf if index is None else GRID.upper[index]
+        edge = np.inf if index is None else GRID.upper_edges[index]
         sizes = [len(self.honest[k]) for k in self.benign]
         return float(
             np.average([(self.tests[k] <= edge).mean() for k in self.benign], weights=sizes)
@@ -56,7 +56,7 @@ class World:
 def federation_of(scores: Scores, labels: Sequence[NDArray[np.intp]], n_classes: int) -> Federation:
     """Reports by class on the default grid; pooled with one class."""
     known = labels if n_classes > 1 else None
-    return worlds.federation_of(scores, GRID, LAC(), labels=known, n_classes=n_classes)
+    return scenarios.build_federation(scores, GRID, LAC(), labels=known, n_classes=n_classes)
 
 
 @cache
@@ -162,9 +162,9 @@ def attacked(made: World, attack: Attack | str, share: float, seed: int) -> Worl
         for k in made.bad:
             made.scores[k], made.labels[k] = _all_wrong(made.scores[k], made, k, rng)
         return made
-    rule = named_attack(attack) if isinstance(attack, str) else attack
+    rule = get_attack(attack) if isinstance(attack, str) else attack
     pairs = list(zip(made.scores, made.labels, strict=True))
-    if rule.on == "pairs":
+    if rule.stage == "pairs":
         forged = rule(pairs, made.bad, rng)
         made.scores, made.labels = [s for s, _ in forged], [y for _, y in forged]
     else:

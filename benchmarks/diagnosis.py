@@ -10,28 +10,34 @@ from collections import Counter, defaultdict
 import numpy as np
 from measure import markdown
 
-from robfcp.lab import outputs, partitions
-from robfcp.lab.attacks import named_attack
-from robfcp.lab.faults import NAMES, NOBODY, named_table, report, told
-from robfcp.lab.natural import FEDERATIONS, MIN_SIZE
+from robfcp.experiments import outputs, partitions
+from robfcp.experiments.attacks import get_attack
+from robfcp.experiments.data_faults import (
+    NAMES,
+    NO_FAULT,
+    diagnosed_cause,
+    diagnosis_accuracy_table,
+    make_report,
+)
+from robfcp.experiments.natural_partitions import FEDERATIONS, MIN_SIZE
 
 
 def named() -> None:
     """Faults put into one real site at a time, of the half of the sites that fitted nothing."""
-    rows = named_table("second")
-    first = [row for row in named_table("first", most=20) if row.fault != NOBODY]
+    rows = diagnosis_accuracy_table("second")
+    first = [row for row in diagnosis_accuracy_table("first", most=20) if row.fault != NO_FAULT]
     names = list(dict.fromkeys(row.federation for row in rows))
     found = {(row.fault, row.federation): row for row in rows}
     cells = (
         [fault, *(f"{found[fault, n].right} of {found[fault, n].sites}" for n in names)]
-        for fault in (*NAMES, NOBODY)
+        for fault in (*NAMES, NO_FAULT)
     )
     print(markdown(["fault", *names], cells))
-    faults = [row for row in rows if row.fault != NOBODY]
+    faults = [row for row in rows if row.fault != NO_FAULT]
     share = sum(row.right for row in first) / sum(row.sites for row in first)
-    for kind, every in (("fine", rows), ("as by default", named_table(fine=False))):
+    for kind, every in (("fine", rows), ("as by default", diagnosis_accuracy_table(fine=False))):
         right, total, well, honest = (
-            sum(getattr(row, what) for row in every if (row.fault == NOBODY) == nobody)
+            sum(getattr(row, what) for row in every if (row.fault == NO_FAULT) == nobody)
             for nobody in (False, True)
             for what in ("right", "sites")
         )
@@ -49,15 +55,19 @@ def swapped_pairs(most: int = 30) -> None:
     right = called = 0
     for federation in FEDERATIONS:
         given, sites = federation.load()
-        parts = partitions.by_site(sites, MIN_SIZE)
+        parts = partitions.partition_by_site(sites, MIN_SIZE)
         n_classes, names = given.probabilities.shape[1], list(parts)
         samples = [(given.probabilities[part], given.labels[part]) for part in parts.values()]
-        honest = [report(name, *one, n_classes) for name, one in zip(names, samples, strict=True)]
+        honest = [
+            make_report(name, *one, n_classes) for name, one in zip(names, samples, strict=True)
+        ]
         rng = np.random.default_rng(0)
         for k in rng.permutation(np.arange(len(names))[1::2])[:most].tolist():
             common = np.argsort(-np.bincount(samples[k][1], minlength=n_classes), kind="stable")
-            odd = report(names[k], *named_attack("swapped-labels")(samples, [k], rng)[k], n_classes)
-            found = told([*honest[:k], odd, *honest[k + 1 :]], names[k])
+            odd = make_report(
+                names[k], *get_attack("swapped-labels")(samples, [k], rng)[k], n_classes
+            )
+            found = diagnosed_cause([*honest[:k], odd, *honest[k + 1 :]], names[k])
             if found.cause == "labels swapped":
                 called += 1
                 right += set(found.classes) == {str(c) for c in common[:2]}
@@ -69,16 +79,18 @@ def earlier() -> None:
     for dataset in ("cifar10", "mnist"):
         now, then = (outputs.load(dataset, "beta0.5", stage) for stage in ("final", "early"))
         n_classes = now.probabilities.shape[1]
-        parts = [p for p in partitions.dirichlet(now.labels, 40, 0.5, 3) if len(p) >= 50]
+        parts = [p for p in partitions.partition_dirichlet(now.labels, 40, 0.5, 3) if len(p) >= 50]
         honest, old = (
             [
-                report(f"site-{k:02d}", model.probabilities[part], model.labels[part], n_classes)
+                make_report(
+                    f"site-{k:02d}", model.probabilities[part], model.labels[part], n_classes
+                )
                 for k, part in enumerate(parts)
             ]
             for model in (now, then)
         )
         causes = Counter(
-            told([*honest[:k], one, *honest[k + 1 :]], one.client).cause
+            diagnosed_cause([*honest[:k], one, *honest[k + 1 :]], one.client).cause
             for k, one in enumerate(old)
         )
         words = ", ".join(f"{cause} ({n})" for cause, n in causes.most_common())

@@ -15,8 +15,8 @@ from measure import into_page, markdown
 from numpy.typing import NDArray
 
 import robfcp
+from robfcp.experiments import outputs
 from robfcp.figures import BLUE, GREY, VERMILION, new_axes, save, style
-from robfcp.lab import outputs
 from robfcp.monitoring import AlarmHistory
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -72,7 +72,7 @@ def reports_of(data: outputs.Outputs, rows: Rows, sites: NDArray[np.str_]) -> li
 def pooled(reports: Sequence[robfcp.Report]) -> robfcp.Report:
     """All reports as one: what fresh scores are compared with."""
     counts = np.sum([report.counts for report in reports], axis=0)
-    return robfcp.Report("all sites", counts, SCORE.default_grid(), SCORE)
+    return robfcp.Report("all sites", counts, SCORE.default_binning(), SCORE)
 
 
 def watch(
@@ -85,10 +85,12 @@ def watch(
 ) -> Watched:
     """Feed the rows, in their order, to a new monitor of the certificate, or of the own floor."""
     floor = None if own else calibration.certificate.lower
-    monitor = robfcp.Monitor(calibration, report=report, client=name, floor=floor, seed=0)
+    monitor = robfcp.Monitor(
+        calibration, reference_report=report, client=name, min_coverage=floor, seed=0
+    )
     fresh = data.probabilities[rows], data.labels[rows]
     monitor.update(*fresh, batch=name)
-    return Watched(name, monitor, calibration.check(*fresh, floor=floor))
+    return Watched(name, monitor, calibration.evaluate(*fresh, min_coverage=floor))
 
 
 def stroke() -> tuple[list[Watched], list[robfcp.Monitor], AlarmHistory]:
@@ -102,7 +104,7 @@ def stroke() -> tuple[list[Watched], list[robfcp.Monitor], AlarmHistory]:
     country, hospital = data.column("country"), data.column("site")
     reports = reports_of(data, np.flatnonzero(year <= 1993), hospital)
     calibration, crowd = (
-        robfcp.calibrate(reports, defence=robfcp.Consensus(at_most=2)),
+        robfcp.calibrate(reports, defense=robfcp.Consensus(at_most=2)),
         pooled(reports),
     )
 
@@ -120,8 +122,8 @@ def stroke() -> tuple[list[Watched], list[robfcp.Monitor], AlarmHistory]:
         names, sizes = np.unique(column[year > 1993], return_counts=True)
         for name in names[np.argsort(-sizes, kind="stable")][: int((sizes >= least).sum())]:
             found.append(watch(str(name), calibration, crowd, data, by_year(column == name)))
-    history = AlarmHistory(calibration.identity, "1993", len(reports), 2, 0.05)
-    own = [robfcp.Monitor(calibration, report=report, seed=0) for report in reports]
+    history = AlarmHistory(calibration.fingerprint, "1993", len(reports), 2, 0.05)
+    own = [robfcp.Monitor(calibration, reference_report=report, seed=0) for report in reports]
     for step, y in enumerate((1994, 1995, 1996), 1):
         sent = []
         for report, monitor in zip(reports, own, strict=True):
@@ -129,8 +131,8 @@ def stroke() -> tuple[list[Watched], list[robfcp.Monitor], AlarmHistory]:
             if len(rows):
                 fresh = data.probabilities[rows], data.labels[rows]
                 monitor.update(*fresh, batch=str(y))
-            sent.append(monitor.e_report("1993", step))
-        _, history = history.looked(sent, step)
+            sent.append(monitor.e_value_report("1993", step))
+        _, history = history.with_inspection(sent, step)
     return found, own, history
 
 
@@ -141,14 +143,14 @@ def sleep() -> tuple[list[Watched], list[Watched]]:
     data, rng = outputs.load("sleep", outputs.NATURAL), np.random.default_rng(0)
     night, age, subject = data.column("night"), data.column("age").astype(int), data.column("site")
     reports = reports_of(data, np.flatnonzero(night == "1"), subject)
-    calibration = robfcp.calibrate(reports, defence=robfcp.Consensus(at_most=4))
+    calibration = robfcp.calibrate(reports, defense=robfcp.Consensus(at_most=4))
     second = []
     for report in reports:
         rows = rng.permutation(np.flatnonzero((subject == report.client) & (night == "2")))
         if len(rows) >= LEAST:
             second.append(watch(report.client, calibration, report, data, rows, own=True))
     young = reports_of(data, np.flatnonzero(age < 40), subject)
-    calibration, crowd = robfcp.calibrate(young, defence=robfcp.Consensus(at_most=1)), pooled(young)
+    calibration, crowd = robfcp.calibrate(young, defense=robfcp.Consensus(at_most=1)), pooled(young)
     older = [
         watch(f"age {low} to {high - 1}", calibration, crowd, data,
               rng.permutation(np.flatnonzero((age >= low) & (age < high))))

@@ -13,8 +13,8 @@ from collections.abc import Callable
 import numpy as np
 
 from robfcp import LAC, Consensus, Report, calibrate
-from robfcp.engines import calibration_round
-from robfcp.engines.flower import Flower, InProcessNetwork, client_app
+from robfcp.integrations import run_calibration_round
+from robfcp.integrations.flower import FlowerTransport, InProcessGrid, make_client_app
 
 SAMPLES, CLASSES, REPEATS = 100, 10, 5
 BUDGET = 5.0  # seconds for 100 clients
@@ -40,7 +40,7 @@ def main() -> None:
         p = rng.dirichlet(np.full(CLASSES, 0.4), (n_clients, SAMPLES))
         labels = (p.cumsum(axis=2) > rng.random((n_clients, SAMPLES, 1))).argmax(axis=2)
         data = {f"site-{k:05d}": (p[k], labels[k]) for k in range(n_clients)}
-        options = {"defence": Consensus(at_most=n_clients // 5)}
+        options = {"defense": Consensus(at_most=n_clients // 5)}
         score = LAC()
 
         def core(data=data, options=options, score=score) -> float:
@@ -49,9 +49,11 @@ def main() -> None:
 
         def flower(data=data, options=options) -> float:
             pairs = list(data.values())
-            app = client_app(lambda part, arrays, node: pairs[node.node_id - 1])
-            network = InProcessNetwork(app, [{}] * len(data), names=list(data))
-            return calibration_round(Flower(network), check=False, **options).threshold
+            app = make_client_app(lambda part, arrays, node: pairs[node.node_id - 1])
+            network = InProcessGrid(app, [{}] * len(data), names=list(data))
+            return run_calibration_round(
+                FlowerTransport(network), evaluate=False, **options
+            ).threshold
 
         assert core() == flower()
         plain, engine = best(core), best(flower)

@@ -31,7 +31,7 @@ def chunks(
     n_clients: int, n_classes: int = 0, liars: float = 0.3, grid: Any = None, n: int = SAMPLES
 ) -> Iterator[tuple[list[str], Any, Any, Any]]:
     """Names, lengths, cells and counts of Beta(0.4, 2) scores; the first clients send zeros."""
-    grid, width, step = grid or robfcp.Grid.default(), len(str(n_clients)), CHUNK * SAMPLES // n
+    grid, width, step = grid or robfcp.Binning.default(), len(str(n_clients)), CHUNK * SAMPLES // n
     rng, n_cells = np.random.default_rng([n_clients, n_classes]), grid.n_bins * max(1, n_classes)
     for first in range(0, n_clients, max(1, step)):
         size = min(max(1, step), n_clients - first)
@@ -48,7 +48,9 @@ def chunks(
 def lines(n_clients: int, n_classes: int = 0) -> Iterator[bytes]:
     """These reports as JSON."""
     more = {"labels": np.zeros(1, dtype=int), "classes": n_classes} if n_classes else {}
-    model = robfcp.Report.from_scores("NAME", np.zeros(1), score=robfcp.LAC(), least=1, **more)
+    model = robfcp.Report.from_scores(
+        "NAME", np.zeros(1), score=robfcp.LAC(), min_class_count=1, **more
+    )
     text = model.to_json().decode().replace('"n_samples":1', f'"n_samples":{SAMPLES}')
     word = "steps" if n_classes else "bins"
     head, tail = text.split(f'"{word}":[0],"counts":[1]')
@@ -67,7 +69,7 @@ def write_table(path: Path, n_clients: int, n_classes: int = 0) -> None:
 
     some = Federation.from_reports(list(lines(2, n_classes)))
     some.save(path)
-    columns, n_bins = read_schema(path), some.grid.n_bins
+    columns, n_bins = read_schema(path), some.binning.n_bins
     with ParquetWriter(path, columns, compression="zstd") as writer:
         for names, lengths, cells, counts in chunks(n_clients, n_classes):
             starts = pa.array(np.concatenate([[0], np.cumsum(lengths)]), pa.int32())
@@ -98,10 +100,10 @@ def from_json(sizes: list[int]) -> Iterator[Row]:
 def serve(path: Path, by_class: bool) -> dict[str, Any]:
     """A whole round from a file of lines or a table; seconds and peak memory of this process."""
     table: Any = read_tables([path], WORKERS) if "--spark" in sys.argv else path
-    parquet.HELD_VALUES = 0 if "--stream" in sys.argv else parquet.HELD_VALUES
+    parquet.MAX_VALUES_IN_MEMORY = 0 if "--stream" in sys.argv else parquet.MAX_VALUES_IN_MEMORY
     start, began = time.perf_counter(), time.process_time()
     lines = path.suffix == ".jsonl"
-    federation = Federation.from_reports(path.open("rb")) if lines else Federation.read(table)
+    federation = Federation.from_reports(path.open("rb")) if lines else Federation.from_files(table)
     taken_in = time.perf_counter()
     calibration = robfcp.calibrate(federation, by="class" if by_class else None)
     return {

@@ -17,13 +17,13 @@ import numpy as np
 from measure import markdown
 from numpy.typing import NDArray
 
-from robfcp.guarantees.label_shift import (
-    PRUNING_SHARE,
+from robfcp.guarantees._label_shift import (
+    PRUNING_DELTA_FRACTION,
     ClassCounts,
-    Pairs,
-    mix_threshold,
-    pruned_pac,
-    read_mixes,
+    ClientPairs,
+    label_distribution_threshold,
+    pac_threshold_after_pruning,
+    parse_label_distributions,
 )
 
 ALPHA, DELTA, SHORT = 0.1, 0.05, 1e-4
@@ -79,8 +79,16 @@ def accepted(round: Round, rule: str, told: int) -> bool:
     names = tuple(map(str, range(round.sizes.shape[1])))
     counts = ClassCounts(round.below[None], round.sizes, np.zeros(1, dtype=np.intp), ids, names)
     if rule == "PC":
-        return pruned_pac(counts, 1 - Fraction(str(ALPHA)), told, DELTA).index is not None
-    return mix_threshold(counts, read_mixes("uniform", names), ALPHA, told, DELTA).index is not None
+        return (
+            pac_threshold_after_pruning(counts, 1 - Fraction(str(ALPHA)), told, DELTA).bin_index
+            is not None
+        )
+    return (
+        label_distribution_threshold(
+            counts, parse_label_distributions("uniform", names), ALPHA, told, DELTA
+        ).bin_index
+        is not None
+    )
 
 
 # Attacks: what the liars report at the critical edge
@@ -119,15 +127,15 @@ def half_hidden(rng: np.random.Generator, round: Round) -> None:
 
 def just_unseen(rng: np.random.Generator, round: Round) -> None:
     """As many misses hidden as pruning, told m, lets pass: tried on the honest reports."""
-    pairs, first, seed = Pairs(round.sizes), round.below.copy(), int(rng.integers(2**32))
+    pairs, first, seed = ClientPairs(round.sizes), round.below.copy(), int(rng.integers(2**32))
     low, high = 0.0, 1.0
     best = first.copy()
     for step in range(7):
         share = 1.0 if step == 0 else (low + high) / 2
         round.below[:] = first
         hiding(np.random.default_rng(seed), round, share)
-        beta, number = PRUNING_SHARE * DELTA, len(round.sizes)
-        if pairs.against(round.below, round.m, beta, 0.0, number) is None:
+        beta, number = PRUNING_DELTA_FRACTION * DELTA, len(round.sizes)
+        if pairs.contradictions(round.below, round.m, beta, 0.0, number) is None:
             low, best = share, round.below.copy()
             if step == 0:
                 break

@@ -15,7 +15,7 @@ from measure import into_page, markdown
 from numpy.typing import NDArray
 
 from robfcp.figures import CYCLE, GREY, new_axes, save, style
-from robfcp.monitoring import monitor as betting
+from robfcp.monitoring import _monitor as betting
 
 FLOOR, DELTA, HORIZON = 0.9, 0.05, 10_000
 ALLOWED = 1 - FLOOR
@@ -63,7 +63,7 @@ def scored(misses: Misses, drop: float) -> NDArray[np.float32]:
 
 def bets_ring(weights: NDArray[np.float64], limit: float) -> Rule:
     """Rings where the mean of X_t = (X_{t-1} + weight_t) x factor_t reaches limit - 1 / (t + 1)."""
-    both = np.exp(betting.log_factors(FLOOR, np.array([False, True])))
+    both = np.exp(betting.log_bet_factors(FLOOR, np.array([False, True])))
     kept = 1 / (STEPS + 1) if weights[-1] < 1 else np.zeros(HORIZON)
 
     def rule(misses: Misses) -> NDArray[np.bool_]:
@@ -117,9 +117,9 @@ def drifts(seed: int, reported: int, n: int) -> bool:
     rng = np.random.default_rng([3, seed])
     bins = np.minimum((rng.beta(0.6, 2.5, reported + n) * 100).astype(np.intp), 99)
     bag = np.bincount(bins[:reported], minlength=100)
-    p = betting.p_values(bag, bins[reported:], rng.random(n))
-    factors = betting.log_bets(p, np.zeros(betting.N_CELLS, dtype=np.int64))
-    started = betting.log_started(np.full(betting.N_EXCHANGE_BETS, -np.inf), 0, factors)
+    p = betting.conformal_p_values(bag, bins[reported:], rng.random(n))
+    factors = betting.log_p_value_bets(p, np.zeros(betting.N_CELLS, dtype=np.int64))
+    started = betting.log_mixture_wealth(np.full(betting.N_EXCHANGE_BETS, -np.inf), 0, factors)
     return bool(betting.log_wealth(started, 0).max() >= -np.log(DELTA))
 
 
@@ -151,8 +151,8 @@ def spread(values: NDArray[np.float64]) -> str:
 
 def wealth(missed: NDArray[np.bool_]) -> NDArray[np.float64]:
     """(T,) ln of one site's wealth."""
-    factors = betting.log_factors(FLOOR, missed)
-    started = betting.log_started(np.full(betting.N_BETS, -np.inf), 0, factors)
+    factors = betting.log_bet_factors(FLOOR, missed)
+    started = betting.log_mixture_wealth(np.full(betting.N_BETS, -np.inf), 0, factors)
     return betting.log_wealth(started, 0)
 
 

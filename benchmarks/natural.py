@@ -16,11 +16,16 @@ from typing import Any
 import numpy as np
 from measure import markdown
 
+from robfcp._files import write_atomically
+from robfcp.experiments import natural_partitions
+from robfcp.experiments.natural_partitions import (
+    DEFENSES_COMPARED,
+    FEDERATIONS,
+    LOW_COVERAGE,
+    TITLES,
+)
+from robfcp.experiments.paper.tables import to_csv
 from robfcp.figures import BLUE, GREEN, GREY, ORANGE, new_axes, save
-from robfcp.files import write_atomically
-from robfcp.lab import natural
-from robfcp.lab.natural import COMPARED, FEDERATIONS, LOW, TITLES
-from robfcp.lab.paper.tables import to_csv
 
 FOLDER = Path(__file__).resolve().parents[1] / "docs" / "natural"
 Rows = Sequence[dict[str, Any]]
@@ -36,11 +41,11 @@ def measured(seeds: int) -> dict[str, Rows]:
     """A row a site, a row a federation and rule, a row a federation and fault."""
     found: dict[str, Any] = {"sites": [], "rules": []}
     for one in FEDERATIONS:
-        rows, rules = natural.by_site(one, seeds)
+        rows, rules = natural_partitions.client_table(one, seeds)
         found["sites"] += rows
         found["rules"] += rules
         print(f"{one.title}: {len(rows)} sites", flush=True)
-    return {**found, "found": natural.found_table(seeds, seeds)}
+    return {**found, "found": natural_partitions.detection_table(seeds, seeds)}
 
 
 def tables(rules: Rows, found: Rows) -> Iterator[str]:
@@ -49,16 +54,16 @@ def tables(rules: Rows, found: Rows) -> Iterator[str]:
     shown = {
         "rule": "{rule}", "all samples": "{overall:.3f}",
         "worst site": "{worst:.3f} ({worst_site})", "tenth part below": "{tenth:.3f}",
-        "best": "{best:.3f}", f"sites below {LOW}": "{low:.0%}",
+        "best": "{best:.3f}", f"sites below {LOW_COVERAGE}": "{low:.0%}",
         "worst class": "{worst_class:.3f}", "set size": "{set_size:.2f}",
     }  # fmt: skip
     yield table(named, shown)
     shown = {"sites": "{honest}"}
-    for name in COMPARED:
+    for name in DEFENSES_COMPARED:
         shown[f"{name}: accused, error"] = f"{{{name}_false_alarms:.1f}}, {{{name}_error:+.3f}}"
     yield table([row for row in found if not row["liars"]], shown)
     shown = {"fault": "`{attack}`", "lie": "{liars}", "undefended: error": "{none_error:+.3f}"}
-    for name in COMPARED:
+    for name in DEFENSES_COMPARED:
         shown[f"{name}: error"] = f"{{{name}_error:+.3f}}"
         shown[f"{name}: found, accused"] = f"{{{name}_found:.1f}}, {{{name}_false_alarms:.1f}}"
     yield table([row for row in found if row["liars"]], shown)

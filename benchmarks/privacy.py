@@ -13,11 +13,20 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from robfcp import LAC, Calibration, Consensus, Grid, Marginal, Privacy, calibrate, recommend_grid
+from robfcp import (
+    LAC,
+    Binning,
+    Calibration,
+    Consensus,
+    MarginalGuarantee,
+    Privacy,
+    calibrate,
+    recommend_binning,
+)
+from robfcp.experiments import outputs
 from robfcp.federation import Federation
-from robfcp.guarantees.promises import marginal_threshold
-from robfcp.lab import outputs
-from robfcp.privacy import add_noise, logistic_grid
+from robfcp.guarantees._base import marginal_threshold_bin
+from robfcp.privacy import add_noise, logistic_binning
 
 EPSILONS: tuple[float | None, ...] = (0.1, 0.5, 1.0, 4.0, None)
 SIZES = (50, 500, 5000)
@@ -33,11 +42,11 @@ class Population:
     def __init__(self, name: str) -> None:
         shipped = outputs.load(name)
         self.scores = np.sort(LAC()(shipped.probabilities, shipped.labels))
-        self.labels = np.sort(LAC().all_labels(shipped.probabilities).ravel())
+        self.labels = np.sort(LAC().score_all_labels(shipped.probabilities).ravel())
 
-    def shares(self, grid: Grid) -> Shares:
+    def shares(self, grid: Binning) -> Shares:
         """The share of scores in each bin."""
-        below = np.searchsorted(self.scores, grid.upper, side="right")
+        below = np.searchsorted(self.scores, grid.upper_edges, side="right")
         return np.asarray(np.diff(below, prepend=0) / self.scores.size)
 
     def coverage(self, threshold: float) -> float:
@@ -52,7 +61,7 @@ class Population:
 def federation(
     rng: np.random.Generator,
     population: Population,
-    grid: Grid,
+    grid: Binning,
     n: int,
     privacy: Privacy | None,
     forged: int | None = None,
@@ -66,7 +75,7 @@ def federation(
     if privacy is None:
         return Federation.from_counts(counts, grid)
     noisy = add_noise(counts.ravel(), privacy).reshape(counts.shape)
-    return Federation.from_counts(noisy, grid, privacy=privacy, sizes=np.full(CLIENTS, n))
+    return Federation.from_counts(noisy, grid, privacy=privacy, sample_sizes=np.full(CLIENTS, n))
 
 
 def price(population: Population, seeds: int) -> Iterable[Sequence[object]]:
@@ -79,7 +88,7 @@ def price(population: Population, seeds: int) -> Iterable[Sequence[object]]:
     for n in SIZES:
         for epsilon in EPSILONS:
             privacy = None if epsilon is None else Privacy(epsilon)
-            grid = Grid.default() if privacy is None else recommend_grid(privacy, n, CLIENTS)
+            grid = Binning.default() if privacy is None else recommend_binning(privacy, n, CLIENTS)
             rows = [
                 price_once(np.random.default_rng(seed), population, grid, n, privacy)
                 for seed in range(seeds)
@@ -91,7 +100,7 @@ def price(population: Population, seeds: int) -> Iterable[Sequence[object]]:
 def price_once(
     rng: np.random.Generator,
     population: Population,
-    grid: Grid,
+    grid: Binning,
     n: int,
     privacy: Privacy | None,
 ) -> list[float]:
@@ -100,8 +109,8 @@ def price_once(
     def made(forged: int | None = None, liars: int = 0, guarantee: bool = False) -> Calibration:
         reports = federation(rng, population, grid, n, privacy, forged, liars)
         if guarantee:
-            return calibrate(reports, defence="none", promise=Marginal(liars=STATED))
-        return calibrate(reports, defence=Consensus(at_most="estimate" if liars else STATED))
+            return calibrate(reports, defense="none", guarantee=MarginalGuarantee(liars=STATED))
+        return calibrate(reports, defense=Consensus(at_most="estimate" if liars else STATED))
 
     def coverage(calibration: Calibration) -> float:
         return population.coverage(calibration.levels[0].threshold)
@@ -110,14 +119,14 @@ def price_once(
         return population.set_size(calibration.levels[0].threshold)
 
     def found(calibration: Calibration) -> float:
-        return float((~calibration.trusted_mask[:LIARS]).mean())
+        return float((~calibration.benign_mask[:LIARS]).mean())
 
     honest, sure = made(), made(guarantee=True)
     low, high = made(0, STATED, guarantee=True), made(-1, STATED, guarantee=True)
     many_low, many_high = made(0, LIARS), made(-1, LIARS)
     return [
         *(coverage(honest), size(honest), honest.levels[0].certificate.width),
-        float((~honest.trusted_mask).mean()),
+        float((~honest.benign_mask).mean()),
         *(coverage(sure), size(sure), coverage(low), size(high)),
         *(coverage(many_low), found(many_low), size(many_high), found(many_high)),
     ]
@@ -133,15 +142,17 @@ def grids(population: Population, seeds: int) -> Iterable[Sequence[object]]:
         for epsilon in (0.1, 1.0, 4.0):
             privacy = Privacy(epsilon)
             tried = [
-                *(logistic_grid(bins) for bins in numbers),
-                recommend_grid(privacy, n, CLIENTS),
-                recommend_grid(privacy, n, CLIENTS, prior=prior),
+                *(logistic_binning(bins) for bins in numbers),
+                recommend_binning(privacy, n, CLIENTS),
+                recommend_binning(privacy, n, CLIENTS, prior=prior),
             ]
             covered = []
             for grid in tried:
                 shares = np.append(np.cumsum(population.shares(grid)), 1.0)
                 found = [
-                    marginal_threshold(federation(rng, population, grid, n, privacy), LEVEL, STATED)
+                    marginal_threshold_bin(
+                        federation(rng, population, grid, n, privacy), LEVEL, STATED
+                    )
                     for _ in range(seeds)
                 ]
                 ends = [grid.n_bins if index is None else index for index in found]

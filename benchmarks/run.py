@@ -23,7 +23,7 @@ import stages
 from measure import QUIET, Row, load
 from report import page, plot
 
-from robfcp.files import write_atomically
+from robfcp._files import write_atomically
 
 HERE = Path(__file__).resolve().parent
 HISTORY = HERE / "history"

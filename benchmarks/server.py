@@ -13,20 +13,20 @@ from intake import CLASSES, SAMPLES, chunks, lines
 from measure import Row, in_turns, peak
 
 import robfcp
-from robfcp.defence.rob_fcp import characterise, mean_distances
+from robfcp.binning import Binning
+from robfcp.defense._rob_fcp import characterization_vectors, mean_neighbor_distances
 from robfcp.federation import Federation
-from robfcp.federation.counts import table
-from robfcp.grid import Grid
-from robfcp.guarantees import certify, fcp_index
-from robfcp.guarantees.label_shift import ClassCounts, fixed_edges, pruned_pac
-from robfcp.page import About, page_data, safe_json
+from robfcp.federation._tables import table
+from robfcp.guarantees import certify_threshold, fcp_bin_index
+from robfcp.guarantees._label_shift import ClassCounts, fixed_bins, pac_threshold_after_pruning
+from robfcp.page import PageInfo, page_data, safe_json
 
-GRID, LEVEL = Grid.default(), Fraction(9, 10)
+GRID, LEVEL = Binning.default(), Fraction(9, 10)
 MALICIOUS = 0.3
 
 
 def federation(
-    n_clients: int, n_samples: int = SAMPLES, grid: Grid = GRID, share: float = MALICIOUS
+    n_clients: int, n_samples: int = SAMPLES, grid: Binning = GRID, share: float = MALICIOUS
 ) -> Federation:
     """Clients with Beta(0.4, 2) scores; a share of them reports only zeros."""
     names, *columns = zip(*chunks(n_clients, 0, share, grid, n_samples), strict=True)
@@ -45,7 +45,7 @@ def calibrating(sizes: list[int]) -> Iterator[Row]:
             "calibrate": lambda f=pooled: robfcp.calibrate(replace(f)),
             "calibrate by ten classes": lambda f=classes: robfcp.calibrate(replace(f), by="class"),
             "calibrate without a defence": lambda f=pooled: robfcp.calibrate(
-                replace(f), defence="none"
+                replace(f), defense="none"
             ),
         }
         for (stage, work), spent in zip(ways.items(), in_turns(*ways.values()), strict=True):
@@ -56,14 +56,14 @@ def certifying(sizes: list[int]) -> Iterator[Row]:
     """Threshold and certificate of everybody's reports; floor: one pass over the counts."""
     for n_clients in sizes:
         here = federation(n_clients)
-        index, m = fcp_index(here, LEVEL), int(MALICIOUS * n_clients)
+        index, m = fcp_bin_index(here, LEVEL), int(MALICIOUS * n_clients)
 
         def certified(h: Federation = here, i: Any = index, m: int = m) -> None:
             fresh = replace(h)  # nothing that was found out before
-            certify(fresh, i, m)
+            certify_threshold(fresh, i, m)
 
         def quantile(h: Federation = here) -> None:
-            fcp_index(replace(h), LEVEL)
+            fcp_bin_index(replace(h), LEVEL)
 
         _, bins, values = here.table.entries()
         ours, edge, one_pass = in_turns(
@@ -79,7 +79,7 @@ def paging(sizes: list[int]) -> Iterator[Row]:
         calibration = robfcp.calibrate(federation(n_clients, share=0.02))
 
         def work(c: robfcp.Calibration = calibration) -> None:
-            safe_json(page_data(c, About()))
+            safe_json(page_data(c, PageInfo()))
 
         (spent,) = in_turns(work, repeats=3)
         yield Row("page", n_clients, SAMPLES, spent, peak(work))
@@ -88,8 +88,8 @@ def paging(sizes: list[int]) -> Iterator[Row]:
 def exact_distances(sizes: list[int]) -> Iterator[Row]:
     """Rob-FCP's distances of all to all; floor: their matrix product and a partition of it."""
     for n_clients in sizes:
-        vectors = characterise(
-            federation(n_clients, grid=Grid.uniform(100), share=0.0), "histogram"
+        vectors = characterization_vectors(
+            federation(n_clients, grid=Binning.uniform(100), share=0.0), "histogram"
         )
         last = n_clients - int(MALICIOUS * n_clients) - 1
 
@@ -97,7 +97,7 @@ def exact_distances(sizes: list[int]) -> Iterator[Row]:
             (v @ v.T).partition(last, axis=1)
 
         def work(v: Any = vectors, last: int = last) -> None:
-            mean_distances(v, "l2", 1, last)
+            mean_neighbor_distances(v, "l2", 1, last)
 
         ours, least_possible = in_turns(work, floor, repeats=3)
         yield Row("exact distances", n_clients, SAMPLES, ours, peak(work), least_possible)
@@ -120,7 +120,7 @@ def reporting_by_class(sizes: list[int]) -> Iterator[Row]:
 
 def pruning(sizes: list[int]) -> Iterator[Row]:
     """Rule PC with a fifth of liars at the top, fifty samples and ten classes a client."""
-    edges = fixed_edges(GRID.n_bins)
+    edges = fixed_bins(GRID.n_bins)
     for n_clients in sizes:
         rng = np.random.default_rng(n_clients)
         counts = rng.multinomial(50, rng.dirichlet(np.full(CLASSES, 0.3), n_clients))
@@ -128,7 +128,7 @@ def pruning(sizes: list[int]) -> Iterator[Row]:
         owner = np.repeat(np.repeat(np.arange(n_clients), CLASSES), counts.ravel())
         scores = rng.beta(0.4, 2, len(labels))
         scores[owner < n_clients // 5] = 1
-        place = np.searchsorted(edges, GRID.index(scores))
+        place = np.searchsorted(edges, GRID.bin_indices(scores))
         tables = np.zeros((len(edges), n_clients, CLASSES), dtype=np.int64)
         np.add.at(tables, (place, owner, labels), 1)
         ids = tuple(map(str, range(n_clients)))
@@ -136,7 +136,7 @@ def pruning(sizes: list[int]) -> Iterator[Row]:
         told = ClassCounts(np.cumsum(tables, axis=0), counts, edges, ids, names)
 
         def work(told: ClassCounts = told, m: int = n_clients // 5) -> None:
-            pruned_pac(told, LEVEL, m, 0.05)
+            pac_threshold_after_pruning(told, LEVEL, m, 0.05)
 
         (spent,) = in_turns(work, repeats=2)
         yield Row("guarantee PC by ten classes", n_clients, 50, spent, peak(work))

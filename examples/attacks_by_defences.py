@@ -3,7 +3,7 @@
 import numpy as np
 
 from robfcp import figures
-from robfcp.lab import outputs, simulate
+from robfcp.experiments import outputs, simulate
 
 ATTACKS = ("coverage", "efficiency", "gaussian", "mimic-low", "truncation", "clones")
 DEFENCES = ("none", "rob-fcp", "consensus")
@@ -11,9 +11,9 @@ pathology = outputs.load("pathmnist")
 error = np.zeros((len(ATTACKS), len(DEFENCES)))
 for i, attack in enumerate(ATTACKS):
     for row in simulate(
-        pathology.probabilities, pathology.labels, attack=attack, share=0.3, n_clients=40, seeds=1
+        pathology.probabilities, pathology.labels, attack=attack, share=0.3, n_clients=40, n_runs=1
     ):
-        error[i, DEFENCES.index(row.defence)] = row.error
+        error[i, DEFENCES.index(row.defence)] = row.coverage_error
 ax = figures.plot_heatmap(
     error, ATTACKS, DEFENCES, title="Coverage lost or gained, 30% lying", label="|error|"
 )

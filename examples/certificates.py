@@ -2,15 +2,15 @@
 
 import robfcp
 from robfcp import figures
-from robfcp.lab import outputs, partitions
-from robfcp.lab.worlds import federation_of
+from robfcp.experiments import outputs, partitions
+from robfcp.experiments.scenarios import build_federation
 
 score = robfcp.LAC()
 pathology = outputs.load("pathmnist")
 scores = score(pathology.probabilities, pathology.labels)
-parts = partitions.iid(len(scores), 60, rng=0)
-federation = federation_of([scores[rows] for rows in parts], robfcp.Grid.default(), score)
+parts = partitions.partition_iid(len(scores), 60, rng=0)
+federation = build_federation([scores[rows] for rows in parts], robfcp.Binning.default(), score)
 
 calibration = robfcp.calibrate(federation, [0.8, 0.9])
-figures.save(figures.plot_curve(calibration), "certificates.png")
+figures.save(figures.plot_certificates(calibration), "certificates.png")
 print("-> certificates.png")

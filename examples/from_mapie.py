@@ -28,7 +28,7 @@ def mapie_prediction_sets(X_conf: np.ndarray, y_conf: np.ndarray) -> np.ndarray:
 def print_coverage(name: str, sets: np.ndarray) -> None:
     """Print the coverage and the mean size of prediction sets of the test samples."""
     coverage = robfcp.metrics.coverage(sets, y_test)
-    set_size = robfcp.metrics.set_size(sets)
+    set_size = robfcp.metrics.mean_set_size(sets)
     print(f"  {name:24} covers {coverage:.1%} with {set_size:.2f} labels per set")
 
 
@@ -47,9 +47,9 @@ print_coverage("MAPIE", mapie_sets)
 # robfcp sees counts in bins: its threshold is the upper edge of the bin that MAPIE's quantile lies
 # in, never below it. The finer the bins, the fewer labels lie between the two.
 scores = score(model.predict_proba(X_conf), y_conf)
-for grid in (robfcp.Grid.default(), robfcp.Grid.uniform(20_000)):
+for grid in (robfcp.Binning.default(), robfcp.Binning.uniform(20_000)):
     report = robfcp.Report.from_scores("client-0", scores, grid, score=score)
-    calibration = robfcp.calibrate([report], COVERAGE, defence="none")
+    calibration = robfcp.calibrate([report], COVERAGE, defense="none")
     robfcp_sets = calibration.predict_set(test_probabilities)
     only_mapie = (mapie_sets & ~robfcp_sets).sum()
     only_robfcp = (robfcp_sets & ~mapie_sets).sum()

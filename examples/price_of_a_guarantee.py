@@ -2,23 +2,23 @@
 
 import robfcp
 from robfcp import figures
-from robfcp.lab import outputs, partitions
-from robfcp.lab.worlds import federation_of
+from robfcp.experiments import outputs, partitions
+from robfcp.experiments.scenarios import build_federation
 
 score = robfcp.LAC()
 sizes: dict[str, list[float]] = {"marginal": [], "pac": []}
-promises = {"marginal": robfcp.Marginal, "pac": robfcp.Pac}
+promises = {"marginal": robfcp.MarginalGuarantee, "pac": robfcp.PACGuarantee}
 liars = list(range(0, 16, 3))
 tissue = outputs.load("pathmnist")
 probabilities, labels = tissue.probabilities, tissue.labels
-parts = partitions.iid(len(labels), 60, rng=0)
-federation = federation_of(
-    [score(probabilities[rows], labels[rows]) for rows in parts], robfcp.Grid.default(), score
+parts = partitions.partition_iid(len(labels), 60, rng=0)
+federation = build_federation(
+    [score(probabilities[rows], labels[rows]) for rows in parts], robfcp.Binning.default(), score
 )
 for name, found in sizes.items():
     for m in liars:
-        calibration = robfcp.calibrate(federation, promise=promises[name](m))
-        found.append(robfcp.metrics.set_size(calibration.predict_set(probabilities[:1000])))
+        calibration = robfcp.calibrate(federation, guarantee=promises[name](m))
+        found.append(robfcp.metrics.mean_set_size(calibration.predict_set(probabilities[:1000])))
 (ax,) = figures.new_axes()
 for (name, found), marker in zip(sizes.items(), figures.MARKERS, strict=False):
     ax.plot(liars, found, marker=marker, label=name)

@@ -13,11 +13,11 @@ import numpy as np
 
 import robfcp
 from robfcp import figures
-from robfcp.lab import outputs, partitions
-from robfcp.lab.worlds import federation_of
+from robfcp.experiments import outputs, partitions
+from robfcp.experiments.scenarios import build_federation
 
 ALPHA = 0.1
-rng, score, grid = np.random.default_rng(0), robfcp.LAC(), robfcp.Grid.default()
+rng, score, grid = np.random.default_rng(0), robfcp.LAC(), robfcp.Binning.default()
 tissue = outputs.load("pathmnist")
 scores = score(tissue.probabilities, tissue.labels)
 own, fresh = np.array_split(scores, 2)
@@ -31,7 +31,7 @@ def masked_sum(vectors: np.ndarray) -> np.ndarray:
 
 
 print(f"{len(own)} devices of one sample; the server sees totals only")
-devices = np.eye(grid.n_bins, dtype=np.uint32)[grid.index(own)]
+devices = np.eye(grid.n_bins, dtype=np.uint32)[grid.bin_indices(own)]
 everybody = robfcp.Federation.from_counts(devices.astype(np.int64), grid, score=score)
 liars = [0, 50, 100, 200, 300]
 covered: dict[str, list[float]] = {"nobody lies": [], "they send zeros": [], "reports seen": []}
@@ -41,19 +41,23 @@ for m in liars:
     forged[:m] = devices[np.argmin(own)]
     for name, reports in (("nobody lies", devices), ("they send zeros", forged)):
         edge = np.searchsorted(masked_sum(reports).cumsum(), needed)
-        covered[name].append(float((fresh <= grid.upper[edge]).mean()))
-    seen = robfcp.calibrate(everybody, promise=robfcp.Marginal(m), defence="none").threshold
+        covered[name].append(float((fresh <= grid.upper_edges[edge]).mean()))
+    seen = robfcp.calibrate(
+        everybody, guarantee=robfcp.MarginalGuarantee(m), defense="none"
+    ).threshold
     covered["reports seen"].append(float((fresh <= seen).mean()))
     assert covered["nobody lies"][-1] >= covered["reports seen"][-1]  # totals prove less, not more
     print(f"  proved for {m}:", ", ".join(f"{k} {v[-1]:.4f}" for k, v in covered.items()))
 
 print("100 sites, added up in groups of g; a group is one sender")
-sites = partitions.iid(len(own), 100, rng)
+sites = partitions.partition_iid(len(own), 100, rng)
 for g in (1, 2, 5, 10):
     groups = [own[np.concatenate(sites[k : k + g])] for k in range(0, 100, g)]
     m = ceil(ALPHA * len(groups) / (1 + ALPHA)) - 1
-    promise = robfcp.Marginal(m)
-    found = robfcp.calibrate(federation_of(groups, grid, score), promise=promise, defence="none")
+    promise = robfcp.MarginalGuarantee(m)
+    found = robfcp.calibrate(
+        build_federation(groups, grid, score), guarantee=promise, defense="none"
+    )
     print(f"  g = {g}: proved for {m} liars, {(fresh <= found.threshold).mean():.4f} covered")
 
 (ax,) = figures.new_axes()

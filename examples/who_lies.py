@@ -4,21 +4,21 @@ import numpy as np
 
 import robfcp
 from robfcp import figures
-from robfcp.lab import outputs, partitions
-from robfcp.lab.attacks import named_attack
-from robfcp.lab.worlds import federation_of
+from robfcp.experiments import outputs, partitions
+from robfcp.experiments.attacks import get_attack
+from robfcp.experiments.scenarios import build_federation
 
 pathology = outputs.load("pathmnist")
 score = robfcp.LAC()
 everything = score(pathology.probabilities, pathology.labels)
-parts = partitions.iid(len(everything), 40, rng=0)
+parts = partitions.partition_iid(len(everything), 40, rng=0)
 scores = [everything[rows] for rows in parts]
-scores = named_attack("coverage")(scores, [3, 9, 21])
-scores = named_attack("gaussian")(scores, [14, 30], rng=0)
+scores = get_attack("coverage")(scores, [3, 9, 21])
+scores = get_attack("gaussian")(scores, [14, 30], rng=0)
 
-calibration = robfcp.calibrate(federation_of(scores, robfcp.Grid.default(), score))
+calibration = robfcp.calibrate(build_federation(scores, robfcp.Binning.default(), score))
 axes = figures.new_axes(2)
-figures.plot_oddness(calibration, axes[0])
+figures.plot_maliciousness(calibration, axes[0])
 figures.plot_cdf(calibration, axes[1])
 figures.save(axes, "who_lies.png")
 assert np.isfinite(calibration.threshold)

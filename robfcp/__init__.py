@@ -13,20 +13,19 @@ __version__ = "1.0.0"
 
 if TYPE_CHECKING:
     from robfcp import metrics
-    from robfcp.calibration import Calibration
-    from robfcp.calibration.calibrate import calibrate
-    from robfcp.certificate import Certificate
-    from robfcp.defence import Consensus, RobFCP
+    from robfcp._probabilities import softmax
+    from robfcp.binning import Binning
+    from robfcp.calibration import Calibration, calibrate
+    from robfcp.certificates import Certificate
+    from robfcp.defense import Consensus, RobFCP
     from robfcp.diagnosis import Diagnosis, diagnose
     from robfcp.errors import QuorumError, ReportError, RobfcpError
     from robfcp.estimators import FederatedConformalClassifier, FederatedConformalRegressor
     from robfcp.federation import Federation
-    from robfcp.grid import Grid
-    from robfcp.guarantees import LabelShift, Marginal, Pac
+    from robfcp.guarantees import LabelShiftGuarantee, MarginalGuarantee, PACGuarantee
     from robfcp.monitoring import Monitor
-    from robfcp.privacy import Ledger, Privacy, recommend_grid
-    from robfcp.probabilities import from_logits
-    from robfcp.report import Report
+    from robfcp.privacy import Privacy, PrivacyLedger, recommend_binning
+    from robfcp.reports import Report
     from robfcp.scores import (
         APS,
         CQR,
@@ -47,6 +46,7 @@ __all__ = [
     "RAPS",
     "SAPS",
     "AbsoluteResidual",
+    "Binning",
     "Calibration",
     "Certificate",
     "ClassificationScore",
@@ -55,14 +55,13 @@ __all__ = [
     "FederatedConformalClassifier",
     "FederatedConformalRegressor",
     "Federation",
-    "Grid",
-    "LabelShift",
-    "Ledger",
-    "Marginal",
+    "LabelShiftGuarantee",
+    "MarginalGuarantee",
     "Monitor",
     "OrdinalAPS",
-    "Pac",
+    "PACGuarantee",
     "Privacy",
+    "PrivacyLedger",
     "QuorumError",
     "Report",
     "ReportError",
@@ -73,42 +72,63 @@ __all__ = [
     "__version__",
     "calibrate",
     "diagnose",
-    "from_logits",
     "metrics",
-    "recommend_grid",
+    "recommend_binning",
+    "softmax",
 ]
 
-# Where each name lives. Loaded when first used, so that a site that only sketches loads no server.
-_HOMES = {
-    "calibration": ("Calibration",),
-    "calibration.calibrate": ("calibrate",),
+# Where each name lives. Loaded when first used, so that a client that only reports loads no server.
+_EXPORTS = {
+    "_probabilities": ("softmax",),
+    "binning": ("Binning",),
+    "calibration": ("Calibration", "calibrate"),
+    "certificates": ("Certificate",),
+    "defense": ("Consensus", "RobFCP"),
     "diagnosis": ("Diagnosis", "diagnose"),
-    "monitoring": ("Monitor",),
-    "defence": ("Consensus", "RobFCP"),
     "errors": ("QuorumError", "ReportError", "RobfcpError"),
     "estimators": ("FederatedConformalClassifier", "FederatedConformalRegressor"),
     "federation": ("Federation",),
-    "grid": ("Grid",),
-    "certificate": ("Certificate",),
-    "guarantees": ("LabelShift", "Marginal", "Pac"),
-    "privacy": ("Ledger", "Privacy", "recommend_grid"),
-    "report": ("Report",),
-    "probabilities": ("from_logits",),
+    "guarantees": ("LabelShiftGuarantee", "MarginalGuarantee", "PACGuarantee"),
+    "monitoring": ("Monitor",),
+    "privacy": ("Privacy", "PrivacyLedger", "recommend_binning"),
+    "reports": ("Report",),
+    "scores": (
+        "APS",
+        "CQR",
+        "LAC",
+        "RAPS",
+        "SAPS",
+        "AbsoluteResidual",
+        "ClassificationScore",
+        "OrdinalAPS",
+        "Risk",
+        "Score",
+    ),
 }
-_HOME = {name: "scores" for name in __all__ if name[0].isupper()}  # all that is not named above
-_HOME |= {name: room for room, names in _HOMES.items() for name in names}
-_ROOMS = (*_HOMES, "scores", "metrics", "figures", "page", "engines", "lab")
+_MODULE_OF = {name: module for module, names in _EXPORTS.items() for name in names}
+_SUBMODULES = {
+    *(module for module in _EXPORTS if not module.startswith("_")),
+    "audit",
+    "evaluation",
+    "experiments",
+    "figures",
+    "fleet",
+    "integrations",
+    "local",
+    "metrics",
+    "page",
+}
 
 
 def __getattr__(name: str) -> Any:
-    if name in _HOME:
-        found = getattr(import_module(f"robfcp.{_HOME[name]}"), name)
-    elif name in _ROOMS:
-        found = import_module(f"robfcp.{name}")
+    if name in _MODULE_OF:
+        value = getattr(import_module(f"robfcp.{_MODULE_OF[name]}"), name)
+    elif name in _SUBMODULES:
+        value = import_module(f"robfcp.{name}")
     else:
         raise AttributeError(f"module 'robfcp' has no attribute {name!r}")
-    globals()[name] = found
-    return found
+    globals()[name] = value
+    return value
 
 
 def __dir__() -> list[str]:

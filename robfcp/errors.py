@@ -6,14 +6,14 @@ MAX_TEXT = 600
 MAX_NAME = 200
 
 
-def plain(text: str, limit: int | None = MAX_TEXT) -> str:
+def printable(text: str, max_length: int | None = MAX_TEXT) -> str:
     """The text on one line, unprintable characters escaped, cut to `limit` characters.
 
     Names and contents of hostile reports end up in messages: they must not steer a terminal, forge
     a second line or fill a log.
     """
-    if limit is not None and len(text) > limit:
-        text = text[: limit - 3] + "..."
+    if max_length is not None and len(text) > max_length:
+        text = text[: max_length - 3] + "..."
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
@@ -31,14 +31,14 @@ class RobfcpError(ValueError):
     --------
     >>> import robfcp
     >>> try:
-    ...     robfcp.Grid([0.0, 0.0, 1.0])
+    ...     robfcp.Binning([0.0, 0.0, 1.0])
     ... except robfcp.RobfcpError as error:
     ...     print(error)
     grid: edges must increase strictly; sort them and drop repeats
     """
 
     def __init__(self, message: str) -> None:
-        super().__init__(plain(message))
+        super().__init__(printable(message))
 
 
 class ReportError(RobfcpError):
@@ -59,15 +59,15 @@ class ReportError(RobfcpError):
     --------
     >>> import robfcp
     >>> try:
-    ...     robfcp.Report("a", [1, -1], robfcp.Grid.uniform(2))
+    ...     robfcp.Report("a", [1, -1], robfcp.Binning.uniform(2))
     ... except robfcp.ReportError as error:
     ...     print(error.client, error.field)
     a counts
     """
 
     def __init__(self, client: str, field: str, problem: str, remedy: str) -> None:
-        self.client, self.field = plain(client, MAX_NAME), field
-        self.problem, self.remedy = plain(problem, MAX_TEXT // 2), remedy
+        self.client, self.field = printable(client, MAX_NAME), field
+        self.problem, self.remedy = printable(problem, MAX_TEXT // 2), remedy
         super().__init__(f"{self.client}: {self.problem}; {remedy}")
 
 

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from robfcp.arguments import Rng, array, refuse_missing
-from robfcp.calibration import Calibration, calibrate
-from robfcp.defence import Consensus, Defence
+from robfcp._validation import Rng, as_array, reject_missing
+from robfcp.binning import Binning
+from robfcp.calibration import Calibration, _calibrate
+from robfcp.defense import Consensus, Defense
 from robfcp.errors import RobfcpError
-from robfcp.federation import Fault, Federation, numbered
-from robfcp.grid import Grid
-from robfcp.guarantees import Promise
-from robfcp.report import By, Report
-from robfcp.scores import Score, base
+from robfcp.federation import Federation, RejectedReport, default_client_names
+from robfcp.guarantees import Guarantee
+from robfcp.reports import Report, StratumKind
+from robfcp.scores import Score, _base
 
 try:
     from sklearn import get_config
@@ -38,22 +38,22 @@ __all__ = ["FederatedConformalClassifier", "FederatedConformalRegressor"]
 
 
 KINDS = ("default", "pandas", "polars")
-Site = tuple[Any, Any]
-Sites = Iterable[Site] | Mapping[str, Site]
+ClientData = tuple[Any, Any]
+ClientDataByName = Iterable[ClientData] | Mapping[str, ClientData]
 
 
-def _sites(X: Any, y: Any, groups: ArrayLike | None) -> dict[str, Site]:
+def _split_clients(X: Any, y: Any, groups: ArrayLike | None) -> dict[str, ClientData]:
     """Each site's samples and targets by the site's name."""
     if y is not None:
         if groups is None:
-            return {numbered(1, 1)[0]: (X, y)}
-        site, target = array("groups", groups), array("y", y)
+            return {default_client_names(1, 1)[0]: (X, y)}
+        site, target = as_array("groups", groups), as_array("y", y)
         if site.shape != (len(target),):
             raise RobfcpError(f"groups: shape {site.shape} is not ({len(target)},); give each site")
-        refuse_missing("groups", site)
+        reject_missing("groups", site)
         names = site.astype(str)
         held = {name: np.flatnonzero(names == name) for name in dict.fromkeys(names.tolist())}
-        samples = X if hasattr(X, "shape") else array("X", X)
+        samples = X if hasattr(X, "shape") else as_array("X", X)
         samples = getattr(samples, "iloc", samples)
         return {name: (samples[rows], target[rows]) for name, rows in held.items()}
     if groups is not None:
@@ -64,7 +64,9 @@ def _sites(X: Any, y: Any, groups: ArrayLike | None) -> dict[str, Site]:
         raise RobfcpError("y: is missing; pass conformalize(X, y, groups=...) or pairs of both")
     else:
         parts = list(X)
-        named = dict(zip(numbered(len(parts), len(str(len(parts)))), parts, strict=True))
+        named = dict(
+            zip(default_client_names(len(parts), len(str(len(parts)))), parts, strict=True)
+        )
     if not named:
         raise RobfcpError("sites: there are none; pass [(X_1, y_1), ...]")
     for name, part in named.items():
@@ -88,18 +90,18 @@ class _FederatedConformal:
         confidence_level: float | Sequence[float] = 0.9,
         *,
         score: str | Score | None = None,
-        grid: Grid | None = None,
-        defence: str | Defence = Consensus.name,
-        promise: Promise | None = None,
-        by: By | None = None,
+        binning: Binning | None = None,
+        defense: str | Defense = Consensus.name,
+        guarantee: Guarantee | None = None,
+        by: StratumKind | None = None,
         random_state: Any = None,
     ) -> None:
         self.estimator = estimator
         self.confidence_level = confidence_level
         self.score = score
-        self.grid = grid
-        self.defence = defence
-        self.promise = promise
+        self.binning = binning
+        self.defense = defense
+        self.guarantee = guarantee
         self.by = by
         self.random_state = random_state
 
@@ -151,7 +153,11 @@ class _FederatedConformal:
         return self
 
     def conformalize(
-        self, X: Sites | ArrayLike, y: ArrayLike | None = None, *, groups: ArrayLike | None = None
+        self,
+        X: ClientDataByName | ArrayLike,
+        y: ArrayLike | None = None,
+        *,
+        groups: ArrayLike | None = None,
     ) -> Self:
         """Calibrate on every site's held-out data.
 
@@ -187,17 +193,17 @@ class _FederatedConformal:
         >>> site = np.array(["a", "b", "c", "training"] * 100)
         >>> own = site != "training"
         >>> model = robfcp.FederatedConformalRegressor(LinearRegression()).fit(x[~own], y[~own])
-        >>> model.conformalize(x[own], y[own], groups=site[own]).calibration_.trusted
+        >>> model.conformalize(x[own], y[own], groups=site[own]).calibration_.benign_clients
         ('a', 'b', 'c')
         """
         self._check_fitted()
-        named = _sites(X, y, groups)
+        named = _split_clients(X, y, groups)
         usual = "cqr" if len(self._estimators) > 1 else self._default_score
         score = vars(self)["score"] or usual
-        score = base.named_score(score) if isinstance(score, str) else score
+        score = _base.get_score(score) if isinstance(score, str) else score
         streams = self._generator(0).spawn(len(named))
         reports: list[Report] = []
-        faults: list[Fault] = []
+        faults: list[RejectedReport] = []
         reason: Exception | None = None
         for (name, site), rng in zip(named.items(), streams, strict=True):
             try:
@@ -207,17 +213,17 @@ class _FederatedConformal:
                 if not isinstance(error, RobfcpError):  # its own words are not passed on
                     text = f"the estimator does not take its samples ({type(error).__name__}); "
                     text += "check missing values and the number of columns"
-                faults.append(Fault(name, "data", f"{name}: {text}"))
+                faults.append(RejectedReport(name, "data", f"{name}: {text}"))
         if not reports:
             raise RobfcpError(faults[0].reason) from reason
         for fault in faults:
             warnings.warn(f"left out: {fault.reason}", UserWarning, stacklevel=2)
-        self.calibration_: Calibration = calibrate.calibrate(
-            Federation.from_reports(reports, faults=faults),
+        self.calibration_: Calibration = _calibrate.calibrate(
+            Federation.from_reports(reports, rejected=faults),
             self.confidence_level,
             by=self.by,
-            defence=self.defence,
-            promise=self.promise,
+            defense=self.defense,
+            guarantee=self.guarantee,
         )
         return self
 
@@ -337,10 +343,12 @@ class _FederatedConformal:
             return library.DataFrame(values, schema=columns)
         return library.DataFrame(values, columns=columns, index=getattr(X, "index", None))
 
-    def _report(self, name: str, site: Site, score: Score, rng: np.random.Generator) -> Report:
+    def _report(
+        self, name: str, site: ClientData, score: Score, rng: np.random.Generator
+    ) -> Report:
         X, y = site
         scores = score(self._model.predict(X), y, rng)
-        return Report.from_scores(name, scores, self.grid, score=score)
+        return Report.from_scores(name, scores, self.binning, score=score)
 
 
 class FederatedConformalClassifier(_FederatedConformal, ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -355,11 +363,11 @@ class FederatedConformalClassifier(_FederatedConformal, ClassifierMixin, BaseEst
     score
         A classification score or its name ("lac", "aps", "raps", "saps", "ordinal-aps"); LAC if
         None.
-    grid
+    binning
         The bins all sites share; the score's own if None.
-    defence
+    defense
         "consensus", "rob-fcp", "rob-fcp-released", "none", or a defence of your own.
-    promise
+    guarantee
         What the threshold is to hold whatever some sites do, as in `robfcp.calibrate`.
     by
         "class" for a threshold a class, as in `robfcp.calibrate`; None for one threshold.
@@ -437,18 +445,20 @@ class FederatedConformalClassifier(_FederatedConformal, ClassifierMixin, BaseEst
         """The classes the columns of a prediction set stand for."""
         return np.asarray(self._model.classes_)
 
-    def _report(self, name: str, site: Site, score: Score, rng: np.random.Generator) -> Report:
+    def _report(
+        self, name: str, site: ClientData, score: Score, rng: np.random.Generator
+    ) -> Report:
         X, y = site
         columns, names = self._columns(y), tuple(str(label) for label in self.classes_)
         scores = score(self._model.predict_proba(X), columns, rng)
         return Report.from_scores(
-            name, scores, self.grid, score=score, labels=columns, classes=names
+            name, scores, self.binning, score=score, labels=columns, classes=names
         )
 
     def _columns(self, y: ArrayLike) -> NDArray[np.intp]:
         """The column of each label."""
-        labels = array("labels", y).ravel()
-        refuse_missing("labels", labels)
+        labels = as_array("labels", y).ravel()
+        reject_missing("labels", labels)
         known = {label: column for column, label in enumerate(self.classes_.tolist())}
         strange = [label for label in labels.tolist() if label not in known]
         if strange:
@@ -479,7 +489,7 @@ class FederatedConformalRegressor(_FederatedConformal, RegressorMixin, BaseEstim
     score
         A regression score or its name ("absolute-residual", "cqr"); if None CQR of a pair, else
         AbsoluteResidual.
-    confidence_level, grid, defence, promise, by
+    confidence_level, binning, defense, guarantee, by
         As `FederatedConformalClassifier` takes them.
     random_state
         A seed, for scores of your own that draw random numbers.

@@ -13,12 +13,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from robfcp._files import write_atomically
 from robfcp.calibration import Calibration
 from robfcp.errors import RobfcpError
-from robfcp.files import write_atomically
 from robfcp.monitoring import Monitor
 
-__all__ = ["plot_alarm", "plot_cdf", "plot_curve", "plot_heatmap", "plot_oddness", "save"]
+__all__ = [
+    "plot_cdf",
+    "plot_certificates",
+    "plot_e_process",
+    "plot_heatmap",
+    "plot_maliciousness",
+    "save",
+]
 
 
 if TYPE_CHECKING:
@@ -30,7 +37,7 @@ BLUE, VERMILION, GREEN, ORANGE = "#0072B2", "#D55E00", "#009E73", "#E69F00"
 PURPLE, SKY, GREY = "#CC79A7", "#56B4E9", "#5B6673"
 CYCLE = (BLUE, VERMILION, GREEN, ORANGE, PURPLE, SKY, GREY)
 MARKERS = ("o", "^", "s", "D", "v", "P", "X")
-DEFENCES = {"none": (VERMILION, "^"), "rob-fcp": (ORANGE, "s"), "consensus": (BLUE, "o")}
+DEFENSE_STYLES = {"none": (VERMILION, "^"), "rob-fcp": (ORANGE, "s"), "consensus": (BLUE, "o")}
 STYLE: dict[Any, Any] = {
     "font.size": 10,
     "axes.titlesize": 11,
@@ -101,23 +108,25 @@ def save(drawn: Axes | Figure | NDArray[Any], path: str | os.PathLike[str]) -> N
     write_atomically(path, buffer.getvalue())
 
 
-def _worded(ax: Axes, title: str, xlabel: str, ylabel: str = "") -> Axes:
+def _label_axes(ax: Axes, title: str, xlabel: str, ylabel: str = "") -> Axes:
     """The axes with their title, labels and legend."""
     ax.set(title=title, xlabel=xlabel, ylabel=ylabel)
     ax.legend()
     return ax
 
 
-def looks(names: Iterable[str]) -> list[tuple[str, tuple[str, str]]]:
+def _method_styles(names: Iterable[str]) -> list[tuple[str, tuple[str, str]]]:
     """Colour and mark for each name: defences keep theirs, others take the next free ones."""
     wanted = list(names)
-    taken = {DEFENCES[name][0] for name in wanted if name in DEFENCES}
+    taken = {DEFENSE_STYLES[name][0] for name in wanted if name in DEFENSE_STYLES}
     free = cycle([look for look in zip(CYCLE, MARKERS, strict=True) if look[0] not in taken])
-    return [(name, DEFENCES[name] if name in DEFENCES else next(free)) for name in wanted]
+    return [
+        (name, DEFENSE_STYLES[name] if name in DEFENSE_STYLES else next(free)) for name in wanted
+    ]
 
 
 @style()
-def plot_curve(calibration: Calibration, ax: Axes | None = None) -> Axes:
+def plot_certificates(calibration: Calibration, ax: Axes | None = None) -> Axes:
     """Where coverage is proved to lie, for each number of liars; a colour a level.
 
     Parameters
@@ -130,9 +139,9 @@ def plot_curve(calibration: Calibration, ax: Axes | None = None) -> Axes:
     Examples
     --------
     >>> import robfcp
-    >>> from robfcp.figures import plot_curve, save
+    >>> from robfcp.figures import plot_certificates, save
     >>> federation = robfcp.Federation.from_counts([[50, 45, 5]] * 20)
-    >>> save(plot_curve(robfcp.calibrate(federation, [0.5, 0.9])), "curve.png")
+    >>> save(plot_certificates(robfcp.calibrate(federation, [0.5, 0.9])), "curve.png")
     """
     target: Axes = new_axes()[0] if ax is None else ax
     for colour, level in zip(cycle(CYCLE), calibration.levels, strict=False):
@@ -142,7 +151,7 @@ def plot_curve(calibration: Calibration, ax: Axes | None = None) -> Axes:
         target.plot(m, lower, color=colour)
         target.axhline(float(level.coverage), color=colour, linestyle=":", linewidth=1)
     proved = f"Proved coverage, {calibration.confidence:.0%} confidence"
-    return _worded(target, proved, "sites that may lie, m", "coverage of the honest sites")
+    return _label_axes(target, proved, "sites that may lie, m", "coverage of the honest sites")
 
 
 @style()
@@ -161,30 +170,33 @@ def plot_cdf(calibration: Calibration, ax: Axes | None = None) -> Axes:
     >>> import robfcp
     >>> from robfcp.figures import plot_cdf, save
     >>> federation = robfcp.Federation.from_counts([[50, 45, 5]] * 20)
-    >>> save(plot_cdf(robfcp.calibrate(federation, defence="none")), "scores.svg")
+    >>> save(plot_cdf(robfcp.calibrate(federation, defense="none")), "scores.svg")
     """
     target: Axes = new_axes()[0] if ax is None else ax
-    federation = calibration.federation.comparable().rounded()
-    trusted = calibration.trusted_mask
-    upper = federation.grid.upper
+    federation = calibration.federation.as_sample_counts().with_integer_counts()
+    trusted = calibration.benign_mask
+    upper = federation.binning.upper_edges
     inside = np.isfinite(upper)
-    shares = federation.cumulative(np.flatnonzero(inside)) / federation.sizes[:, None]
+    shares = federation.cumulative_counts(np.flatnonzero(inside)) / federation.sample_sizes[:, None]
     low, high = np.quantile(shares[trusted], [0.05, 0.95], axis=0)
     label = "middle 90% of the sites used"
     target.fill_between(upper[inside], low, high, color=GREY, alpha=0.2, linewidth=0, label=label)
     look: dict[str, Any] = {"color": VERMILION, "linewidth": 0.9, "alpha": 0.6}
     for line in target.plot(upper[inside], shares[~trusted].T, **look)[:1]:
         line.set_label("flagged sites")
-    pooled = np.cumsum(federation.pooled(trusted))[inside] / federation.sizes[trusted].sum()
+    pooled = (
+        np.cumsum(federation.pooled_counts(trusted))[inside]
+        / federation.sample_sizes[trusted].sum()
+    )
     target.plot(upper[inside], pooled, color=BLUE, label="sites used, pooled")
     limits = [level.threshold for level in calibration.levels if np.isfinite(level.threshold)]
     for limit, name in zip(limits, ("threshold", *[None] * len(limits)), strict=False):
         target.axvline(limit, color=GREEN, linestyle="--", label=name)
-    return _worded(target, "Scores of the sites", "score", "share at or below")
+    return _label_axes(target, "Scores of the sites", "score", "share at or below")
 
 
 @style()
-def plot_oddness(calibration: Calibration, ax: Axes | None = None) -> Axes:
+def plot_maliciousness(calibration: Calibration, ax: Axes | None = None) -> Axes:
     """Sites in the order of their oddness, trusted and flagged ones told apart.
 
     Parameters
@@ -197,21 +209,21 @@ def plot_oddness(calibration: Calibration, ax: Axes | None = None) -> Axes:
     Examples
     --------
     >>> import robfcp
-    >>> from robfcp.figures import plot_oddness, save
+    >>> from robfcp.figures import plot_maliciousness, save
     >>> federation = robfcp.Federation.from_counts([[90, 10], [88, 12], [91, 9], [0, 100]])
-    >>> calibration = robfcp.calibrate(federation, defence=robfcp.RobFCP(liars=1))
-    >>> save(plot_oddness(calibration), "oddness.png")
+    >>> calibration = robfcp.calibrate(federation, defense=robfcp.RobFCP(liars=1))
+    >>> save(plot_maliciousness(calibration), "oddness.png")
     """
     target: Axes = new_axes()[0] if ax is None else ax
-    order = np.argsort(calibration.oddness, kind="stable")
-    number, trusted = calibration.oddness[order], calibration.trusted_mask[order]
+    order = np.argsort(calibration.maliciousness, kind="stable")
+    number, trusted = calibration.maliciousness[order], calibration.benign_mask[order]
     place, some = np.arange(1, len(order) + 1), number[number > 0]
     kinds = (("used", trusted, BLUE, "o"), ("flagged", ~trusted, VERMILION, "^"))
     for name, chosen, colour, marker in kinds:
         target.scatter(place[chosen], number[chosen], s=18, color=colour, marker=marker, label=name)
     if len(some) > 1 and some[-1] > 20 * np.median(some):
         target.set_yscale("symlog", linthresh=some[0])  # 0 at the foot, as on the page
-    return _worded(target, "Sites by oddness", "sites, least odd first", "oddness")
+    return _label_axes(target, "Sites by oddness", "sites, least odd first", "oddness")
 
 
 @style()
@@ -266,7 +278,7 @@ def plot_heatmap(
 
 
 @style()
-def plot_alarm(monitor: Monitor, ax: Axes | None = None) -> Axes:
+def plot_e_process(monitor: Monitor, ax: Axes | None = None) -> Axes:
     """How strong each alarm is over the samples, and the line at which it rings.
 
     Parameters
@@ -280,11 +292,11 @@ def plot_alarm(monitor: Monitor, ax: Axes | None = None) -> Axes:
     --------
     >>> import numpy as np
     >>> import robfcp
-    >>> from robfcp.figures import plot_alarm, save
+    >>> from robfcp.figures import plot_e_process, save
     >>> federation = robfcp.Federation.from_counts([[50, 45, 5]] * 20, score=robfcp.LAC())
-    >>> monitor = robfcp.Monitor(robfcp.calibrate(federation, defence="none"))
+    >>> monitor = robfcp.Monitor(robfcp.calibrate(federation, defense="none"))
     >>> state = monitor.update(np.tile([0.9, 0.1], (100, 1)), np.repeat([0, 1], [80, 20]))
-    >>> save(plot_alarm(monitor), "alarm.png")
+    >>> save(plot_e_process(monitor), "alarm.png")
     """
     target: Axes = new_axes()[0] if ax is None else ax
     points = monitor.state.curve
@@ -295,6 +307,6 @@ def plot_alarm(monitor: Monitor, ax: Axes | None = None) -> Axes:
         if logs and logs[0] is not None:
             n = [point.n for point in points]
             target.plot(n, np.array(logs) / np.log(10), color=colour, label=word)
-    line = monitor.state.limit / np.log(10)
+    line = monitor.state.log_alarm_threshold / np.log(10)
     target.axhline(line, color=VERMILION, linestyle="--", linewidth=1, label="alarm")
-    return _worded(target, "How strong the alarms are", "samples", "alarm strength, log10")
+    return _label_axes(target, "How strong the alarms are", "samples", "alarm strength, log10")

@@ -9,23 +9,29 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from robfcp.arguments import array, floats, refuse_missing, share, whole
+from robfcp._probabilities import ClassColumns, check_labels
+from robfcp._validation import (
+    as_array,
+    as_float_array,
+    check_fraction,
+    check_integer,
+    reject_missing,
+)
 from robfcp.errors import RobfcpError
-from robfcp.probabilities import ClassColumns, check_labels
 
 __all__ = [
-    "class_coverage",
+    "class_conditional_coverage",
     "coverage",
-    "coverage_gap",
-    "covered",
-    "empty_share",
-    "group_coverage",
+    "covgap",
+    "empty_set_rate",
+    "group_conditional_coverage",
     "interval_coverage",
     "interval_width",
-    "set_size",
-    "singleton_share",
+    "is_covered",
+    "mean_set_size",
+    "singleton_rate",
     "size_stratified_coverage",
-    "size_stratified_violation",
+    "size_stratified_coverage_violation",
     "summary",
     "table",
 ]
@@ -35,9 +41,9 @@ Sets = NDArray[np.bool_]
 Classes = Sequence[object] | NDArray[np.generic] | None
 
 
-def members_of(sets: ArrayLike) -> Sets:
+def _as_membership(sets: ArrayLike) -> Sets:
     """(n, C) membership, of one sample at least."""
-    members = array("sets", sets)
+    members = as_array("sets", sets)
     if members.ndim != 2 or members.dtype != bool:
         raise RobfcpError("sets: need a boolean (samples, classes) array, one level at a time")
     if not len(members):
@@ -45,22 +51,22 @@ def members_of(sets: ArrayLike) -> Sets:
     return members
 
 
-def columns_of(sets: ArrayLike, labels: ArrayLike, classes: Classes) -> NDArray[np.intp]:
+def _label_columns(sets: ArrayLike, labels: ArrayLike, classes: Classes) -> NDArray[np.intp]:
     """(n,) each label's column, looked up where the classes have names."""
-    members = members_of(sets)
+    members = _as_membership(sets)
     names = ClassColumns.names_of(sets) if classes is None else tuple(str(name) for name in classes)
     if not names:
         return check_labels(labels, members.shape)
     if len(set(names)) != members.shape[1]:
         raise RobfcpError(f"classes: need {members.shape[1]} different names, one a column of sets")
-    given = array("labels", labels)
-    refuse_missing("labels", given)
+    given = as_array("labels", labels)
+    reject_missing("labels", given)
     return check_labels(given.astype(str), members.shape, names)
 
 
-def ends_of(intervals: ArrayLike) -> NDArray[np.float64]:
+def _interval_bounds(intervals: ArrayLike) -> NDArray[np.float64]:
     """(n, 2) numbers, of one interval at least."""
-    ends = floats("intervals", intervals)
+    ends = as_float_array("intervals", intervals)
     if ends.ndim != 2 or ends.shape[1] != 2 or not len(ends) or np.isnan(ends).any():
         raise RobfcpError("intervals: need an (n, 2) array of numbers with at least one row")
     return ends
@@ -87,7 +93,7 @@ def interval_coverage(intervals: ArrayLike, targets: ArrayLike) -> float:
     >>> metrics.interval_coverage([[0.0, 1.0], [2.0, 3.0]], [0.5, 4.0])
     0.5
     """
-    ends, y = ends_of(intervals), floats("targets", targets)
+    ends, y = _interval_bounds(intervals), as_float_array("targets", targets)
     if y.shape != (len(ends),) or np.isnan(y).any():
         raise RobfcpError("targets: need one number an interval, none of them NaN")
     return float(((ends[:, 0] <= y) & (y <= ends[:, 1])).mean())
@@ -112,11 +118,11 @@ def interval_width(intervals: ArrayLike) -> float:
     >>> metrics.interval_width([[0.0, 1.0], [3.0, 2.0]])
     0.5
     """
-    ends = ends_of(intervals)
+    ends = _interval_bounds(intervals)
     return float(np.maximum(ends[:, 1] - ends[:, 0], 0).mean())
 
 
-def covered(sets: ArrayLike, labels: ArrayLike, *, classes: Classes = None) -> NDArray[np.bool_]:
+def is_covered(sets: ArrayLike, labels: ArrayLike, *, classes: Classes = None) -> NDArray[np.bool_]:
     """(n,) whether each sample's set holds its label.
 
     Parameters
@@ -132,11 +138,11 @@ def covered(sets: ArrayLike, labels: ArrayLike, *, classes: Classes = None) -> N
     Examples
     --------
     >>> from robfcp import metrics
-    >>> metrics.covered([[True, False], [True, True]], [1, 1])
+    >>> metrics.is_covered([[True, False], [True, True]], [1, 1])
     array([False,  True])
     """
-    members = members_of(sets)
-    return members[np.arange(len(members)), columns_of(sets, labels, classes)]
+    members = _as_membership(sets)
+    return members[np.arange(len(members)), _label_columns(sets, labels, classes)]
 
 
 def coverage(sets: ArrayLike, labels: ArrayLike, *, classes: Classes = None) -> float:
@@ -164,10 +170,10 @@ def coverage(sets: ArrayLike, labels: ArrayLike, *, classes: Classes = None) -> 
     >>> metrics.coverage([[True, False], [True, True]], ["flu", "cold"], classes=["flu", "cold"])
     1.0
     """
-    return float(covered(sets, labels, classes=classes).mean())
+    return float(is_covered(sets, labels, classes=classes).mean())
 
 
-def set_size(sets: ArrayLike) -> float:
+def mean_set_size(sets: ArrayLike) -> float:
     """Mean number of labels in a set.
 
     Parameters
@@ -183,13 +189,13 @@ def set_size(sets: ArrayLike) -> float:
     Examples
     --------
     >>> from robfcp import metrics
-    >>> metrics.set_size([[True, False], [True, True]])
+    >>> metrics.mean_set_size([[True, False], [True, True]])
     1.5
     """
-    return float(members_of(sets).sum(axis=1).mean())
+    return float(_as_membership(sets).sum(axis=1).mean())
 
 
-def singleton_share(sets: ArrayLike) -> float:
+def singleton_rate(sets: ArrayLike) -> float:
     """Share of sets with exactly one label.
 
     Parameters
@@ -205,13 +211,13 @@ def singleton_share(sets: ArrayLike) -> float:
     Examples
     --------
     >>> from robfcp import metrics
-    >>> metrics.singleton_share([[True, False], [True, True]])
+    >>> metrics.singleton_rate([[True, False], [True, True]])
     0.5
     """
-    return float((members_of(sets).sum(axis=1) == 1).mean())
+    return float((_as_membership(sets).sum(axis=1) == 1).mean())
 
 
-def empty_share(sets: ArrayLike) -> float:
+def empty_set_rate(sets: ArrayLike) -> float:
     """Share of sets with no label.
 
     Parameters
@@ -227,13 +233,13 @@ def empty_share(sets: ArrayLike) -> float:
     Examples
     --------
     >>> from robfcp import metrics
-    >>> metrics.empty_share([[True, False], [False, False]])
+    >>> metrics.empty_set_rate([[True, False], [False, False]])
     0.5
     """
-    return float((~members_of(sets).any(axis=1)).mean())
+    return float((~_as_membership(sets).any(axis=1)).mean())
 
 
-def class_coverage(
+def class_conditional_coverage(
     sets: ArrayLike, labels: ArrayLike, *, classes: Classes = None
 ) -> NDArray[np.float64]:
     """(C,) coverage of the samples of each class; NaN for a class without samples.
@@ -251,19 +257,17 @@ def class_coverage(
     Examples
     --------
     >>> from robfcp import metrics
-    >>> metrics.class_coverage([[True, False], [True, True], [True, False]], [0, 1, 1])
+    >>> metrics.class_conditional_coverage([[True, False], [True, True], [True, False]], [0, 1, 1])
     array([1. , 0.5])
     """
-    members, label = members_of(sets), columns_of(sets, labels, classes)
+    members, label = _as_membership(sets), _label_columns(sets, labels, classes)
     hit, n_classes = members[np.arange(len(members)), label], members.shape[1]
     size = np.bincount(label, minlength=n_classes)
     hits = np.bincount(label, weights=hit, minlength=n_classes)
     return np.where(size > 0, hits / np.maximum(size, 1), np.nan)
 
 
-def coverage_gap(
-    sets: ArrayLike, labels: ArrayLike, level: float, *, classes: Classes = None
-) -> float:
+def covgap(sets: ArrayLike, labels: ArrayLike, level: float, *, classes: Classes = None) -> float:
     """Mean |class coverage - level| over the classes that occur (CovGap).
 
     Parameters
@@ -286,11 +290,13 @@ def coverage_gap(
     Examples
     --------
     >>> from robfcp import metrics
-    >>> metrics.coverage_gap([[True, False], [True, True], [True, False]], [0, 1, 1], 0.75)
+    >>> metrics.covgap([[True, False], [True, True], [True, False]], [0, 1, 1], 0.75)
     0.25
     """
-    wanted = share("level", level, "give 0.9, say")
-    return float(np.nanmean(np.abs(class_coverage(sets, labels, classes=classes) - wanted)))
+    wanted = check_fraction("level", level, "give 0.9, say")
+    return float(
+        np.nanmean(np.abs(class_conditional_coverage(sets, labels, classes=classes) - wanted))
+    )
 
 
 def size_stratified_coverage(
@@ -320,8 +326,8 @@ def size_stratified_coverage(
     >>> metrics.size_stratified_coverage([[True, False], [True, True], [True, False]], [0, 1, 1])
     {'1': (2, 0.5), '2': (1, 1.0)}
     """
-    hit, size = covered(sets, labels, classes=classes), members_of(sets).sum(axis=1)
-    ends = [whole("ends", end, "give rising set sizes") for end in ends]
+    hit, size = is_covered(sets, labels, classes=classes), _as_membership(sets).sum(axis=1)
+    ends = [check_integer("ends", end, "give rising set sizes") for end in ends]
     if sorted(set(ends)) != ends:
         raise RobfcpError(f"ends: {ends} do not rise; sort them and drop repeats")
     result = {}
@@ -335,7 +341,7 @@ def size_stratified_coverage(
     return result
 
 
-def size_stratified_violation(
+def size_stratified_coverage_violation(
     sets: ArrayLike, labels: ArrayLike, level: float, *, classes: Classes = None
 ) -> float:
     """Largest |coverage - level| over the ranges of set size (SSCV).
@@ -360,15 +366,15 @@ def size_stratified_violation(
     Examples
     --------
     >>> from robfcp import metrics
-    >>> metrics.size_stratified_violation([[True, False], [True, True]], [0, 1], 0.75)
+    >>> metrics.size_stratified_coverage_violation([[True, False], [True, True]], [0, 1], 0.75)
     0.25
     """
-    wanted = share("level", level, "give 0.9, say")
+    wanted = check_fraction("level", level, "give 0.9, say")
     found = size_stratified_coverage(sets, labels, classes=classes)
     return max(abs(share - wanted) for _, share in found.values())
 
 
-def group_coverage(
+def group_conditional_coverage(
     sets: ArrayLike, labels: ArrayLike, groups: ArrayLike, *, classes: Classes = None
 ) -> dict[str, tuple[int, float]]:
     """For each group (site, scanner, sex, age band) the number of its samples and their coverage.
@@ -388,11 +394,11 @@ def group_coverage(
     Examples
     --------
     >>> from robfcp import metrics
-    >>> metrics.group_coverage([[True, False], [True, True]], [1, 1], ["new", "old"])
+    >>> metrics.group_conditional_coverage([[True, False], [True, True]], [1, 1], ["new", "old"])
     {'new': (1, 0.0), 'old': (1, 1.0)}
     """
-    hit = covered(sets, labels, classes=classes)
-    name = array("groups", groups).astype(str)
+    hit = is_covered(sets, labels, classes=classes)
+    name = as_array("groups", groups).astype(str)
     if name.shape != hit.shape:
         raise RobfcpError("groups: need one group a sample")
     names, which = np.unique(name, return_inverse=True)
@@ -426,15 +432,17 @@ def summary(sets: ArrayLike, labels: ArrayLike, *, classes: Classes = None) -> M
     """
     return {
         "coverage": coverage(sets, labels, classes=classes),
-        "set_size": set_size(sets),
-        "singletons": singleton_share(sets),
-        "empty": empty_share(sets),
-        "worst_class_coverage": float(np.nanmin(class_coverage(sets, labels, classes=classes))),
+        "set_size": mean_set_size(sets),
+        "singletons": singleton_rate(sets),
+        "empty": empty_set_rate(sets),
+        "worst_class_coverage": float(
+            np.nanmin(class_conditional_coverage(sets, labels, classes=classes))
+        ),
     }
 
 
 def table(
-    sets: ArrayLike, labels: ArrayLike, *, classes: Classes = None, sites: ArrayLike | None = None
+    sets: ArrayLike, labels: ArrayLike, *, classes: Classes = None, clients: ArrayLike | None = None
 ) -> Any:
     """Samples, coverage and set size of all, of every class and of every site, in one frame.
 
@@ -442,7 +450,7 @@ def table(
     ----------
     sets, labels, classes
         As `coverage` takes them.
-    sites
+    clients
         (n,) the site, or any other group, of each sample.
 
     Returns
@@ -453,7 +461,7 @@ def table(
     Examples
     --------
     >>> from robfcp import metrics
-    >>> metrics.table([[True, False], [True, True]], [1, 1], sites=["a", "b"])
+    >>> metrics.table([[True, False], [True, True]], [1, 1], clients=["a", "b"])
         part name  samples  coverage  set_size  singletons  empty
     0    all  all        2       0.5       1.5         0.5    0.0
     1  class    1        2       0.5       1.5         0.5    0.0
@@ -464,12 +472,12 @@ def table(
         frame = import_module("pandas").DataFrame
     except ImportError:
         raise RobfcpError("table: a frame is pandas'; pip install pandas") from None
-    hit, size = covered(sets, labels, classes=classes), members_of(sets).sum(axis=1)
-    column = columns_of(sets, labels, classes)
+    hit, size = is_covered(sets, labels, classes=classes), _as_membership(sets).sum(axis=1)
+    column = _label_columns(sets, labels, classes)
     named = ClassColumns.names_of(sets) if classes is None else tuple(map(str, classes))
     parts = {"all": np.full(len(hit), "all"), "class": np.array(named)[column] if named else column}
-    if sites is not None:
-        parts["site"] = array("sites", sites)
+    if clients is not None:
+        parts["site"] = as_array("sites", clients)
         if parts["site"].shape != hit.shape:
             raise RobfcpError("sites: need one a sample")
     rows = []

@@ -32,7 +32,7 @@ DATA = client_data(8)
 
 def core_reports(data, **context):
     """The same clients' reports made by the core alone."""
-    return [robfcp.Report.of(name, p, y, **context) for name, (p, y) in data.items()]
+    return [robfcp.Report.from_predictions(name, p, y, **context) for name, (p, y) in data.items()]
 
 
 def told(found):
@@ -51,13 +51,13 @@ def drifting(rate, n=400, seed=0):
 def watched():
     """A calibration to be watched."""
     federation = robfcp.Federation.from_counts([[50, 45, 5]] * 20, score=robfcp.LAC())
-    return robfcp.calibrate(federation, defence="none")
+    return robfcp.calibrate(federation, defense="none")
 
 
 def looked(merged):
     """A merged look, as the file of a workflow has it."""
     faulty = {fault.client for fault in merged.faulty}
-    return {**asdict(merged), "alarm": merged.alarm, "line": merged.line, "faulty": faulty}
+    return {**asdict(merged), "alarm": merged.has_alarm, "line": merged.line, "faulty": faulty}
 
 
 class Stage:
@@ -152,7 +152,7 @@ def twice(turn):
     forged(turn)
 
 
-TEN = robfcp.Grid.uniform(10)
+TEN = robfcp.Binning.uniform(10)
 COARSE = {
     "grid": {"name": "uniform", "digest": TEN.digest, "parameters": dict(TEN.parameters)},
     "counts": lambda report: [report["n_samples"]] + [0] * 9,

@@ -5,12 +5,12 @@ import time
 from engine_faults import DATA, QUICK, Stage, Turn, looked, told, watched
 
 import robfcp
-from robfcp.engines import SiteRules, monitor_round, server
-from robfcp.engines.protocol import Participant
-from robfcp.engines.site import Site, reply_to
+from robfcp.integrations import ClientPolicy, _server, run_monitoring_round
+from robfcp.integrations._messages import Participant
+from robfcp.integrations.client import ClientRequestHandler, handle_message
 
 
-class Loopback(server.Engine):
+class Loopback(_server.Transport):
     """Sites answer when they are asked, unless a fault does it for them."""
 
     def __init__(self, sites, faults=None, only="report", deadline=20.0, poll=0.02):
@@ -21,7 +21,7 @@ class Loopback(server.Engine):
         return [Participant(k, name) for k, name in enumerate(self.sites)]
 
     def send(self, participant, record, ttl):
-        assert server.TTL_GRACE < ttl < self.deadline + server.TTL_GRACE + 1
+        assert _server.TTL_GRACE_SECONDS < ttl < self.deadline + _server.TTL_GRACE_SECONDS + 1
         turn = LoopbackTurn(self, record, self.sites[participant.client])
         self.stage.act(turn, participant.client, record)
         return record["nonce"]
@@ -35,7 +35,7 @@ class LoopbackTurn(Turn):
     """A turn of a site in this process."""
 
     def __init__(self, engine, request, site):
-        super().__init__(engine.stage, reply_to(request, site))
+        super().__init__(engine.stage, handle_message(request, site))
         self.engine, self.number = engine, request["nonce"]
 
     def send(self, record=None):
@@ -45,7 +45,9 @@ class LoopbackTurn(Turn):
         self.send({**self.record, "arrays": bytes(50 * 2**20)})
 
     def fail(self, code=42):
-        self.engine.replies[self.number] = server.Failed("faulty", f"the site failed ({code})")
+        self.engine.replies[self.number] = _server.FailedReply(
+            "faulty", f"the site failed ({code})"
+        )
 
 
 def sites_of(data=DATA, configs=None, fresh=None):
@@ -53,8 +55,8 @@ def sites_of(data=DATA, configs=None, fresh=None):
 
     def site(name):
         watches = None if fresh is None or name not in fresh else lambda: told(fresh[name])
-        rules = SiteRules().with_config((configs or {}).get(name, {}))
-        return Site(rules, lambda part: told(data[name]), watches)
+        rules = ClientPolicy().with_config((configs or {}).get(name, {}))
+        return ClientRequestHandler(rules, lambda part: told(data[name]), watches)
 
     return {name: lambda name=name: site(name) for name in data}
 
@@ -67,17 +69,17 @@ class LoopbackDriver:
     def play(self, folder, data=DATA, faults=None, configs=None, only="report", **config):
         folder.mkdir(exist_ok=True)
         output, started = str(folder / "calibration.json"), time.monotonic()
-        config = {**server.DEFAULTS, **QUICK, **config, "output": output}
+        config = {**_server.DEFAULTS, **QUICK, **config, "output": output}
         waiting = config["deadline"], config["poll"]
         engine = Loopback(sites_of(data, configs), faults, only, *waiting)
-        server.configured_round(engine, config)
+        _server.run_configured_round(engine, config)
         return robfcp.Calibration.load(output), engine.stage.asked, time.monotonic() - started
 
     def answer(self, folder, record, fresh):
         """What the first site replies to a request."""
         own = {"letter-folder": str(folder), "monitor-folder": str(folder)}
-        return reply_to(record, sites_of(DATA, {"site-0": own}, {"site-0": fresh})["site-0"])
+        return handle_message(record, sites_of(DATA, {"site-0": own}, {"site-0": fresh})["site-0"])
 
     def monitor(self, folder, fresh, configs, liars, **options):
         engine = Loopback(sites_of(DATA, configs, fresh))
-        return looked(monitor_round(engine, watched(), liars, **options))
+        return looked(run_monitoring_round(engine, watched(), liars, **options))

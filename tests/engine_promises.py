@@ -15,9 +15,9 @@ import pytest
 from engine_faults import CASES, DATA, client_data, core_reports, drifting
 
 import robfcp
-from robfcp.calibration.letters import Letter
-from robfcp.privacy import Ledger, Privacy
-from robfcp.report.signing import generate_key
+from robfcp.local._feedback import ClientFeedback
+from robfcp.privacy import Privacy, PrivacyLedger
+from robfcp.reports.signing import generate_key
 
 needs_opendp = pytest.mark.skipif(find_spec("opendp") is None, reason="needs opendp")
 
@@ -38,7 +38,7 @@ def reason(calibration, site="site-2"):
 def core_of(*names):
     """What the core alone makes of these sites."""
     reports = core_reports({name: DATA[name] for name in names})
-    return robfcp.calibrate(reports, defence=robfcp.Consensus(at_most=1))
+    return robfcp.calibrate(reports, defense=robfcp.Consensus(at_most=1))
 
 
 def check_case(engine, folder, fault, expected, words, attempts):
@@ -56,7 +56,7 @@ def check_case(engine, folder, fault, expected, words, attempts):
     assert np.array_equal(calibration.federation.counts, core.federation.counts)
     assert calibration.certificate.n_outside == (expected != "ok")
     refused = ["site-3"] if expected in ("faulty", "rejected") else []
-    assert [fault.client for fault in calibration.faulty] == refused
+    assert [fault.client for fault in calibration.rejected_reports] == refused
     assert "patient" not in calibration.to_json().decode() + str(calibration.provenance)
     assert calibration.provenance["engine"].startswith(engine.name)
     nonces = [nonce for found in asked.values() for nonce in found]
@@ -68,12 +68,12 @@ def test_every_site_is_classified_and_the_rest_calibrates(case, engine, tmp_path
     check_case(engine, tmp_path, *CASES[case])
 
 
-THREE = {"defence": "none", "coverage": [0.8, 0.9, 0.95]}
+THREE = {"defense": "none", "coverage": [0.8, 0.9, 0.95]}
 ALIKE = {"liars": 1, "promise": "pac", "alike": 0.05, "confidence": 0.9}
 OPTIONS = {  # as a configuration says it, and as `calibrate` is told
-    "the default": ({"liars": 2}, {"defence": robfcp.Consensus(at_most=2)}),
-    "the paper's": ({"defence": "rob-fcp", "liars": 3}, {"defence": robfcp.RobFCP(3)}),
-    "sites alike": (ALIKE, {"promise": robfcp.Pac(1, alike=0.05), "confidence": 0.9}),
+    "the default": ({"liars": 2}, {"defense": robfcp.Consensus(at_most=2)}),
+    "the paper's": ({"defence": "rob-fcp", "liars": 3}, {"defense": robfcp.RobFCP(3)}),
+    "sites alike": (ALIKE, {"guarantee": robfcp.PACGuarantee(1, alike=0.05), "confidence": 0.9}),
     "three levels": (THREE, THREE),
 }
 
@@ -95,15 +95,15 @@ def test_sizes_are_binding_and_who_never_came_is_missing(engine, tmp_path):
     calibration, _, _ = engine.play(tmp_path, sizes=str(registry), invited="site-1 site-8")
     assert "60 but 59 samples were registered" in reason(calibration)
     assert reason(calibration, "site-9") == "registered but not connected"
-    assert set(calibration.missing) == {"site-8", "site-9"}
+    assert set(calibration.missing_clients) == {"site-8", "site-9"}
     assert calibration.certificate.n_outside == 3
 
 
 def test_who_states_no_size_beforehand_does_not_count(engine, tmp_path):
     lies = {"site-1": does.silent, "site-2": does.raw(b"0"), "site-3": does.raw(b'"60"')}
     found, _, _ = engine.play(tmp_path, faults=lies, only="size", sizes="ask", deadline=1)
-    assert found.federation.ids == ("site-0", *(f"site-{k}" for k in range(4, 8)))
-    assert found.federation.registered
+    assert found.federation.clients == ("site-0", *(f"site-{k}" for k in range(4, 8)))
+    assert found.federation.sizes_registered
 
 
 def test_lying_claims_about_coverage_are_left_out(engine, tmp_path):
@@ -112,7 +112,7 @@ def test_lying_claims_about_coverage_are_left_out(engine, tmp_path):
     calibration, _, _ = engine.play(tmp_path, faults=faults, only="check")
     claims = [clients_of(calibration)[f"site-{k}"]["claims"] for k in (0, 1, 2, 5)]
     sets = calibration.predict_set(DATA["site-5"][0])
-    covered = int(robfcp.metrics.covered(sets, DATA["site-5"][1]).sum())
+    covered = int(robfcp.metrics.is_covered(sets, DATA["site-5"][1]).sum())
     honest = {"n_samples": 60, "covered": [covered], "total_size": [sets.sum()]}
     assert claims == [None, None, None, honest]
 
@@ -160,7 +160,7 @@ def test_a_site_sets_its_own_privacy_and_no_server_can_ask_for_more(engine, tmp_
         f"site-{k}": {"epsilon": 0.5, "privacy-ledger": str(tmp_path / f"{k}.json")}
         for k in range(6)
     }
-    Ledger(own["site-2"]["privacy-ledger"]).charge(Privacy(0.5), "before")
+    PrivacyLedger(own["site-2"]["privacy-ledger"]).charge(Privacy(0.5), "before")
     calibration, _, _ = engine.play(tmp_path, configs=own, grid="uniform:16")
     assert "privacy budget" in reason(calibration)
     assert calibration.federation.privacy == (*[Privacy(0.5)] * 5, None, None)
@@ -174,11 +174,11 @@ def test_a_site_says_how_small_the_cells_are_that_it_shows(engine, tmp_path):
     configs = {f"site-{k}": rule for k, rule in enumerate(rules, 1)}
     data = client_data(6, n_samples=40)
     found, _, _ = engine.play(tmp_path, data=data, configs=configs, grid="uniform:16", liars=0)
-    assert any("2 sites keep their class back" in note for note in found.remarks)
-    assert found.federation.in_fives.tolist() == [True, True, True, False, True, True]
+    assert any("2 sites keep their class back" in note for note in found.notes)
+    assert found.federation.is_coarsened.tolist() == [True, True, True, False, True, True]
     strata = found.federation.strata
-    merged = strata.sizes[:, list(strata.labels).index("(other)")]
-    assert [found.federation.ids[k] for k in strata.rows[merged > 0]] == ["site-2"]
+    merged = strata.stratum_sizes[:, list(strata.labels).index("(other)")]
+    assert [found.federation.clients[k] for k in strata.rows[merged > 0]] == ["site-2"]
 
 
 def test_signed_reports_and_letters(engine, tmp_path):
@@ -195,12 +195,12 @@ def test_signed_reports_and_letters(engine, tmp_path):
     calibration, _, _ = play(tmp_path / "keyed", keys=str(registry), letters=True)
     assert "not by its registered key" in reason(calibration, "site-1")
     assert "not signed" in reason(calibration)
-    assert "registered keys" in calibration.federation.checked.signatures
-    letter = Letter.load(*(tmp_path / "site-3").glob("letter-*"))
+    assert "registered keys" in calibration.federation.verification.signatures
+    letter = ClientFeedback.load(*(tmp_path / "site-3").glob("letter-*"))
     assert (letter.client, letter.calibration) == ("site-3", calibration)
     assert not list((tmp_path / "site-2").glob("letter-*"))
     unkeyed, _, _ = play(tmp_path / "unkeyed", faults={"site-5": does.altered(key=keys["site-3"])})
-    assert set(unkeyed.trusted) == set(DATA) - {"site-5"}  # not by the key it names itself
+    assert set(unkeyed.benign_clients) == set(DATA) - {"site-5"}  # not by the key it names itself
 
 
 def test_the_monitor_rings_where_most_sites_drift_and_the_rest_is_no_alarm(engine, tmp_path):
@@ -210,7 +210,7 @@ def test_the_monitor_rings_where_most_sites_drift_and_the_rest_is_no_alarm(engin
     own = {name: {"monitor-folder": str(tmp_path / f"{name}.monitor")} for name in DATA}
     own["site-1"] = {}  # no place for its state
     own["site-0"] |= {"epsilon": 1.0, "privacy-ledger": str(tmp_path / "l.json")}
-    found = engine.monitor(tmp_path, fresh, configs=own, liars=2, round="r", floor=0.9)
+    found = engine.monitor(tmp_path, fresh, configs=own, liars=2, round="r", min_coverage=0.9)
     assert found["line"].startswith("alarm: 8 sites of which at most 2 lie")
     assert found["faulty"] == {f"site-{k}" for k in range(4)}
     assert set(found["alarmed"]) == {f"site-{k}" for k in range(4, 8)}

@@ -5,9 +5,9 @@ from math import exp, log
 
 import numpy as np
 
+from robfcp.binning import Binning
 from robfcp.federation import Federation
-from robfcp.grid import Grid
-from robfcp.report import Report, Strata
+from robfcp.reports import Report, StratifiedCounts
 
 
 def random_table(rng):
@@ -134,10 +134,10 @@ def accepts(below, sizes, left, mix, alpha, delta):
 
 def mix_edge(counts, mixes, alpha, m, delta, sigma=0.0, without=None):
     """Rule T from the top edge down, without one site if so asked; None: infinite."""
-    rows = [k for k in range(len(counts.ids)) if k != without]
-    sizes, found = counts.sizes[rows], None
+    rows = [k for k in range(len(counts.clients)) if k != without]
+    sizes, found = counts.class_sizes[rows], None
     for place in reversed(range(len(counts.edges))):
-        below = counts.below[place][rows]
+        below = counts.cumulative[place][rows]
         kept = pruned(below, sizes, m, 0.2 * delta, sigma)
         if kept is None:
             return None
@@ -176,8 +176,8 @@ def site_reports(tables, names=None):
     for k, table in enumerate(tables):
         flat = table.ravel()
         cells = np.flatnonzero(flat)
-        strata = Strata("class", names or n_classes, cells, flat[cells], bins)
-        reports.append(Report(f"site-{k:02d}", None, Grid.uniform(bins), strata=strata))
+        strata = StratifiedCounts("class", names or n_classes, cells, flat[cells], bins)
+        reports.append(Report(f"site-{k:02d}", None, Binning.uniform(bins), strata=strata))
     return reports
 
 

@@ -11,7 +11,7 @@ from makers import outputs
 from scipy.special import expit, softmax
 
 import robfcp
-from robfcp.arguments import array
+from robfcp._validation import as_array
 from robfcp.errors import RobfcpError
 
 
@@ -64,13 +64,13 @@ def test_tensors_of_any_kind_are_fetched_and_those_without_data_refused():
     kinds = [f"torch.{kind}" for kind in ("float16", "bfloat16", "float64", "float8_e4m3fn")]
     tensors = [Tensor(P, kind, is_sparse="8" in kind) for kind in kinds]
     for given in (*tensors, [Tensor(row) for row in P], OnDevice()):
-        np.testing.assert_array_equal(array("p", given), P)
+        np.testing.assert_array_equal(as_array("p", given), P)
     for given, words in (
         ([Tensor([1.0]), Tensor([1.0, 2.0])], "p: rows differ in length"),
         (Tensor(P, device="meta"), "p: hold no numbers that can be read; pass an array"),
     ):
         with pytest.raises(RobfcpError, match=words):
-            array("p", given)
+            as_array("p", given)
 
 
 @pytest.mark.train
@@ -91,13 +91,13 @@ def test_rounded_floats_of_short_kinds_still_sum_to_one():
 
 def test_logits_become_probabilities_that_keep_their_digits():
     logits = np.array([[0.0, 1.0, 2.0], [40.0, 0.0, 0.0], [-800.0, 0.0, 800.0], [0, 0, -np.inf]])
-    p = robfcp.from_logits(logits)
+    p = robfcp.softmax(logits)
     np.testing.assert_allclose(p, softmax(logits, axis=1), rtol=1e-12)
     assert robfcp.LAC()(p, [0, 0, 2, 2])[1] == pytest.approx(2 * np.exp(-40), rel=1e-9)
     for one in ([2.0], [[2.0]]):  # of the second of two classes
-        np.testing.assert_allclose(robfcp.from_logits(one), [[1 - expit(2), expit(2)]])
+        np.testing.assert_allclose(robfcp.softmax(one), [[1 - expit(2), expit(2)]])
     short = Tensor(logits.astype(np.float32), "torch.bfloat16")
-    np.testing.assert_allclose(robfcp.from_logits(short), p, atol=1e-6)
+    np.testing.assert_allclose(robfcp.softmax(short), p, atol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -112,17 +112,17 @@ def test_logits_become_probabilities_that_keep_their_digits():
 )
 def test_logits_that_are_none_are_refused(logits, message):
     with pytest.raises(RobfcpError, match=message):
-        robfcp.from_logits(logits)
+        robfcp.softmax(logits)
 
 
 def test_tensors_go_from_outputs_to_sets():
     p, y = outputs(0, 600)
     given, truth = Tensor(p), Tensor(y, "torch.int64", grad=False)
-    sent = [robfcp.Report.of(f"s{k}", given, truth, fine=True) for k in range(6)]
-    assert sent == [robfcp.Report.of(f"s{k}", p, y, fine=True) for k in range(6)]
-    calibration = robfcp.calibrate(sent, defence="none")
+    sent = [robfcp.Report.from_predictions(f"s{k}", given, truth, fine=True) for k in range(6)]
+    assert sent == [robfcp.Report.from_predictions(f"s{k}", p, y, fine=True) for k in range(6)]
+    calibration = robfcp.calibrate(sent, defense="none")
     np.testing.assert_array_equal(calibration.predict_set(given), calibration.predict_set(p))
-    assert calibration.check(given, truth).overall == calibration.check(p, y).overall
+    assert calibration.evaluate(given, truth).overall == calibration.evaluate(p, y).overall
     assert robfcp.Monitor(calibration).update(given, truth).n == 600
 
 
@@ -139,7 +139,7 @@ def holed(values, row, hole=np.nan):
 @pytest.mark.parametrize("hole", [np.nan, None, pd.NA])
 def test_missing_values_are_refused_everywhere_by_their_row(hole):
     federation = robfcp.Federation.from_counts([[50, 30, 20]] * 20, score=robfcp.LAC())
-    calibration = robfcp.calibrate(federation, defence="none")
+    calibration = robfcp.calibrate(federation, defense="none")
     kinds = LABELS.astype(object if hole is pd.NA else int), np.array(NAMES, dtype=object)[LABELS]
     made, covered = robfcp.Report.from_scores, partial(robfcp.metrics.coverage, ROWS > 0.2)
     calls = [
@@ -151,7 +151,7 @@ def test_missing_values_are_refused_everywhere_by_their_row(hole):
         calls += [
             ("a: labels: row 4 is", partial(made, "a", ROWS[:, 0], labels=y, classes=NAMES)),
             ("labels: row 4 is missing; fill it in", partial(robfcp.APS(), ROWS, y, 0)),
-            ("labels: row 4 is", partial(calibration.check, ROWS, y, floor=0.8)),
+            ("labels: row 4 is", partial(calibration.evaluate, ROWS, y, min_coverage=0.8)),
             ("labels: row 4 is", partial(covered, y, classes=NAMES)),
         ]
     for message, call in calls:

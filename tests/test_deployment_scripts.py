@@ -38,7 +38,7 @@ def test_every_script_reads_the_settings_first():
 
 def calibration(folder, counts=(9, 1)):
     folder.mkdir(exist_ok=True)
-    found = robfcp.calibrate(robfcp.Federation.from_counts([counts] * 3), defence="none")
+    found = robfcp.calibrate(robfcp.Federation.from_counts([counts] * 3), defense="none")
     found.save(folder / "calibration.json")
     return found
 

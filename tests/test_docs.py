@@ -187,7 +187,7 @@ def test_a_page_names_only_what_there_is(page):
     text = page.read_text()
     assert not STALE.findall(text)
     names = set(re.findall(r"\brobfcp(?:\.[A-Za-z_]\w*)+(?!\w*\.(?:json|toml))", text))
-    names -= {"robfcp.json", "robfcp.engines.flower", "robfcp.engines.nvflare"}
+    names -= {"robfcp.json", "robfcp.integrations.flower", "robfcp.integrations.nvflare"}
     assert [name for name in names if not exists(name)] == []
     said = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", text))
     assert said - OTHERS <= options(get_command(app))

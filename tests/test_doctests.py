@@ -15,7 +15,7 @@ from effort import thorough
 
 import robfcp
 from robfcp import figures
-from robfcp.lab import partitions, simulation
+from robfcp.experiments import partitions, simulation
 
 ROOT = Path(robfcp.__file__).parent
 # What needs flwr or torch, or is no library.

@@ -13,13 +13,19 @@ from engine_promises import *  # noqa: F403
 from engine_promises import needs_opendp, reason, status
 
 import robfcp
-from robfcp.calibration.letters import Letter
-from robfcp.engines import SiteRules, monitor_round, register_sizes, send_letters, server
-from robfcp.engines.protocol import LetterRequest, ReportRequest
-from robfcp.engines.site import Site, read_site, reply_to
-from robfcp.privacy import Ledger
-from robfcp.report.signing import generate_key, load_key
-from robfcp.report.wire import wire_grid, wire_score
+from robfcp.integrations import (
+    ClientPolicy,
+    _server,
+    register_sample_sizes,
+    run_monitoring_round,
+    send_feedback,
+)
+from robfcp.integrations._messages import FeedbackRequest, ReportRequest
+from robfcp.integrations.client import ClientRequestHandler, handle_message, read_client_policy
+from robfcp.local._feedback import ClientFeedback
+from robfcp.privacy import PrivacyLedger
+from robfcp.reports._wire import to_wire_binning, to_wire_score
+from robfcp.reports.signing import generate_key, load_key
 
 LAC = robfcp.LAC()
 HANG = partial(time.sleep, 10**4)  # in threads that end with this process
@@ -36,13 +42,13 @@ def loopback(data=DATA, **options):
 
 
 def calibrated(engine, **options):
-    options = {"defence": robfcp.Consensus(at_most=1), "check": False, **options}
-    return server.calibration_round(engine, **options)
+    options = {"defense": robfcp.Consensus(at_most=1), "check": False, **options}
+    return _server.run_calibration_round(engine, **options)
 
 
 def test_a_round_that_died_goes_on_with_the_reports_that_had_come(tmp_path, monkeypatch):
     pytest.importorskip("pyarrow")
-    monkeypatch.setattr("robfcp.federation.parquet.WAITING", 2)
+    monkeypatch.setattr("robfcp.fleet._parquet.REPLIES_IN_MEMORY", 2)
     sites, names, place = sites_of(), list(DATA), tmp_path / "replies"
     with pytest.raises(robfcp.errors.QuorumError):
         calibrated(Loopback({name: sites[name] for name in names[:3]}), replies=place, quorum=4)
@@ -93,7 +99,7 @@ def test_later_ones_were_not_asked_and_a_network_that_hangs_then_is_no_matter():
             return super().send(*request)
 
     later = frozenset({"site-1"})
-    calibration = calibrated(Joining(sites_of()), invited=set(DATA) - {"site-5"})
+    calibration = calibrated(Joining(sites_of()), expected_clients=set(DATA) - {"site-5"})
     assert calibration.missing == ("site-1", "site-2")
     assert reason(calibration, "site-1") == "registered but not connected"
     assert reason(calibration) == "joined after the round had begun"
@@ -103,25 +109,31 @@ def test_later_ones_were_not_asked_and_a_network_that_hangs_then_is_no_matter():
 
 
 def test_an_alarm_about_something_else_is_refused():
-    old = robfcp.Monitor(watched(), client="site-0", floor=0.9).e_report("old", 0).to_json()
+    old = (
+        robfcp.Monitor(watched(), client="site-0", min_coverage=0.9)
+        .e_value_report("old", 0)
+        .to_json()
+    )
     engine = loopback(faults=dict.fromkeys(DATA, raw(old)), only="monitor")
-    merged = monitor_round(engine, watched(), 0, round="r", floor=0.9)
+    merged = run_monitoring_round(engine, watched(), 0, round="r", min_coverage=0.9)
     assert [fault.client for fault in merged.faulty] == list(DATA)
     assert "round is old, not r" in merged.faulty[0].reason
 
 
 def asked(site, grid="uniform:16", score=None, round="r"):
     """What the site replies to a request for a report."""
-    grid = robfcp.privacy.grid_from_text(grid) if isinstance(grid, str) else grid
-    what = {"grid": wire_grid(grid), "score": wire_score(score or LAC)}
+    grid = robfcp.privacy.parse_binning(grid) if isinstance(grid, str) else grid
+    what = {"grid": to_wire_binning(grid), "score": to_wire_score(score or LAC)}
     request = ReportRequest(client="site-0", round=round, model=None, **what)
-    return reply_to({"nonce": "n", "body": msgspec.json.encode(request)}, site)
+    return handle_message({"nonce": "n", "body": msgspec.json.encode(request)}, site)
 
 
 def private_site(folder, outputs=None, **config):
     """A site with a budget of its own."""
     own = {"epsilon": 0.1, "privacy-ledger": str(folder / "l.json"), **config}
-    return Site(SiteRules().with_config(own), outputs or (lambda part: client_data(1)["site-0"]))
+    return ClientRequestHandler(
+        ClientPolicy().with_config(own), outputs or (lambda part: client_data(1)["site-0"])
+    )
 
 
 @needs_opendp
@@ -130,7 +142,7 @@ def test_a_private_site_answers_the_same_request_alike_and_pays_once(tmp_path):
     first, again, other = (asked(lambda: site, round=name) for name in ("r", "r", "s"))
     assert first == again
     assert other == {"nonce": "n", "code": 6}  # the budget is spent
-    assert len(Ledger(tmp_path / "l.json").releases()) == 1
+    assert len(PrivacyLedger(tmp_path / "l.json").releases()) == 1
     report = robfcp.Report.from_json(first["body"])
     assert not np.array_equal(report.counts, report.grid.counts(LAC(*client_data(1)["site-0"])))
 
@@ -144,14 +156,14 @@ def test_neighbouring_data_answer_alike_whatever_grid_the_server_chooses(tmp_pat
     rows[7] *= np.nan if kind == "NaN" else 1
     labels[7] += 99 * (kind == "strange label")
     site = private_site(tmp_path, lambda part: (rows, labels))
-    assert "body" in asked(lambda: site, robfcp.Grid.uniform(8, *grid))
-    assert len(Ledger(tmp_path / "l.json").releases()) == 1
+    assert "body" in asked(lambda: site, robfcp.Binning.uniform(8, *grid))
+    assert len(PrivacyLedger(tmp_path / "l.json").releases()) == 1
 
 
 @needs_opendp
 def test_the_budget_is_spent_before_the_data_are_touched_and_every_failure_looks_alike(tmp_path):
     def outputs(part):
-        seen.append(len(Ledger(tmp_path / "l.json").releases()))
+        seen.append(len(PrivacyLedger(tmp_path / "l.json").releases()))
         raise robfcp.RobfcpError("patient 4711")
 
     seen = []
@@ -173,7 +185,7 @@ def test_a_site_pins_what_it_answers(tmp_path, pins, request_, code):
     assert asked(lambda: private_site(tmp_path, **pins), **request_).get("code") == code
     assert (code is None) == (tmp_path / "l.json").exists()
     with pytest.raises(robfcp.RobfcpError, match="privacy needs one"):
-        SiteRules(privacy=robfcp.Privacy(1.0))
+        ClientPolicy(privacy=robfcp.Privacy(1.0))
 
 
 def test_a_stated_number_of_samples_is_given_without_looking(tmp_path):
@@ -181,7 +193,7 @@ def test_a_stated_number_of_samples_is_given_without_looking(tmp_path):
     told = private_site(tmp_path, lambda part: 1 / 0, **said)
     hidden = private_site(tmp_path, neighbours="add-remove", **said)
     engine = Loopback({"site-0": lambda: told, "site-1": lambda: hidden})
-    assert register_sizes(engine) == {"site-0": 60}
+    assert register_sample_sizes(engine) == {"site-0": 60}
 
 
 OTHERWISE = [
@@ -195,29 +207,31 @@ OTHERWISE = [
 def test_what_is_not_of_the_protocol_gets_a_code(body):
     code = {"nonce": "n" if isinstance(body, bytes) else "", "code": 1}
     record = body and {"nonce": "n", "body": body}
-    assert reply_to(record, lambda: Site(SiteRules())) == code
+    assert handle_message(record, lambda: ClientRequestHandler(ClientPolicy())) == code
 
 
 def test_who_says_to_keep_another_letter_is_named(tmp_path):
     sites = sites_of(configs={name: {"letter-folder": str(tmp_path / name)} for name in DATA})
     engine = Loopback(sites, {"site-2": raw(b'"another"')}, "letter")
     public = generate_key(tmp_path / "server.key")
-    outcomes = send_letters(engine, calibrated(engine), load_key(tmp_path / "server.key"))
+    outcomes = send_feedback(engine, calibrated(engine), load_key(tmp_path / "server.key"))
     assert [one.status for one in outcomes] == ["ok", "ok", "faulty", *["ok"] * 5]
     (file,) = (tmp_path / "site-3").iterdir()
-    letter = Letter.load(file, public)
-    request = LetterRequest(client="site-4", letter=msgspec.Raw(letter.to_json()))
+    letter = ClientFeedback.load(file, public)
+    request = FeedbackRequest(client="site-4", letter=msgspec.Raw(letter.to_json()))
     record = {"nonce": "n", "body": msgspec.json.encode(request)}
-    assert reply_to(record, sites["site-4"])["code"] == 1  # a letter to another
+    assert handle_message(record, sites["site-4"])["code"] == 1  # a letter to another
 
 
 def test_randomised_scores_and_regression_go_the_same_way():
     def rounds(score, data):
         sites = {
-            name: lambda k=k, pair=pair: Site(SiteRules(), lambda part: pair, seed=[3, k])
+            name: lambda k=k, pair=pair: ClientRequestHandler(
+                ClientPolicy(), lambda part: pair, seed=[3, k]
+            )
             for k, (name, pair) in enumerate(data.items())
         }
-        return [calibrated(Loopback(sites), score=score, check=True) for _ in range(2)]
+        return [calibrated(Loopback(sites), score=score, evaluate=True) for _ in range(2)]
 
     first, again = rounds(robfcp.APS(), DATA)
     assert first.threshold == again.threshold
@@ -234,12 +248,12 @@ def test_randomised_scores_and_regression_go_the_same_way():
 @pytest.mark.parametrize("text", ["{", "[]", '{"epsilonn": 1}'])
 def test_a_sites_file_that_is_not_clear_is_refused(text, tmp_path):
     """A misspelt epsilon must not mean a report without noise."""
-    assert read_site(tmp_path / "robfcp.json") == {}
+    assert read_client_policy(tmp_path / "robfcp.json") == {}
     (tmp_path / "robfcp.json").write_text(text)
     with pytest.raises(robfcp.RobfcpError, match=r"robfcp\.json: "):
-        read_site(tmp_path / "robfcp.json")
+        read_client_policy(tmp_path / "robfcp.json")
 
 
 def test_an_output_must_say_where():
     with pytest.raises(robfcp.RobfcpError, match="not absolute"):
-        server.configured_round(loopback(), {**server.DEFAULTS, "output": "c.json"})
+        _server.run_configured_round(loopback(), {**_server.DEFAULTS, "output": "c.json"})

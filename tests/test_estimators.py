@@ -116,8 +116,8 @@ def test_one_bad_site_is_named_and_the_rest_go_on():
     with pytest.warns(UserWarning, match=r"left out: ward-[3457]: ") as said:
         found = Classifier(FITTED).conformalize(parts).calibration_
     assert len(said) == 4
-    assert found.flagged == ("ward-6",)
-    reasons = {fault.client: fault.reason for fault in found.faulty}
+    assert found.flagged_clients == ("ward-6",)
+    reasons = {fault.client: fault.reason for fault in found.rejected_reports}
     assert list(reasons) == ["ward-3", "ward-4", "ward-5", "ward-7"]
     assert "labels: row 0 is missing" in reasons["ward-7"]
     assert "the estimator does not take its samples (ValueError)" in reasons["ward-3"]
@@ -153,11 +153,11 @@ def test_randomness_follows_random_state(conformal):
 
 def test_cells_that_differ_from_mapies_lie_within_one_bin_above_its_quantile():
     """Ranks agree; our threshold is the upper edge of the bin in which MAPIE's quantile lies."""
-    held, fresh, edges = (X[600:1200], y[600:1200]), X[1200:], robfcp.Grid.default().edges
+    held, fresh, edges = (X[600:1200], y[600:1200]), X[1200:], robfcp.Binning.default().edges
     exact = np.sort(
         robfcp.LAC()(FITTED.predict_proba(held[0]), np.searchsorted(FITTED.classes_, held[1]))
     )
-    scores = robfcp.LAC().all_labels(FITTED.predict_proba(fresh))
+    scores = robfcp.LAC().score_all_labels(FITTED.predict_proba(fresh))
     for level in (0.8, 0.9, 0.95, 0.99):
         theirs = SplitConformalClassifier(FITTED, confidence_level=level, prefit=True)
         cells = theirs.conformalize(*held).predict_set(fresh)[1][:, :, 0]

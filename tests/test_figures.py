@@ -13,11 +13,11 @@ from makers import beta_scores, reports_of
 
 import robfcp
 from robfcp import figures
+from robfcp.experiments.simulation import plot_comparison
 from robfcp.figures import FORMATS
-from robfcp.lab.simulation import plot_comparison
 
 SITES = reports_of(beta_scores(0, 14, 60, 2))
-FLAGGED = robfcp.calibrate(SITES, defence=robfcp.RobFCP(liars=2))
+FLAGGED = robfcp.calibrate(SITES, defense=robfcp.RobFCP(liars=2))
 
 
 def test_comparison_shows_means_and_extremes_over_the_runs():
@@ -31,21 +31,23 @@ def test_comparison_shows_means_and_extremes_over_the_runs():
 
 
 def test_lines_look_different_and_heatmaps_write_every_number():
-    looks = figures.looks(("none", "rob-fcp", "consensus", "a", "b"))
+    looks = figures._method_styles(("none", "rob-fcp", "consensus", "a", "b"))
     assert len({look for _, look in looks}) == 5
     ax = figures.plot_heatmap([[-0.1, 0.02], [0.0, np.nan]], ["a", "b"], ["x", "y"])
     assert [text.get_text() for text in ax.texts] == ["-0.100", "+0.020", "+0.000", ""]
 
 
 def test_calibration_figures_tell_flagged_from_trusted_clients_and_what_is_proved():
-    ax = figures.plot_oddness(FLAGGED)
+    ax = figures.plot_maliciousness(FLAGGED)
     sizes = {str(part.get_label()): len(part.get_offsets()) for part in ax.collections}
     assert sizes == {"used": 12, "flagged": 2}
     ax = figures.plot_cdf(FLAGGED)
     assert [line.get_color() for line in ax.get_lines()].count(figures.VERMILION) == 2
     assert ax.get_lines()[-1].get_xdata()[0] == FLAGGED.threshold  # type: ignore[index]
-    proved = [point.lower for point in FLAGGED.curve.values()]
-    np.testing.assert_allclose(figures.plot_curve(FLAGGED).get_lines()[0].get_ydata(), proved)
+    proved = [point.lower for point in FLAGGED.certificates.values()]
+    np.testing.assert_allclose(
+        figures.plot_certificates(FLAGGED).get_lines()[0].get_ydata(), proved
+    )
 
 
 @pytest.mark.parametrize("suffix", thorough(list(FORMATS), "svg"))
@@ -56,5 +58,5 @@ def test_saved_figures_are_the_same_bytes_and_nothing_else_is_touched(suffix, tm
     assert (tmp_path / f"a.{suffix}").read_bytes() == (tmp_path / f"b.{suffix}").read_bytes()
     with pytest.raises(robfcp.RobfcpError, match=r"use \.png, \.svg or \.pdf"):
         figures.save(figures.new_axes(2), tmp_path / "figure.bmp")
-    assert figures.plot_curve(FLAGGED, ax=ax) is ax
+    assert figures.plot_certificates(FLAGGED, ax=ax) is ax
     assert dict(mpl.rcParams) == before

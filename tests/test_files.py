@@ -6,9 +6,9 @@ import os
 import msgspec
 import pytest
 
+from robfcp._files import decode_error_reason, write_atomically
 from robfcp.errors import RobfcpError
-from robfcp.files import what_is_wrong, write_atomically
-from robfcp.report.signing import generate_key, load_key
+from robfcp.reports.signing import generate_key, load_key
 
 
 class Inner(msgspec.Struct, forbid_unknown_fields=True):
@@ -45,7 +45,7 @@ def test_what_decoders_find_wrong_is_told_in_our_words(data, words):
         with pytest.raises(msgspec.MsgspecError) as error:
             msgspec.json.decode(data, type=Outer)
         data = error.value
-    assert words in what_is_wrong(data)
+    assert words in decode_error_reason(data)
 
 
 def test_what_killed_writers_left_is_removed_and_what_is_still_written_stays(tmp_path):

@@ -10,43 +10,49 @@ from fuzz.mutations import mutate_json
 from makers import LAC, beta_scores, outputs, reports_of, sealed
 
 import robfcp
-from robfcp.calibration.letters import Letter
-from robfcp.calibration.record import Record
+from robfcp.calibration._record import Record
 from robfcp.errors import ReportError, RobfcpError
-from robfcp.monitoring import AlarmHistory, EReport
-from robfcp.privacy import Ledger, Privacy
-from robfcp.report.agreement import read_keys, read_sizes, read_terms
+from robfcp.local._feedback import ClientFeedback
+from robfcp.monitoring import AlarmHistory, EValueReport
+from robfcp.privacy import Privacy, PrivacyLedger
+from robfcp.reports.terms import read_keys, read_registered_sizes, read_terms
 
 DIGEST, OTHER = "ab" * 32, "cd" * 32
-GRID = robfcp.Grid.uniform(20)
+GRID = robfcp.Binning.uniform(20)
 
 
 def monitor(path=None):
     """A monitor that keeps a bag of scores too, going on with a state file if there is one."""
-    own = robfcp.Report.of("site-3", *outputs(0, 200), by_class=False, grid=GRID, fine=True)
+    own = robfcp.Report.from_predictions(
+        "site-3", *outputs(0, 200), stratify_by_class=False, binning=GRID, fine=True
+    )
     federation = robfcp.Federation.from_counts([[50] * 20] * 9, GRID, score=LAC)
-    calibration = robfcp.calibrate(federation, defence="none")
-    return robfcp.Monitor(calibration, floor=0.9, report=own, seed=1, path=path)
+    calibration = robfcp.calibrate(federation, defense="none")
+    return robfcp.Monitor(calibration, min_coverage=0.9, reference_report=own, seed=1, path=path)
 
 
 def looked():
     history = AlarmHistory(DIGEST, "r", 6, 1, 0.05)
     for step in (1, 2):
-        sent = [EReport(f"s{k}", DIGEST, 0.9, 9 * step, 0.5, "r", step) for k in range(6)]
-        _, history = history.looked(sent, step)
+        sent = [EValueReport(f"s{k}", DIGEST, 0.9, 9 * step, 0.5, "r", step) for k in range(6)]
+        _, history = history.with_inspection(sent, step)
     return history
 
 
 def letter():
-    sites = [robfcp.Report.of(f"s{k}", *outputs(k), fine=True) for k in range(11)]
-    return robfcp.calibrate(sites, defence=robfcp.Consensus(at_most=2)).letter("s3")
+    sites = [robfcp.Report.from_predictions(f"s{k}", *outputs(k), fine=True) for k in range(11)]
+    return robfcp.calibrate(sites, defense=robfcp.Consensus(at_most=2)).feedback("s3")
 
 
-PRIVATE = robfcp.Report("a", [20] * 10, robfcp.Grid.uniform(10), LAC, n_samples=200,
+PRIVATE = robfcp.Report("a", [20] * 10, robfcp.Binning.uniform(10), LAC, n_samples=200,
                         privacy=Privacy(1.0))  # fmt: skip
-SPLIT = robfcp.Report.of("a", *outputs(0, 6), grid=robfcp.Grid.uniform(10), fine=True)
+SPLIT = robfcp.Report.from_predictions(
+    "a", *outputs(0, 6), binning=robfcp.Binning.uniform(10), fine=True
+)
 PLAIN = reports_of(beta_scores(0, 6, 50), round="7", model="abc")
-BY_CLASS = robfcp.calibrate([robfcp.Report.of(f"s{k}", *outputs(k)) for k in range(4)], by="class")
+BY_CLASS = robfcp.calibrate(
+    [robfcp.Report.from_predictions(f"s{k}", *outputs(k)) for k in range(4)], by="class"
+)
 LEDGER = {"schema": 1, "kind": "privacy-ledger", "dataset": None, "releases": []}
 REPORT_FIELDS = {
     "": [{"extra": 1}, {"kind": "calibration"}],
@@ -59,12 +65,12 @@ FILES = {
     "report": (PLAIN[0].to_json, robfcp.Report.load),
     "report by class": (SPLIT.to_json, robfcp.Report.load),
     "private report": (PRIVATE.to_json, robfcp.Report.load),
-    "e-report": (EReport("a", DIGEST, 0.9, 10**6, 1.0, "r").to_json, EReport.load),
+    "e-report": (EValueReport("a", DIGEST, 0.9, 10**6, 1.0, "r").to_json, EValueReport.load),
     "monitor": (lambda: monitor().update(*outputs(1, 60)).to_json(), monitor),
     "alarms": (lambda: looked().to_json(), AlarmHistory.load),
-    "letter": (lambda: letter().to_json(), Letter.load),
+    "letter": (lambda: letter().to_json(), ClientFeedback.load),
     "calibration": (BY_CLASS.to_json, robfcp.Calibration.load),
-    "ledger": (lambda: json.dumps(LEDGER).encode(), lambda path: Ledger(path).releases()),
+    "ledger": (lambda: json.dumps(LEDGER).encode(), lambda path: PrivacyLedger(path).releases()),
 }
 # Values that fields must not have: "a.b" is b inside a, an object is joined to what stands there.
 WRONG = {
@@ -234,7 +240,7 @@ def test_what_is_cut_altered_newer_or_of_another_kind_is_refused(kind, tmp_path)
 
 
 def test_a_record_that_is_damaged_or_another_calibrations_is_refused(tmp_path):
-    calibration = robfcp.calibrate(PLAIN, defence=robfcp.Consensus(at_most=1))
+    calibration = robfcp.calibrate(PLAIN, defense=robfcp.Consensus(at_most=1))
     calibration.save(tmp_path / "c.json")
     path, data = calibration.record_path(tmp_path / "c.json"), calibration.record.to_json()
     another = robfcp.calibrate(PLAIN[1:]).record.to_json()
@@ -263,13 +269,16 @@ def test_a_record_that_is_damaged_or_another_calibrations_is_refused(tmp_path):
         (read_keys, "[a]\nsize = 3", "a: 'size' is not known"),
         (read_keys, "[a", "not TOML"),
         (read_keys, "", "registers nobody"),
-        (read_sizes, '[a]\nkey = "k"\n', "no number of samples"),
+        (read_registered_sizes, '[a]\nkey = "k"\n', "no number of samples"),
         (read_terms, "[", "not TOML"),
         (read_terms, "rounds = 3", "'rounds' is not known; use round, model"),
         (read_terms, "epsilon = true", "stands at epsilon where a number"),
-        *((read_sizes, f'{{"a": {n}}}', "whole numbers of samples") for n in ("true", "0", "1.5")),
-        (read_sizes, "{", "not JSON"),
-        (read_sizes, '{"a": 1, "a": 2}', "not JSON"),
+        *(
+            (read_registered_sizes, f'{{"a": {n}}}', "whole numbers of samples")
+            for n in ("true", "0", "1.5")
+        ),
+        (read_registered_sizes, "{", "not JSON"),
+        (read_registered_sizes, '{"a": 1, "a": 2}', "not JSON"),
     ],
 )
 def test_registries_and_terms_say_what_is_wrong(read, text, words, tmp_path):

@@ -11,15 +11,17 @@ SETS, Y = np.array([[1, 0, 0], [1, 1, 0], [0, 0, 0], [1, 1, 1]], dtype=bool), [0
 
 
 def test_what_the_examples_do_not_show_and_what_are_no_sets_is_refused():
-    np.testing.assert_equal(metrics.class_coverage(SETS, [0] * 4), [0.75, np.nan, np.nan])
-    assert metrics.coverage_gap(SETS, Y, 0.9) == pytest.approx((0.1 + 0.9 + 0.4) / 3)
+    np.testing.assert_equal(
+        metrics.class_conditional_coverage(SETS, [0] * 4), [0.75, np.nan, np.nan]
+    )
+    assert metrics.covgap(SETS, Y, 0.9) == pytest.approx((0.1 + 0.9 + 0.4) / 3)
     each = {"0": (1, 0.0), "1": (1, 1.0), "2": (1, 0.0), "3": (1, 1.0)}
     assert metrics.size_stratified_coverage(SETS, Y) == each
     assert list(metrics.size_stratified_coverage(np.ones((2, 12), bool), [0, 1])) == ["11+"]
-    assert metrics.group_coverage(SETS, Y, [*"abab"]) == {"a": (2, 0.5), "b": (2, 0.5)}
+    assert metrics.group_conditional_coverage(SETS, Y, [*"abab"]) == {"a": (2, 0.5), "b": (2, 0.5)}
     for bad, groups in ((SETS[0], "abab"), (SETS * 1, "abab"), (SETS[:0], "abab"), (SETS, "a")):
         with pytest.raises(robfcp.RobfcpError):
-            metrics.group_coverage(bad, Y, [*groups])
+            metrics.group_conditional_coverage(bad, Y, [*groups])
 
 
 @pytest.mark.parametrize("metric", ["covered", "coverage", "class_coverage", "summary"])

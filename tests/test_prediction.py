@@ -37,8 +37,8 @@ class Fixed(robfcp.APS):
 class Turned(robfcp.APS):
     """It ranks otherwise, and keeps its own formula."""
 
-    def of_all(self, p, u):
-        return 1 - super().of_all(p, u)
+    def label_scores(self, probabilities, uniforms):
+        return 1 - super().label_scores(probabilities, uniforms)
 
 
 def regularised(penalty, k_reg):
@@ -83,7 +83,7 @@ def test_honest_federations_cover_between_the_proved_bounds(score):
     for seed in range(200):
         scores = score(*outputs(seed, 1000, 6), np.random.default_rng([7, seed]))
         reports = reports_of(scores[:500].reshape(10, 50), score=score)
-        threshold = robfcp.calibrate(reports, defence="none").threshold
+        threshold = robfcp.calibrate(reports, defense="none").threshold
         found.append((scores[500:] <= threshold).mean())
     error = 4 * np.std(found) / np.sqrt(200)
     assert 0.9 - error <= np.mean(found) <= 0.9 + 10 / 510 + 0.01 + error
@@ -91,9 +91,9 @@ def test_honest_federations_cover_between_the_proved_bounds(score):
 
 def test_crossed_quantiles_meet_in_the_middle_when_no_interval_may_be_empty():
     pairs = np.array([[0.0, 1.0], [0.0, 4.0]])
-    grid = robfcp.Grid.open_ended([-1.0, -0.8, 0.0, 0.5])
+    grid = robfcp.Binning.open_ended([-1.0, -0.8, 0.0, 0.5])
     report = robfcp.Report.from_scores("a", [-0.9] * 60 + [0.4] * 40, grid, score=robfcp.CQR())
-    found = robfcp.calibrate([report], [0.5, 0.9], defence="none")
+    found = robfcp.calibrate([report], [0.5, 0.9], defense="none")
     (bare,) = found.predict_interval(pairs[:1])[:, :, 0]
     assert bare.tolist() == [0.8, pytest.approx(0.2)]
     full = found.predict_interval(pairs, non_empty=True)
@@ -118,14 +118,14 @@ def test_sets_from_few_ranks_are_those_of_all_scores(score, likely):
         rng = np.random.default_rng([seed, likely])
         p = LIKELY[likely](rng, n, c)
         p = (p / p.sum(axis=1, keepdims=True)).astype(kind)
-        table = score.all_labels(p, seed)
+        table = score.score_all_labels(p, seed)
         some = [0.0, 0.3, 0.9, 0.97, 1.0, 1.3, np.inf, *rng.choice(table.ravel(), 4)]
         for shape in ((1,), (3,), (c, 2), (n, 1, 2)):
             for limits in (np.full(shape, 0.9), rng.choice(some, shape)):
                 members = table[:, :, None] <= limits
-                found = score.sets(p, limits, seed)
+                found = score.prediction_sets(p, limits, seed)
                 np.testing.assert_array_equal(found, members)
                 row, level = np.nonzero(~members.any(axis=1))
                 members[row, table[row].argmin(axis=1), level] = True
-                found = score.sets(p, limits, seed, non_empty=True)
+                found = score.prediction_sets(p, limits, seed, non_empty=True)
                 np.testing.assert_array_equal(found, members)

@@ -6,8 +6,8 @@ import pytest
 from makers import by_class, outputs
 
 import robfcp
+from robfcp._probabilities import ClassColumns, check_labels
 from robfcp.errors import RobfcpError
-from robfcp.probabilities import ClassColumns, check_labels
 
 
 @pytest.mark.parametrize(
@@ -27,7 +27,7 @@ from robfcp.probabilities import ClassColumns, check_labels
     ],
 )
 def test_columns_stand_for_classes(names, labels, order, called):
-    found = ClassColumns.called(names, labels)
+    found = ClassColumns.classes_of_names(names, labels)
     assert (found.order, found.names) == (order, called)
 
 
@@ -61,13 +61,13 @@ def test_frames_are_scored_and_predicted_by_name(library):
     calibration = robfcp.calibrate(by_class([(p[k::4], words[k::4]) for k in range(4)], names))
     for frame in (shuffled, kind({f"p{c}": p[:, c] for c in (2, 0, 1)})):
         np.testing.assert_array_equal(calibration.predict_set(frame), calibration.predict_set(p))
-    assert calibration.check(shuffled, words) == calibration.check(p, y)
-    watched = robfcp.Monitor(calibration, floor=0.5, seed=0).update(shuffled, words)
-    assert watched == robfcp.Monitor(calibration, floor=0.5, seed=0).update(p, y)
+    assert calibration.evaluate(shuffled, words) == calibration.evaluate(p, y)
+    watched = robfcp.Monitor(calibration, min_coverage=0.5, seed=0).update(shuffled, words)
+    assert watched == robfcp.Monitor(calibration, min_coverage=0.5, seed=0).update(p, y)
     ill = kind({"flu": p[:, 0], "cold": p[:, 1], "ill": p[:, 2]})
     for call, why in (
         (lambda: calibration.predict_set(ill), "no column is called 'well'"),
-        (lambda: calibration.check(p, ["bird"] * len(p)), "bird of sample 0 is none of the"),
+        (lambda: calibration.evaluate(p, ["bird"] * len(p)), "bird of sample 0 is none of the"),
         (lambda: robfcp.LAC()(p, words), "are text; name the classes"),
         (lambda: robfcp.LAC()(p[:, 0], y), r"pass numpy.column_stack\(\[1 - p, p\]\)"),
         (lambda: calibration.predict_set(kind({f"p{c}": y for c in (1, 2, 3)})), "count from 1"),

@@ -6,7 +6,7 @@ import nvflare.client as flare
 from rogues import attack, tamper
 from task import KEY, common_model, fit, load_split, predict
 
-from robfcp.engines.nvflare import calibrate_client
+from robfcp.integrations.nvflare import run_client
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--sites", type=int, default=12)
@@ -33,4 +33,4 @@ def outputs(part, params):
 
 if options.rogues:
     tamper(site)
-calibrate_client(outputs, train, attack=attack(site) if options.rogues else None)
+run_client(outputs, train, attack=attack(site) if options.rogues else None)

@@ -16,7 +16,7 @@ os.environ["NVFLARE_POC_WORKSPACE"] = str(options.workspace.resolve())
 from nvflare.recipe import PocEnv  # noqa: E402
 from show import show  # noqa: E402
 
-from robfcp.engines.nvflare import CalibrationRecipe  # noqa: E402
+from robfcp.integrations.nvflare import CalibrationRecipe  # noqa: E402
 
 HERE = Path(__file__).parent
 SITES = 5  # of which site-2 and site-5 lie

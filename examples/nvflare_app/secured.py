@@ -26,10 +26,10 @@ from nvflare.recipe import ProdEnv
 from show import show
 
 import robfcp
-from robfcp.calibration.letters import Letter
-from robfcp.engines.nvflare import CalibrationRecipe
-from robfcp.privacy import Ledger
-from robfcp.report.signing import generate_key
+from robfcp.integrations.nvflare import CalibrationRecipe
+from robfcp.local._feedback import ClientFeedback
+from robfcp.privacy import PrivacyLedger
+from robfcp.reports.signing import generate_key
 
 HERE = Path(__file__).parent
 SITES = [f"site-{k}" for k in range(1, 7)]
@@ -90,7 +90,7 @@ def configure(kits, state):
         resources = json.loads((local / "resources.json.default").read_text(encoding="utf-8"))
         resources["class_allow_list"] = [
             *resources.get("class_allow_list", ()),
-            "robfcp.engines.nvflare.",
+            "robfcp.integrations.nvflare.",
         ]
         (local / "resources.json").write_text(json.dumps(resources), encoding="utf-8")
 
@@ -151,15 +151,15 @@ def check(path, kits):
         "site-5": "missing",
         "site-6": "missing",
     }, found
-    assert calibration.flagged == ("site-2",), calibration.flagged
+    assert calibration.flagged_clients == ("site-2",), calibration.flagged_clients
     assert [p is not None for p in calibration.federation.privacy] == [True, False, True, False]
     for site in PRIVATE:
-        assert len(Ledger(kits / site / "ledger.json", "calibration data").releases()) == 1
-    core = robfcp.calibrate(list(calibration.federation), defence=robfcp.Consensus(at_most=1))
+        assert len(PrivacyLedger(kits / site / "ledger.json", "calibration data").releases()) == 1
+    core = robfcp.calibrate(list(calibration.federation), defense=robfcp.Consensus(at_most=1))
     assert core.threshold == calibration.threshold
     for site in SITES[:4]:
         (letter,) = (kits / site / "letters").iterdir()
-        assert Letter.load(letter).client == site
+        assert ClientFeedback.load(letter).client == site
 
 
 if __name__ == "__main__":

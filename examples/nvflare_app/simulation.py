@@ -17,7 +17,7 @@ from nvflare.recipe.spec import Recipe
 from show import show
 from task import CLASSES, FEATURES
 
-from robfcp.engines.nvflare import CalibrationRecipe, add_calibration
+from robfcp.integrations.nvflare import CalibrationRecipe, add_calibration
 
 HERE = Path(__file__).parent
 SCRIPT, HELPERS = str(HERE / "client.py"), [str(HERE / name) for name in ("task.py", "rogues.py")]

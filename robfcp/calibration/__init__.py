@@ -1,5 +1,19 @@
-"""Calibration: reports in, the artefact people keep out; its record, letters, checks, what-if."""
+"""Calibration: reports in, the calibration that people keep out, and the record it rests on."""
 
-from robfcp.calibration.calibration import Calibration, Level
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["Calibration", "Level"]
+from robfcp.calibration._calibration import Calibration, CoverageLevel
+
+if TYPE_CHECKING:
+    from robfcp.calibration._calibrate import calibrate
+
+__all__ = ["Calibration", "CoverageLevel", "calibrate"]
+
+
+def __getattr__(name: str) -> Any:
+    # Whoever only loads a calibration and predicts needs nothing of the server.
+    if name == "calibrate":
+        from robfcp.calibration._calibrate import calibrate
+
+        return calibrate
+    raise AttributeError(f"module 'robfcp.calibration' has no attribute {name!r}")

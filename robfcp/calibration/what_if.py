@@ -8,15 +8,22 @@ from fractions import Fraction
 
 import numpy as np
 
-from robfcp.calibration.by_class import Held, held_strata
-from robfcp.calibration.calibration import Calibration, Level
-from robfcp.certificate import Certificate
+from robfcp.calibration._strata import StratumFederation, stratum_federations
+from robfcp.calibration._calibration import Calibration, CoverageLevel
+from robfcp.certificates import Certificate
 from robfcp.federation import Federation
-from robfcp.guarantees import FcpThreshold, Marginal, Pac, Promise, certify, curve
+from robfcp.guarantees import (
+    FCPThreshold,
+    Guarantee,
+    MarginalGuarantee,
+    PACGuarantee,
+    _certify,
+    certify_threshold,
+)
 
 
 @dataclass(frozen=True)
-class Budget:
+class SensitivityRow:
     """What holds at one level if at most m clients are malicious.
 
     Attributes
@@ -43,7 +50,7 @@ class Budget:
 
 
 @dataclass(frozen=True)
-class Budgets:
+class SensitivityTable:
     """What holds at one level, of all clients or of those with samples of one stratum.
 
     Attributes
@@ -65,18 +72,18 @@ class Budgets:
     name: str
     threshold: float
     holders: int
-    budgets: tuple[Budget, ...]
+    budgets: tuple[SensitivityRow, ...]
     empty_from: int | None
 
 
-def what_if(
+def sensitivity(
     calibration: Calibration,
     level: Fraction,
-    budgets: Sequence[int],
+    max_malicious_values: Sequence[int],
     *,
-    confidence: float = 0.95,
-    alike: float | None = None,
-) -> tuple[Budgets, ...]:
+    certificate_confidence: float = 0.95,
+    heterogeneity: float | None = None,
+) -> tuple[SensitivityTable, ...]:
     """Return what is certified at one level for several numbers of malicious clients.
 
     Parameters
@@ -86,24 +93,24 @@ def what_if(
     level : Fraction
         The coverage. At a level of the calibration its own thresholds are examined, at any other
         FCP's thresholds on the clients that the calibration holds to be benign.
-    budgets : sequence of int
+    max_malicious_values : sequence of int
         The numbers of malicious clients. A stratum has rows for those below its number of holders.
-    confidence : float, default=0.95
+    certificate_confidence : float, default=0.95
         The probability with which all certificates hold at once.
-    alike : float, optional
+    heterogeneity : float, optional
         The largest Kolmogorov distance of a benign client's score CDF from a common one, where it
         is declared.
 
     Returns
     -------
-    tuple of Budgets
+    tuple of SensitivityTable
         One for the whole round, or one for each stratum if the calibration has a threshold for
         each class or group.
     """
     strata = _strata(calibration)
 
     # Bonferroni: every stratum takes an equal share of the probability to fail.
-    stratum_confidence = 1 - (1 - confidence) / len(strata)
+    stratum_confidence = 1 - (1 - certificate_confidence) / len(strata)
 
     tables = []
     for stratum in strata:
@@ -111,30 +118,31 @@ def what_if(
         bin_index = _threshold_bin(calibration, stratum, federation, level)
 
         rows = []
-        for max_malicious in budgets:
+        for max_malicious in max_malicious_values:
             if max_malicious < federation.n_clients:
                 row = _budget(
-                    federation, bin_index, level, max_malicious, stratum_confidence, alike
+                    federation, bin_index, level, max_malicious, stratum_confidence, heterogeneity
                 )
                 rows.append(row)
 
-        vacuous_from = curve.empty_from(federation, bin_index, stratum_confidence)
+        vacuous_from = _certify.vacuous_from(federation, bin_index, stratum_confidence)
         threshold = federation.threshold_at(bin_index)
         n_holders = federation.n_clients
-        tables.append(Budgets(stratum.name, threshold, n_holders, tuple(rows), vacuous_from))
+        tables.append(
+            SensitivityTable(stratum.name, threshold, n_holders, tuple(rows), vacuous_from)
+        )
     return tuple(tables)
 
 
-def _strata(calibration: Calibration) -> tuple[Held, ...]:
+def _strata(calibration: Calibration) -> tuple[StratumFederation, ...]:
     """Return the strata that have a threshold each, or the whole round as the only one."""
     if calibration.by is None:
-        federation = calibration.federation
-        return (Held("", (), lambda: federation),)
-    return held_strata(calibration.record, calibration.by)
+        return (StratumFederation("", (), calibration.federation),)
+    return stratum_federations(calibration.federation, calibration.by, calibration.record.clusters)
 
 
 def _threshold_bin(
-    calibration: Calibration, stratum: Held, federation: Federation, level: Fraction
+    calibration: Calibration, stratum: StratumFederation, federation: Federation, level: Fraction
 ) -> int | None:
     """Return the bin of the threshold in use; None for an infinite threshold.
 
@@ -153,15 +161,17 @@ def _threshold_bin(
         if calibrated_level.coverage == level:
             return _calibrated_bin(calibrated_level, stratum, federation)
 
-    benign_mask = calibration.trusted_mask
+    benign_mask = calibration.benign_mask
     if federation.rows is not None:
         benign_mask = benign_mask[federation.rows]
     if not benign_mask.any():
         return None
-    return FcpThreshold(federation, benign_mask).index(level)
+    return FCPThreshold(federation, benign_mask).bin_index(level)
 
 
-def _calibrated_bin(level: Level, stratum: Held, federation: Federation) -> int | None:
+def _calibrated_bin(
+    level: CoverageLevel, stratum: StratumFederation, federation: Federation
+) -> int | None:
     """Return the bin of a stratum's calibrated threshold; None for an infinite threshold."""
     threshold = level.threshold
     for part in level.parts:
@@ -172,7 +182,7 @@ def _calibrated_bin(level: Level, stratum: Held, federation: Federation) -> int 
 
     if not np.isfinite(threshold):
         return None
-    return int(federation.grid.edge_at(threshold))
+    return int(federation.binning.bin_index_of_threshold(threshold))
 
 
 def _budget(
@@ -182,7 +192,7 @@ def _budget(
     max_malicious: int,
     confidence: float,
     heterogeneity: float | None,
-) -> Budget:
+) -> SensitivityRow:
     """Certify the threshold in use, and find the ones that would be guaranteed at the level.
 
     Parameters
@@ -201,14 +211,14 @@ def _budget(
         The declared one, if any.
     """
 
-    def guaranteed_threshold(guarantee: Promise) -> float:
+    def guaranteed_threshold(guarantee: Guarantee) -> float:
         guaranteed_bin, _ = guarantee.threshold(federation, level, confidence)
         return federation.threshold_at(guaranteed_bin)
 
-    certificate = certify(federation, bin_index, max_malicious, confidence)
-    marginal = guaranteed_threshold(Marginal(max_malicious))
-    pac = guaranteed_threshold(Pac(max_malicious))
+    certificate = certify_threshold(federation, bin_index, max_malicious, confidence)
+    marginal = guaranteed_threshold(MarginalGuarantee(max_malicious))
+    pac = guaranteed_threshold(PACGuarantee(max_malicious))
     alike = None
     if heterogeneity is not None:
-        alike = guaranteed_threshold(Pac(max_malicious, heterogeneity))
-    return Budget(max_malicious, certificate, marginal, pac, alike)
+        alike = guaranteed_threshold(PACGuarantee(max_malicious, heterogeneity))
+    return SensitivityRow(max_malicious, certificate, marginal, pac, alike)

@@ -20,25 +20,32 @@ from typer.core import TyperGroup
 from typer.main import get_command, get_group
 
 from robfcp import __version__
-from robfcp.cli.console import nothing_left_behind
-from robfcp.errors import RobfcpError, plain
-from robfcp.files import reason_of
+from robfcp._files import os_error_reason
+from robfcp.cli.console import cleanup_on_failure
+from robfcp.errors import RobfcpError, printable
 
-COMMANDS = {  # in the order people need them, and the module each is in
-    "demo": "demo",
-    "keygen": "site",
-    "terms": "site",
-    "report": "site",
-    "collect": "server",
-    "calibrate": "server",
-    "predict": "site",
-    "check": "watch",
-    "monitor": "watch",
-    "alarms": "watch",
-    "show": "show",
-    "verify": "server",
+COMMANDS = {  # in the order people need them: the module and the function of each
+    "demo": "demo:demo",
+    "keygen": "client:keygen",
+    "terms": "client:terms",
+    "report": "client:report",
+    "collect": "server:collect",
+    "calibrate": "server:calibrate",
+    "predict": "client:predict",
+    "check": "monitoring:evaluate",
+    "monitor": "monitoring:monitor",
+    "alarms": "monitoring:merge_alarms",
+    "show": "show:show",
+    "verify": "server:verify",
 }
-LAB = dict.fromkeys(("train", "reproduce", "simulate", "redteam", "rivals", "bench"), "lab")
+EXPERIMENTS = {
+    "train": "experiments:train",
+    "reproduce": "experiments:reproduce",
+    "simulate": "experiments:simulate",
+    "redteam": "experiments:redteam",
+    "rivals": "experiments:compare",
+    "bench": "experiments:bench",
+}
 STYLE: dict[str, Any] = {
     "pretty_exceptions_enable": False,
     "rich_markup_mode": "rich",
@@ -49,21 +56,21 @@ STYLE: dict[str, Any] = {
 class LazyCommands(TyperGroup):
     """A group whose commands are imported when asked for, so that `report` starts at once."""
 
-    homes: ClassVar[Mapping[str, str]] = {**COMMANDS, "lab": ""}
+    modules: ClassVar[Mapping[str, str]] = {**COMMANDS, "lab": ""}
 
     def list_commands(self, ctx: Any) -> list[str]:
         """The names, in the order people need them."""
-        return list(self.homes)
+        return list(self.modules)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """The command of this name."""
-        return _command(cmd_name, self.homes[cmd_name]) if cmd_name in self.homes else None
+        return _command(cmd_name, self.modules[cmd_name]) if cmd_name in self.modules else None
 
 
-class LabCommands(LazyCommands):
+class ExperimentCommands(LazyCommands):
     """The commands of the test range."""
 
-    homes = LAB
+    modules = EXPERIMENTS
 
 
 @cache
@@ -71,7 +78,8 @@ def _command(name: str, home: str) -> Any:
     """The command of this name, imported and built when it is first asked for."""
     if not home:
         return get_group(test_range)
-    function = _with_options(getattr(import_module(f"robfcp.cli.{home}"), name))
+    module, _, function_name = home.partition(":")
+    function = _with_options(getattr(import_module(f"robfcp.cli.{module}"), function_name))
     needs = any(one.default is one.empty for one in signature(function).parameters.values())
     single = typer.Typer(add_completion=False, **STYLE)
     single.command(name, no_args_is_help=needs)(function)
@@ -91,7 +99,7 @@ def _with_options(function: Callable[..., None]) -> Callable[..., None]:
 
     def command(**given: Any) -> None:
         whole = {n: groups[n](**{one: given.pop(one) for one in parts[n]}) for n in groups}
-        with nothing_left_behind():
+        with cleanup_on_failure():
             function(**given, **whole)
 
     own = [one for one in signature(function).parameters.values() if one.name not in groups]
@@ -106,7 +114,7 @@ def _with_options(function: Callable[..., None]) -> Callable[..., None]:
 
 
 test_range = typer.Typer(
-    cls=LabCommands,
+    cls=ExperimentCommands,
     name="lab",
     help="The test range: train, reproduce the paper, simulate, attack and time.",
     no_args_is_help=True,
@@ -155,8 +163,8 @@ def main() -> None:
         if isinstance(error, RobfcpError):
             text = str(error)
         elif isinstance(error, OSError):
-            what = "the system" if error.filename is None else plain(str(error.filename))
-            why = reason_of(error)
+            what = "the system" if error.filename is None else printable(str(error.filename))
+            why = os_error_reason(error)
             text = f"{what}: cannot be used ({why}); check it and your right to use it"
         else:
             text = f"internal error ({type(error).__name__}); run with --debug to see where"

@@ -20,14 +20,14 @@ import msgspec
 import numpy as np
 import typer
 
-from robfcp.errors import RobfcpError, plain
-from robfcp.files import prepare_output, write_atomically
+from robfcp._files import prepare_output, write_atomically
+from robfcp.errors import RobfcpError, printable
 
 if TYPE_CHECKING:
-    from robfcp.report import agreement
+    from robfcp.reports import terms
 
 
-def basic(
+def option(
     help: str, *names: str, among: Iterable[str] = (), panel: str = "Basics", **more: Any
 ) -> Any:
     """An option, its help first; its name is the parameter's unless it is stated.
@@ -41,39 +41,47 @@ def basic(
     return typer.Option(*names, help=help, rich_help_panel=panel, **more)
 
 
-agreed = partial(basic, panel="Agreement")
-private = partial(basic, panel="Privacy")
-expert = partial(basic, panel="Expert")
-Output = Annotated[Path | None, basic("Write the result to this file.", "--output", "-o")]
-Plot = Annotated[Path | None, expert("Draw it: .png, .svg, .pdf.", "--plot")]
-Html = Annotated[Path | None, basic("Write a page to look at.", "--html")]
-Seed = Annotated[int, expert("The same seed gives the same result.", "--seed", min=0)]
-Sign = Annotated[Path | None, agreed("Sign it with this key of robfcp keygen.", "--sign")]
-Round = Annotated[str | None, agreed("The round's name, the same at all sites.", "--round")]
-Model = Annotated[str | None, agreed("The shared model's name or digest.", "--model")]
-TermsFile = Annotated[Path | None, agreed("What was agreed for the round: round.toml.", "--terms")]
-Keys = Annotated[Path | None, agreed("registry.toml of public keys: refuse others.", "--keys")]
-ServerKey = Annotated[str | None, agreed("Refuse what this key has not signed.", "--server-key")]
+round_option = partial(option, panel="Agreement")
+privacy_option = partial(option, panel="Privacy")
+advanced_option = partial(option, panel="Expert")
+Output = Annotated[Path | None, option("Write the result to this file.", "--output", "-o")]
+Plot = Annotated[Path | None, advanced_option("Draw it: .png, .svg, .pdf.", "--plot")]
+Html = Annotated[Path | None, option("Write a page to look at.", "--html")]
+Seed = Annotated[int, advanced_option("The same seed gives the same result.", "--seed", min=0)]
+Sign = Annotated[Path | None, round_option("Sign it with this key of robfcp keygen.", "--sign")]
+Round = Annotated[str | None, round_option("The round's name, the same at all sites.", "--round")]
+Model = Annotated[str | None, round_option("The shared model's name or digest.", "--model")]
+TermsFile = Annotated[
+    Path | None, round_option("What was agreed for the round: round.toml.", "--terms")
+]
+Keys = Annotated[
+    Path | None, round_option("registry.toml of public keys: refuse others.", "--keys")
+]
+ServerKey = Annotated[
+    str | None, round_option("Refuse what this key has not signed.", "--server-key")
+]
 PATIENCE_SECONDS = 2.0
-SHOWN = 12
+MAX_LISTED = 12
 _MARKS = str.maketrans("", "", ".-%+")  # in numbers
-_MADE: list[Path] = []  # folders, inner ones first
+_CREATED_FOLDERS: list[Path] = []  # folders, inner ones first
 
 
 @contextmanager
-def nothing_left_behind() -> Iterator[None]:
+def cleanup_on_failure() -> Iterator[None]:
     """Takes the empty folders away that were made for the outputs of a command that fails."""
-    _MADE.clear()
+    _CREATED_FOLDERS.clear()
     try:
         yield
     except BaseException:
-        for folder in _MADE:
+        for folder in _CREATED_FOLDERS:
             with suppress(OSError):
                 folder.rmdir()
         raise
 
 
-def prepare(*paths: Path | None, endings: Sequence[str] = (), inputs: Sequence[Path] = ()) -> None:
+def prepare_outputs(
+    *paths: Path | None, endings: Sequence[str] = (), inputs: Sequence[Path] = ()
+) -> None:
     """Make the folders of all outputs before the work starts, or refuse them.
 
     No output may replace an input: "any" in a folder stands for all that is written there.
@@ -89,29 +97,29 @@ def prepare(*paths: Path | None, endings: Sequence[str] = (), inputs: Sequence[P
         if endings and path.suffix.lower() not in endings:
             known = " or ".join([", ".join(endings[:-1]), endings[-1]] if endings[1:] else endings)
             raise RobfcpError(f"{path}: cannot write {path.suffix or 'this'}; use {known}")
-        _MADE.extend(folder for folder in path.parents if not folder.exists())
+        _CREATED_FOLDERS.extend(folder for folder in path.parents if not folder.exists())
         prepare_output(path)
 
 
-def seed_of(seed: int, *words: str) -> int:
+def derive_seed(seed: int, *words: str) -> int:
     """A seed for one use: the same seed gives others at another site or for another task."""
     digest = sha256("\0".join([str(seed), *words]).encode()).digest()
     return int.from_bytes(digest[:8], "big")
 
 
-def agreed_terms(path: Path | None, key: str | None, **options: Any) -> agreement.Terms:
+def load_terms(path: Path | None, key: str | None, **options: Any) -> terms.RoundTerms:
     """The terms of --terms, joined with what the call states besides."""
-    from robfcp.report import agreement
+    from robfcp.reports import terms
 
-    found = agreement.Terms() if path is None else agreement.read_terms(path, pinned_key(key))
-    return found.joined(**options)
+    found = terms.RoundTerms() if path is None else terms.read_terms(path, parse_public_key(key))
+    return found.with_options(**options)
 
 
-def pinned_key(text: str | None) -> str | None:
+def parse_public_key(text: str | None) -> str | None:
     """The public key that --server-key names."""
     if text is None:
         return None
-    from robfcp.report import signing
+    from robfcp.reports import signing
 
     return signing.read_public_key(text)
 
@@ -132,7 +140,9 @@ class Printer:
         from rich.text import Text
 
         lines = [[_cell(value) for value in row] for row in rows]
-        table = Table(title=Text(plain(title), "bold"), title_justify="left", header_style="bold")
+        table = Table(
+            title=Text(printable(title), "bold"), title_justify="left", header_style="bold"
+        )
         for number, column in enumerate(columns):
             right = bool(lines) and all(line[number].translate(_MARKS).isdigit() for line in lines)
             table.add_column(Text(column), justify="right" if right else "left", overflow="fold")
@@ -145,17 +155,17 @@ class Printer:
         if text and not (self.quiet or self.as_json):
             width = get_terminal_size((80, 24)).columns
             for part in text.split("\n"):
-                words = plain(part, None)
+                words = printable(part, None)
                 mark = "# " if words.startswith("# ") else ""  # every line of a comment is one
                 kept = {"break_long_words": False, "break_on_hyphens": False}
                 print(fill(words, width, subsequent_indent=mark, **kept))  # type: ignore[arg-type]
 
     def list(self, word: str, lines: Sequence[str]) -> None:
         """A line each under one word, and how many more there are."""
-        for line in lines[:SHOWN]:
+        for line in lines[:MAX_LISTED]:
             self.line(f"{word}  {line}")
-        if len(lines) > SHOWN:
-            self.line(f"{word}  ... and {len(lines) - SHOWN} more; --json has them all")
+        if len(lines) > MAX_LISTED:
+            self.line(f"{word}  ... and {len(lines) - MAX_LISTED} more; --json has them all")
 
     def wrote(self, *paths: Path | None) -> None:
         """Where results went."""
@@ -210,4 +220,4 @@ def _builtin(value: Any) -> Any:
 def _cell(value: object) -> str:
     if isinstance(value, (float, np.floating)):
         return f"{value:.4g}" if np.isfinite(value) else "infinite" if value > 0 else "-"
-    return "none" if value is None else plain(str(value), None)
+    return "none" if value is None else printable(str(value), None)

@@ -7,16 +7,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-from robfcp.calibration import calibrate
+from robfcp._files import make_folder
+from robfcp.calibration import _calibrate
 from robfcp.cli import console
-from robfcp.cli.console import Printer, basic
-from robfcp.cli.server import about
+from robfcp.cli.console import Printer, option
+from robfcp.cli.server import page_info
 from robfcp.diagnosis import diagnose
 from robfcp.errors import RobfcpError
+from robfcp.experiments.data_faults import compare_defenses, stroke_fault_scenario
 from robfcp.federation import Federation
-from robfcp.files import make_folder
-from robfcp.lab.faults import compared, stroke_story
-from robfcp.page import write_page
+from robfcp.page import write_html
 
 NAMES = {"none": "every report believed", "consensus": "consensus (ours)"} | {
     "swapped-labels": "two labels swapped",
@@ -30,8 +30,8 @@ LIARS, WIDE = 19, 6  # hospitals that report zeros; in the other story, ones
 
 def demo(
     printer: Printer,
-    output: Annotated[Path, basic("Folder for all results.", "--output", "-o")] = Path("out"),
-    engine: Annotated[str, basic("none, or flower: the round as messages between apps.")] = "none",
+    output: Annotated[Path, option("Folder for all results.", "--output", "-o")] = Path("out"),
+    engine: Annotated[str, option("none, or flower: the round as messages between apps.")] = "none",
     seed: console.Seed = 0,
 ) -> None:
     """Show what wrong and lying sites do to prediction sets, and what is done about it.
@@ -41,17 +41,20 @@ def demo(
     [dim]Example: robfcp demo -o out[/dim]
     [dim]Example: robfcp demo -o out --json[/dim]
     """
-    calibrated: Any = calibrate.calibrate
+    calibrated: Any = _calibrate.calibrate
     if engine == "flower":
-        from robfcp.engines.flower import calibrate_in_process as calibrated
+        from robfcp.integrations.flower import simulate_round as calibrated
     elif engine != "none":
         raise RobfcpError(f"--engine: {engine!r} is unknown; use none or flower")
-    console.prepare(output / "page.html")
+    console.prepare_outputs(output / "page.html")
     with printer.busy("calibrating with 49 hospitals, eight times"):
-        story = stroke_story(liars=LIARS, seed=seed)
-        lines, wide = compared(story), stroke_story(faults=(), liars=WIDE, lie=1.0, seed=seed)
+        story = stroke_fault_scenario(n_malicious=LIARS, seed=seed)
+        lines, wide = (
+            compare_defenses(story),
+            stroke_fault_scenario(faults=(), n_malicious=WIDE, crafted_score=1.0, seed=seed),
+        )
         honest, plain, published, *_, ours = lines
-        sizes = [round(x["set_size"], 2) for x in compared(wide, ("none", ours["defence"]))]
+        sizes = [round(x["set_size"], 2) for x in compare_defenses(wide, ("none", ours["defence"]))]
         calibration = calibrated(Federation.from_reports(story.reports))
         found = diagnose(calibration)
     worst = plain["by_class"].index(plain["worst_class"])
@@ -103,7 +106,7 @@ def demo(
         names = [name for name, own in story.faults.items() if own == fault]
         looked = [found[name].trusted if name in found else None for name in names]
         ends = Counter({None: "used", True: "used, but look", False: "left out"}[x] for x in looked)
-        words = dict.fromkeys(found[name].short for name in names if name in found)
+        words = dict.fromkeys(found[name].summary for name in names if name in found)
         decided = ", ".join(end if n == len(names) else f"{end}: {n}" for end, n in ends.items())
         said = ", ".join(words) or "nothing looks wrong"
         fates.append((NAMES.get(fault, fault), len(names), decided, said))
@@ -113,8 +116,10 @@ def demo(
     for report in story.reports:
         report.save(output / "reports" / f"{report.client.replace(' ', '-')}.json")
     calibration.save(output / "calibration.json")
-    top = about("Outcome six months after a stroke", "International Stroke Trial", "robfcp demo")
-    write_page(calibration, output / "page.html", about=top)
+    top = page_info(
+        "Outcome six months after a stroke", "International Stroke Trial", "robfcp demo"
+    )
+    write_html(calibration, output / "page.html", info=top)
     told = {"lines": lines, "faults": story.faults}
     console.save_json(output / "demo.json", told)
     printer.line(
@@ -123,7 +128,7 @@ def demo(
         f"figures differ from these. To calibrate again: robfcp calibrate {output / 'reports'}. "
         "These reports count every score by itself; those of robfcp report keep five together."
     )
-    printer.json({**told, "said": {name: one.short for name, one in found.items()}})
+    printer.json({**told, "said": {name: one.summary for name, one in found.items()}})
 
 
 def _bars(printer: Printer, head: str, names: Sequence[str], numbers: Sequence[float]) -> None:

@@ -9,19 +9,20 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from robfcp.arguments import a_few, exact_level
-from robfcp.calibration import Calibration, file_format, what_if
-from robfcp.certificate import at_least, at_most
+from robfcp._files import read_bounded
+from robfcp._sealed import file_kind
+from robfcp._validation import abbreviate, parse_level
+from robfcp.calibration import Calibration, what_if
+from robfcp.certificates import format_lower, format_upper
 from robfcp.cli import console
-from robfcp.cli.console import Printer, basic, expert
-from robfcp.cli.server import about, show_calibration
+from robfcp.cli.console import Printer, advanced_option, option
+from robfcp.cli.server import page_info, print_calibration
 from robfcp.diagnosis import diagnose
 from robfcp.errors import RobfcpError
-from robfcp.files import read_limited
-from robfcp.guarantees import alike as likeness
-from robfcp.guarantees import outside_of, promises
+from robfcp.guarantees import _base, clients_not_covered
+from robfcp.guarantees import _heterogeneity as likeness
 from robfcp.monitoring import AlarmHistory, MonitorState
-from robfcp.page import History, write_page
+from robfcp.page import PageHistory, write_html
 
 MAX_BYTES = 2**28
 SHOWN = 10
@@ -32,16 +33,16 @@ def show(
     printer: Printer,
     file: Annotated[Path, typer.Argument(help="A calibration; or alarms, a monitor.")],
     html: console.Html = None,
-    title: Annotated[str, basic("What the page is headed with.")] = "",
-    study: Annotated[str, basic("The study or protocol, for the page.")] = "",
-    run_by: Annotated[str, basic("Who ran it, for the page.")] = "",
-    date: Annotated[str | None, basic("The page's date; today's if not given.")] = None,
-    history: Annotated[list[Path] | None, basic("Files of alarms or monitors.")] = None,
-    liars: Annotated[list[str] | None, basic("What if so many lie.", "--liars", "-m")] = None,
-    coverage: Annotated[list[str] | None, basic("What if this coverage were wanted.")] = None,
-    alike: Annotated[float | None, basic("What if honest sites differ by at most this.")] = None,
+    title: Annotated[str, option("What the page is headed with.")] = "",
+    study: Annotated[str, option("The study or protocol, for the page.")] = "",
+    run_by: Annotated[str, option("Who ran it, for the page.")] = "",
+    date: Annotated[str | None, option("The page's date; today's if not given.")] = None,
+    history: Annotated[list[Path] | None, option("Files of alarms or monitors.")] = None,
+    liars: Annotated[list[str] | None, option("What if so many lie.", "--liars", "-m")] = None,
+    coverage: Annotated[list[str] | None, option("What if this coverage were wanted.")] = None,
+    alike: Annotated[float | None, option("What if honest sites differ by at most this.")] = None,
     server_key: console.ServerKey = None,
-    confidence: Annotated[float, expert("With which certificates hold.")] = 0.95,
+    confidence: Annotated[float, advanced_option("With which certificates hold.")] = 0.95,
 ) -> None:
     """Say what is proved for each number of liars and what each promise would cost; or a page.
 
@@ -50,10 +51,10 @@ def show(
     [dim]Example: robfcp show calibration.json -m 0,2,5,9 --coverage 0.9[/dim]
     [dim]Example: robfcp show calibration.json --html page.html --title "Outcome after stroke"[/dim]
     """
-    console.prepare(html)
+    console.prepare_outputs(html)
     if (file / "monitor.json").exists():  # a folder that monitor keeps
         file = file / "monitor.json"
-    kind = file_format.kind_of(read_limited(file, MAX_BYTES))
+    kind = file_kind(read_bounded(file, MAX_BYTES))
     if kind == "letter":
         raise RobfcpError(f"{file}: is a site's letter; robfcp verify says what it tells")
     if kind in HISTORIES:
@@ -62,31 +63,34 @@ def show(
         lines += [f"{name}: {state.line}" for name, state in past.monitors]
         printer.line("\n".join(lines))
         if html is not None:
-            write_page(past, html)
+            write_html(past, html)
         _end(printer, html, {"lines": lines})
         return
     with printer.busy("computing what is proved"):
-        calibration = Calibration.load(file, console.pinned_key(server_key))
+        calibration = Calibration.load(file, console.parse_public_key(server_key))
         if html is not None:
             past = _history_of(calibration, file, history or [])
-            write_page(calibration, html, past, about(title, study, run_by, date))
+            write_html(calibration, html, past, page_info(title, study, run_by, date))
             _end(printer, html, {"sites": calibration.federation.n_clients})
             return
-        federation, asked = calibration.federation, [exact_level(text) for text in coverage or ()]
+        federation, asked = calibration.federation, [parse_level(text) for text in coverage or ()]
         numbers = _numbers(liars, federation.n_clients)
-        sure: dict[str, Any] = {"confidence": confidence, "alike": alike}
+        sure: dict[str, Any] = {
+            "certificate_confidence": confidence,
+            "heterogeneity": alike,
+        }
         outcomes = [
-            (level, what_if.what_if(calibration, level, numbers, **sure))
+            (level, what_if.sensitivity(calibration, level, numbers, **sure))
             for level in asked or [level.coverage for level in calibration.levels]
         ]
         alone = {m: likeness.estimate_heterogeneity(federation, m, confidence) for m in numbers}
-        covered = calibration.covered_at_sites()
+        covered = calibration.client_coverage()
         lowest = np.argsort(covered[:, 0], kind="stable").tolist()
-    show_calibration(calibration, diagnose(calibration), printer)
+    print_calibration(calibration, diagnose(calibration), printer)
     if alike is not None:
-        unlike = likeness.ClientIntervals(federation, 1 - confidence).unlike(alike)
+        unlike = likeness.ClientIntervals(federation, 1 - confidence).n_incompatible(alike)
         words = f"at least {unlike} of the sites are not" if unlike else "every site may be"
-        printer.line(f"With {at_least(confidence)} confidence, {words} as alike as stated.")
+        printer.line(f"With {format_lower(confidence)} confidence, {words} as alike as stated.")
     by, columns = calibration.by, ["threshold", "m", "from", "to", "marginal", "pac", "alike"]
     kept = None if alike is not None else -1
     for level, each in outcomes:
@@ -100,7 +104,14 @@ def show(
         for one in weakest[:SHOWN]:
             first = () if by is None else (one.name, one.holders)
             rows += [
-                [*first, one.threshold, row.m, at_least(proved.lower), at_most(proved.upper), *more]
+                [
+                    *first,
+                    one.threshold,
+                    row.m,
+                    format_lower(proved.lower),
+                    format_upper(proved.upper),
+                    *more,
+                ]
                 for row in one.budgets
                 for proved, *more in [(row.certificate, row.marginal, row.pac, row.alike)]
             ] or [[*first, "", "", "nothing", *[""] * 4]]  # of what nobody holds
@@ -111,7 +122,9 @@ def show(
         f"from, to: either more than m lie or {whose} lies there, all rows at once. marginal, pac, "
         "alike (pac for sites declared alike): thresholds that would guarantee the wanted level."
     )
-    limits = [promises.liars_no_rule_survives(federation.sizes, level) for level, _ in outcomes]
+    limits = [
+        _base.breakdown_point_of_any_rule(federation.sample_sizes, level) for level, _ in outcomes
+    ]
     for (level, parts), limit in zip(outcomes, limits, strict=True):
         if by is None and parts[0].empty_from is not None:
             start = parts[0].empty_from
@@ -121,13 +134,24 @@ def show(
                 f"{limit} or more liars can make every set full, whatever rule promises "
                 f"{float(level):g}, unless it is stated how alike sites are."
             )
-    if outside := outside_of(federation):
-        printer.line(f"outside every certificate (missing or faulty): {a_few(outside)}")
+    if outside := clients_not_covered(federation):
+        printer.line(f"outside every certificate (missing or faulty): {abbreviate(outside)}")
     printer.table(
         f"how far sites seem to differ ({next(iter(alone.values())).label})",
         ["m", "suggested", "seen", "by chance", "at least"],
         [
-            (m, *(f"{x:.3f}" for x in (one.suggested, one.observed, one.by_chance, one.at_least)))
+            (
+                m,
+                *(
+                    f"{x:.3f}"
+                    for x in (
+                        one.recommended,
+                        one.observed,
+                        one.expected_by_chance,
+                        one.lower_bound,
+                    )
+                ),
+            )
             for m, one in alone.items()
         ],
     )
@@ -140,7 +164,11 @@ def show(
         f"coverage each site reports of its own samples{more}",
         ["site", "samples", "covered"],
         [
-            (federation.ids[k], federation.sizes[k], ", ".join(f"{c:.3f}" for c in covered[k]))
+            (
+                federation.clients[k],
+                federation.sample_sizes[k],
+                ", ".join(f"{c:.3f}" for c in covered[k]),
+            )
             for k in lowest[:SHOWN]
         ],
     )
@@ -152,7 +180,7 @@ def show(
             for (level, each), limit in zip(outcomes, limits, strict=True)
         ],
         "alike": alone,
-        "sites": {federation.ids[k]: covered[k] for k in lowest},
+        "sites": {federation.clients[k]: covered[k] for k in lowest},
     }
     _end(printer, html, data)
 
@@ -171,12 +199,12 @@ def _numbers(texts: list[str] | None, n_clients: int) -> tuple[int, ...]:
     return tuple(sorted({*map(int, parts)} or {m for m in usual if m < n_clients}))
 
 
-def _read_history(paths: Sequence[Path]) -> History:
+def _read_history(paths: Sequence[Path]) -> PageHistory:
     """A record of alarms or states of monitors: one of the former, any number of the latter."""
     found: dict[str, list[Any]] = {kind: [] for kind in HISTORIES}
     for path in paths:
-        data = read_limited(path, MAX_BYTES)
-        kind = file_format.kind_of(data)
+        data = read_bounded(path, MAX_BYTES)
+        kind = file_kind(data)
         if kind not in found:
             raise RobfcpError(
                 f"{path}: is no history; pass what alarms --history or monitor --state wrote"
@@ -190,15 +218,15 @@ def _read_history(paths: Sequence[Path]) -> History:
             "history: a server's record and sites' monitors go on different pages; pass one kind"
         )
     alarms = found["alarms"][0] if found["alarms"] else None
-    return History(alarms, tuple(found["monitor"]))
+    return PageHistory(alarms, tuple(found["monitor"]))
 
 
-def _history_of(calibration: Calibration, path: Path, paths: Sequence[Path]) -> History:
+def _history_of(calibration: Calibration, path: Path, paths: Sequence[Path]) -> PageHistory:
     """What some files tell of a calibration, refused where one is of another calibration."""
     found = _read_history(paths)
     watched = {state.calibration for _, state in found.monitors}
     watched |= set() if found.alarms is None else {found.alarms.calibration}
-    if watched - {calibration.identity}:
+    if watched - {calibration.fingerprint}:
         raise RobfcpError(f"{path}: the history is that of another calibration; pass its own")
     return found
 

@@ -1,22 +1,16 @@
 """The federation: untrusted reports in, one validated table of counts out, faults listed."""
 
-from robfcp.federation.counts import Counts, DenseCounts, Stratified, numbered
-from robfcp.federation.federation import Federation
-from robfcp.federation.intake import Fault, Untrusted, taken_before
-from robfcp.federation.parquet import Replies, report_files, write_verdicts
-from robfcp.federation.spark import read_tables
+from robfcp.federation._federation import Federation
+from robfcp.federation._intake import RejectedReport, UntrustedReport, rebuild_from_record
+from robfcp.federation._tables import CountTable, DenseCounts, StratifiedTable, default_client_names
 
 __all__ = [
-    "Counts",
+    "CountTable",
     "DenseCounts",
-    "Fault",
     "Federation",
-    "Replies",
-    "Stratified",
-    "Untrusted",
-    "numbered",
-    "read_tables",
-    "report_files",
-    "taken_before",
-    "write_verdicts",
+    "RejectedReport",
+    "StratifiedTable",
+    "UntrustedReport",
+    "default_client_names",
+    "rebuild_from_record",
 ]

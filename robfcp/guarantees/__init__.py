@@ -1,20 +1,47 @@
 """Guarantees: what is proved about a threshold, whatever at most m clients do."""
 
-from robfcp.guarantees.curve import certify, outside_of
-from robfcp.guarantees.promises import LabelShift, Marginal, Pac, Promise, named_promise
-from robfcp.guarantees.rank import FcpThreshold, RankRule, conformal_rank, fcp_index, rank_charge
+from robfcp.guarantees._base import (
+    Guarantee,
+    LabelShiftGuarantee,
+    MarginalGuarantee,
+    PACGuarantee,
+    get_guarantee,
+)
+from robfcp.guarantees._certify import (
+    CertificateCurve,
+    certificate_curve,
+    certificate_of_point,
+    certificate_points,
+    certified_max_malicious,
+    certify_threshold,
+    clients_not_covered,
+)
+from robfcp.guarantees._conformal_rank import (
+    FCPThreshold,
+    RankRule,
+    conformal_rank,
+    fcp_bin_index,
+    rank_correction,
+)
+from robfcp.guarantees._local_bounds import TrustedInterval
 
 __all__ = [
-    "FcpThreshold",
-    "LabelShift",
-    "Marginal",
-    "Pac",
-    "Promise",
+    "CertificateCurve",
+    "FCPThreshold",
+    "Guarantee",
+    "LabelShiftGuarantee",
+    "MarginalGuarantee",
+    "PACGuarantee",
     "RankRule",
-    "certify",
+    "TrustedInterval",
+    "certificate_curve",
+    "certificate_of_point",
+    "certificate_points",
+    "certified_max_malicious",
+    "certify_threshold",
+    "clients_not_covered",
     "conformal_rank",
-    "fcp_index",
-    "named_promise",
-    "outside_of",
-    "rank_charge",
+    "fcp_bin_index",
+    "get_guarantee",
+    "rank_correction",
 ]

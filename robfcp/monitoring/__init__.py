@@ -1,19 +1,25 @@
 """After calibration: alarms to be looked at any time; what changed from round to round."""
 
+from robfcp.monitoring._history import (
+    AlarmHistory,
+    MergedEValue,
+    merge_e_values,
+    read_e_value_reports,
+    record_inspection,
+)
+from robfcp.monitoring._monitor import EValueReport, Monitor, MonitorState
 from robfcp.monitoring._rounds import LevelComparison, RoundComparison, compare_rounds
-from robfcp.monitoring.alarms import AlarmHistory, Merged, merge, read_alarms, record_look
-from robfcp.monitoring.monitor import EReport, Monitor, MonitorState
 
 __all__ = [
     "AlarmHistory",
-    "EReport",
+    "EValueReport",
     "LevelComparison",
-    "Merged",
+    "MergedEValue",
     "Monitor",
     "MonitorState",
     "RoundComparison",
     "compare_rounds",
-    "merge",
-    "read_alarms",
-    "record_look",
+    "merge_e_values",
+    "read_e_value_reports",
+    "record_inspection",
 ]

@@ -9,9 +9,9 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from robfcp.arguments import a_few, share
+from robfcp._validation import abbreviate, check_fraction
 from robfcp.calibration import Calibration
-from robfcp.certificate import at_least, loss_at_most
+from robfcp.certificates import format_loss_upper, format_lower
 from robfcp.federation import Federation
 from robfcp.scores import Risk
 
@@ -52,8 +52,8 @@ class LevelComparison:
         now = _threshold_text(self.threshold_now)
         thresholds = f"threshold {before} -> {now}"
         if self.risk is None:
-            lower_before = at_least(self.lower_before)
-            lower_now = at_least(self.lower_now)
+            lower_before = format_lower(self.lower_before)
+            lower_now = format_lower(self.lower_now)
             bounds = f"certified lower bound {lower_before} -> {lower_now}"
             return f"coverage {float(self.coverage):g}: {thresholds}, {bounds}"
 
@@ -112,7 +112,7 @@ class RoundComparison:
         }
         for change, clients in changes.items():
             if clients:
-                lines.append(f"{change}: {a_few(clients, MAX_CLIENTS_IN_LINE)}")
+                lines.append(f"{change}: {abbreviate(clients, MAX_CLIENTS_IN_LINE)}")
         if not self.is_drift_tested:
             lines.append(
                 "drift was not tested: it needs scores of one kind on one grid, without noise"
@@ -149,18 +149,18 @@ def compare_rounds(
     >>> from robfcp.monitoring import compare_rounds
     >>> first = robfcp.Federation.from_counts([[95, 5], [95, 5], [95, 5]])
     >>> second = robfcp.Federation.from_counts([[95, 5], [950, 50], [500, 500]])
-    >>> before = robfcp.calibrate(first, defence="none")
-    >>> now = robfcp.calibrate(second, defence="none")
+    >>> before = robfcp.calibrate(first, defense="none")
+    >>> now = robfcp.calibrate(second, defense="none")
     >>> print(*compare_rounds(before, now).lines, sep="\\n")
     coverage 0.9: threshold 0.5 -> 1, certified lower bound 90.38% -> 99.79%
     drifted: client-2
     sent the report of the round before again: client-0
     """
-    share("delta", delta, "use a value such as 0.05")
-    clients_before = set(before.federation.ids)
-    clients_now = set(now.federation.ids)
-    flagged_before = set(before.flagged)
-    flagged_now = set(now.flagged)
+    check_fraction("delta", delta, "use a value such as 0.05")
+    clients_before = set(before.federation.clients)
+    clients_now = set(now.federation.clients)
+    flagged_before = set(before.flagged_clients)
+    flagged_now = set(now.flagged_clients)
 
     is_drift_tested = _is_drift_testable(before.federation, now.federation)
     distances: dict[str, float] = {}
@@ -220,7 +220,7 @@ def drift_distances(before: Federation, now: Federation, delta: float) -> dict[s
 
     radii = np.zeros(len(clients))
     for federation in (before, now):
-        sizes = federation.sizes[_rows_of(federation, clients)]
+        sizes = federation.sample_sizes[_rows_of(federation, clients)]
         radii += np.sqrt(np.log(4 * len(clients) / delta) / (2 * sizes))
 
     return {clients[k]: float(distances[k]) for k in np.flatnonzero(distances > radii)}
@@ -231,7 +231,7 @@ def unchanged_clients(before: Federation, now: Federation) -> tuple[str, ...]:
 
     Reports of fewer than 30 samples may be equal by chance and are not listed.
     """
-    if before.grid != now.grid:
+    if before.binning != now.binning:
         return ()
     clients = _common_clients(before, now)
     if not clients:
@@ -240,7 +240,7 @@ def unchanged_clients(before: Federation, now: Federation) -> tuple[str, ...]:
     counts_before = _cumulative_counts(before, clients)
     counts_now = _cumulative_counts(now, clients)
     is_equal = (counts_before == counts_now).all(axis=1)
-    is_large = now.sizes[_rows_of(now, clients)] >= MIN_SAMPLES_FOR_UNCHANGED
+    is_large = now.sample_sizes[_rows_of(now, clients)] >= MIN_SAMPLES_FOR_UNCHANGED
     return tuple(clients[k] for k in np.flatnonzero(is_equal & is_large))
 
 
@@ -274,31 +274,31 @@ def _is_drift_testable(before: Federation, now: Federation) -> bool:
     """
     if before.risk is not None or now.risk is not None:
         return False
-    if before.noisy or now.noisy:
+    if before.has_noise or now.has_noise:
         return False
-    return before.score == now.score and before.grid == now.grid
+    return before.score == now.score and before.binning == now.binning
 
 
 def _common_clients(before: Federation, now: Federation) -> list[str]:
     """The clients that sent a valid report in both rounds, in alphabetical order."""
-    return sorted(set(before.ids) & set(now.ids))
+    return sorted(set(before.clients) & set(now.clients))
 
 
 def _rows_of(federation: Federation, clients: Sequence[str]) -> NDArray[np.intp]:
     """(n,) the positions of some clients in a federation."""
-    row_of_client = {client: row for row, client in enumerate(federation.ids)}
+    row_of_client = {client: row for row, client in enumerate(federation.clients)}
     return np.array([row_of_client[client] for client in clients], dtype=np.intp)
 
 
 def _select(federation: Federation, clients: Sequence[str]) -> Federation:
     """The reports of some clients, in the order of the federation and in memory."""
-    return federation.take(np.sort(_rows_of(federation, clients)))
+    return federation.select_rows(np.sort(_rows_of(federation, clients)))
 
 
 def _cumulative_counts(federation: Federation, clients: Sequence[str]) -> IntArray:
     """(n, H) counts of some clients at or below every upper edge, in the order of `clients`."""
     selected = _select(federation, clients)
-    return selected.cumulative()[_rows_of(selected, clients)]
+    return selected.cumulative_counts()[_rows_of(selected, clients)]
 
 
 def _cdf_range(federation: Federation, clients: Sequence[str]) -> tuple[FloatArray, FloatArray]:
@@ -308,9 +308,9 @@ def _cdf_range(federation: Federation, clients: Sequence[str]) -> tuple[FloatArr
     """
     selected = _select(federation, clients)
     rows = _rows_of(selected, clients)
-    sizes = selected.sizes[rows, None]
-    lower = selected.cumulative()[rows] / sizes
-    upper = selected.lowered().cumulative()[rows] / sizes
+    sizes = selected.sample_sizes[rows, None]
+    lower = selected.cumulative_counts()[rows] / sizes
+    upper = selected.lowest_counts().cumulative_counts()[rows] / sizes
     return lower, upper
 
 
@@ -320,4 +320,4 @@ def _threshold_text(threshold: float) -> str:
 
 def _max_loss_text(coverage: float | Fraction, risk: Risk) -> str:
     """The largest mean loss at a level, which is one minus it as a share of the largest loss."""
-    return loss_at_most(float(1 - coverage) * risk.bound, risk.bound)
+    return format_loss_upper(float(1 - coverage) * risk.bound, risk.bound)

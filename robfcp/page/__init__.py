@@ -9,13 +9,13 @@ import os
 from collections.abc import Sequence
 from importlib.resources import files
 
+from robfcp._files import write_atomically
 from robfcp.calibration import Calibration
 from robfcp.errors import RobfcpError
-from robfcp.files import write_atomically
-from robfcp.page.data import About, page_data
-from robfcp.page.history import History, history_data
+from robfcp.page._data import PageInfo, page_data
+from robfcp.page._history import PageHistory, history_data
 
-__all__ = ["About", "History", "page_data", "render", "safe_json", "write_page"]
+__all__ = ["PageHistory", "PageInfo", "page_data", "render_html", "safe_json", "write_html"]
 
 MAX_CLIENTS = 20_000
 _SHARED = ("uplot/uPlot.iife.min", "embedded", "format", "charts", "history")
@@ -24,14 +24,16 @@ _STYLES = ("uplot/uPlot.min.css", "page.css")
 _ESCAPES = str.maketrans({sign: f"\\u{ord(sign):04x}" for sign in "<>&\u2028\u2029"})
 
 
-def render(
-    shown: Calibration | History, history: History | None = None, about: About | None = None
+def render_html(
+    shown: Calibration | PageHistory,
+    history: PageHistory | None = None,
+    about: PageInfo | None = None,
 ) -> str:
     """The page of a calibration, or of a history alone, as HTML.
 
     No network, no inline handlers, client names only ever as text.
     """
-    if isinstance(shown, History):
+    if isinstance(shown, PageHistory):
         data = history_data(shown)
         if data is None:
             raise RobfcpError("history: there is none; pass alarms or a monitor's state")
@@ -41,7 +43,7 @@ def render(
             f"page: {shown.federation.n_clients} sites are more than the {MAX_CLIENTS} a "
             "page can show; use robfcp show and calibrate --json"
         )
-    data = {**page_data(shown, about or About()), "history": history_data(history)}
+    data = {**page_data(shown, about or PageInfo()), "history": history_data(history)}
     return _assembled("page.html", (*_SCRIPTS, "page"), data)
 
 
@@ -67,14 +69,14 @@ def _assembled(template: str, scripts: Sequence[str], data: object) -> str:
     return page
 
 
-def write_page(
-    shown: Calibration | History,
+def write_html(
+    shown: Calibration | PageHistory,
     path: str | os.PathLike[str],
-    history: History | None = None,
-    about: About | None = None,
+    history: PageHistory | None = None,
+    info: PageInfo | None = None,
 ) -> None:
     """Write the page whole or not at all."""
-    write_atomically(path, render(shown, history, about), private=True)
+    write_atomically(path, render_html(shown, history, info), private=True)
 
 
 def safe_json(value: object) -> str:

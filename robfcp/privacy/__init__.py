@@ -1,16 +1,16 @@
 """Privacy: budgets, the noise they need, its exact tails, what a site has spent, coarse grids."""
 
-from robfcp.privacy.budget import Privacy, grid_from_text, logistic_grid, recommend_grid
-from robfcp.privacy.ledger import Ledger
-from robfcp.privacy.noise import Noise, add_noise, noise_bound
+from robfcp.privacy._budget import Privacy, logistic_binning, parse_binning, recommend_binning
+from robfcp.privacy._ledger import PrivacyLedger
+from robfcp.privacy._noise import Noise, add_noise, noise_bound
 
 __all__ = [
-    "Ledger",
     "Noise",
     "Privacy",
+    "PrivacyLedger",
     "add_noise",
-    "grid_from_text",
-    "logistic_grid",
+    "logistic_binning",
     "noise_bound",
-    "recommend_grid",
+    "parse_binning",
+    "recommend_binning",
 ]

@@ -1,11 +1,11 @@
 """Scores: predictions and targets in, one nonconformity score a sample out; bigger is stranger."""
 
-from robfcp.scores import base
-from robfcp.scores.base import ClassificationScore, Score
-from robfcp.scores.classification import APS, LAC, RAPS, SAPS, OrdinalAPS
-from robfcp.scores.conformance import check_score
-from robfcp.scores.regression import CQR, AbsoluteResidual
-from robfcp.scores.risks import Risk
+from robfcp.scores import _base
+from robfcp.scores._base import ClassificationScore, Score
+from robfcp.scores._classification import APS, LAC, RAPS, SAPS, OrdinalAPS
+from robfcp.scores._conformance import check_score
+from robfcp.scores._regression import CQR, AbsoluteResidual
+from robfcp.scores._risks import Risk
 
 __all__ = [
     "APS",
@@ -18,6 +18,6 @@ __all__ = [
     "OrdinalAPS",
     "Risk",
     "Score",
-    "base",
+    "_base",
     "check_score",
 ]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import robfcp
-from robfcp.page import write_page
+from robfcp.page import write_html
 
 QUIET = ("background-networking", "component-update", "gpu", "quic", "sync")
 FLAGS = ["--no-sandbox", "--no-first-run", *(f"--disable-{name}" for name in QUIET)]
@@ -58,7 +58,7 @@ def show(browser, tmp_path):
     def open_page(shown, history=None, about=None, **options):
         path = tmp_path / f"page{len(opened)}.html"
         if isinstance(shown, robfcp.Calibration):
-            write_page(shown, path, history, about)
+            write_html(shown, path, history, about)
         else:
             shown(path)
         context = browser.new_context(**{"viewport": {"width": 1280, "height": 900}, **options})

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 import robfcp
-from robfcp import Federation, Grid, Report
-from robfcp.certificate import at_least, at_most
-from robfcp.federation import Fault
-from robfcp.lab.faults import stroke_story
-from robfcp.page import About
+from robfcp import Binning, Federation, Report
+from robfcp.certificates import format_lower, format_upper
+from robfcp.experiments.data_faults import stroke_fault_scenario
+from robfcp.federation import RejectedReport
+from robfcp.page import PageInfo
 
 pytestmark = pytest.mark.browser
 Show = Callable[..., Any]
@@ -28,7 +28,7 @@ ROWS = "#table tbody tr[data-client]"
 @pytest.fixture(scope="module")
 def stroke():
     """Real hospitals with faults as they happen, by class."""
-    return robfcp.calibrate(stroke_story(seed=1).reports)
+    return robfcp.calibrate(stroke_fault_scenario(seed=1).reports)
 
 
 def saved(opened, button):
@@ -40,11 +40,11 @@ def saved(opened, button):
 
 def as_shown(bounds):
     """The certified bounds of a coverage as the page shows them."""
-    return f"{at_least(bounds.lower)} – {at_most(bounds.upper)}"
+    return f"{format_lower(bounds.lower)} – {format_upper(bounds.upper)}"
 
 
 def test_page_says_what_harm_was_done_by_whom_and_what_is_proved_and_loads_nothing(show, stroke):
-    opened, out = show(stroke), len(stroke.flagged)
+    opened, out = show(stroke), len(stroke.flagged_clients)
     for part, words in (
         ("first", "Had every report been believed, about "),
         ("message", f"{out} of 49 sites were left out: "),
@@ -54,7 +54,7 @@ def test_page_says_what_harm_was_done_by_whom_and_what_is_proved_and_loads_nothi
         ("assumptions", "lie"),
         ("card", "**Aim.** The threshold aims at 90% coverage"),
         ("brief", "the vote of the sites that were used"),
-        ("audit", stroke.federation.grid.digest),
+        ("audit", stroke.federation.binning.digest),
     ):
         assert words in opened.text(part)
     words = {
@@ -85,15 +85,15 @@ def test_tables_hold_the_threshold_and_what_is_proved_for_each_number_of_liars(s
     assert not opened.page.locator("#curve-table").is_visible()
     opened.page.locator("#curve-numbers summary").click()
     assert opened.page.locator("#curve-table").is_visible()
-    expected = [[str(m), as_shown(bounds)] for m, bounds in stroke.curve.items()]
+    expected = [[str(m), as_shown(bounds)] for m, bounds in stroke.certificates.items()]
     assert opened.table("curve-table") == expected
 
 
 def test_the_table_filters_sorts_chooses_and_exports(show, stroke):
-    opened, flagged = show(stroke), stroke.flagged[0]
+    opened, flagged = show(stroke), stroke.flagged_clients[0]
     opened.page.locator("#verdicts [data-key=flagged]").click()
-    assert opened.page.locator(ROWS).count() == len(stroke.flagged)
-    opened.page.locator(f"tr[data-client='{stroke.federation.ids.index(flagged)}']").click()
+    assert opened.page.locator(ROWS).count() == len(stroke.flagged_clients)
+    opened.page.locator(f"tr[data-client='{stroke.federation.clients.index(flagged)}']").click()
     assert opened.text("client").startswith(f"{flagged}\nleft out")
     opened.page.locator("#client-technical summary").click()
     assert opened.text("client-reason") == stroke.reasons[flagged]
@@ -101,19 +101,20 @@ def test_the_table_filters_sorts_chooses_and_exports(show, stroke):
     opened.page.locator("#filter").fill("hospital 3")
     opened.page.locator("#table thead [data-key=id]").click()
     rows = list(csv.DictReader(saved(opened, "export")))
-    wanted = [name for name in stroke.federation.ids if name.startswith("hospital 3")]
+    wanted = [name for name in stroke.federation.clients if name.startswith("hospital 3")]
     assert [row["client"] for row in rows] == sorted(wanted, key=lambda name: int(name[9:]))
-    by_name = dict(zip(stroke.federation.ids, stroke.oddness, strict=True))
+    by_name = dict(zip(stroke.federation.clients, stroke.maliciousness, strict=True))
     for row in rows:
         assert float(row["oddness"]) == pytest.approx(by_name[row["client"]], rel=1e-5)
-        assert (row["verdict"] == "flagged") == (row["client"] in stroke.flagged)
+        assert (row["verdict"] == "flagged") == (row["client"] in stroke.flagged_clients)
 
 
 def test_hostile_names_stay_text_and_exported_ones_are_no_formulas(show, stroke):
     reports = stroke.federation
-    fault = Fault(HOSTILE + "f", "counts", f"{HOSTILE}: counts are broken")
-    ids = (HOSTILE, '=HYPERLINK("x")', "\uff1dHYPERLINK", *reports.ids[3:])
-    named = replace(reports, ids=ids, faulty=(fault,), missing=(HOSTILE + "m",))
+    fault = RejectedReport(HOSTILE + "f", "counts", f"{HOSTILE}: counts are broken")
+    ids = (HOSTILE, '=HYPERLINK("x")', "\uff1dHYPERLINK", *reports.clients[3:])
+    missing = (HOSTILE + "m",)
+    named = replace(reports, clients=ids, rejected_reports=(fault,), missing_clients=missing)
     opened = show(robfcp.calibrate(named))
     assert "1 refused as faulty, 1 missing" in opened.text("reports")
     opened.page.locator("#clients-chart").scroll_into_view_if_needed()
@@ -135,7 +136,7 @@ def test_hostile_names_stay_text_and_exported_ones_are_no_formulas(show, stroke)
 
 def test_two_thousand_clients_do_not_stutter(show):
     counts = np.random.default_rng(0).multinomial(150, np.full(50, 0.02), size=2000)
-    opened = show(robfcp.calibrate(Federation.from_counts(counts), defence=robfcp.RobFCP(liars=60)))
+    opened = show(robfcp.calibrate(Federation.from_counts(counts), defense=robfcp.RobFCP(liars=60)))
     assert opened.page.locator(ROWS).count() < 60
     opened.page.locator("#scroll").evaluate("e => { e.scrollTop = e.scrollHeight; }")
     last = int(np.argmin(opened.data()["clients"]["oddness"]))
@@ -175,7 +176,7 @@ def test_harm_before_culprits_before_thresholds_and_tables_never_break_a_word(
     show, stroke, width, picture
 ):
     title = "Outcome after stroke, 49 hospitals"
-    about = About(title, "International Stroke Trial", "the demo", "15 November 2026")
+    about = PageInfo(title, "International Stroke Trial", "the demo", "15 November 2026")
     opened = show(stroke, about=about, viewport={"width": width, "height": 1180})
     opened.page.screenshot(path=IMAGES / f"{picture}.png")
     assert opened.text("about-title") == opened.page.title() == title
@@ -201,9 +202,9 @@ def test_harm_before_culprits_before_thresholds_and_tables_never_break_a_word(
 
 
 def test_a_missed_liar_is_used_but_to_be_looked_at(show):
-    story = stroke_story(faults=("other-class-order",), liars=0, seed=1)
+    story = stroke_fault_scenario(faults=("other-class-order",), n_malicious=0, seed=1)
     (liar,) = story.faults
-    calibration = robfcp.calibrate(story.reports, defence="none")
+    calibration = robfcp.calibrate(story.reports, defense="none")
     opened = show(calibration, viewport={"width": 1280, "height": 700})
     opened.page.screenshot(path=IMAGES / "page-missed.png")
     assert opened.text("first").startswith(f"All 49 sites were used, but look at {liar}: only ")
@@ -211,9 +212,9 @@ def test_a_missed_liar_is_used_but_to_be_looked_at(show):
 
 
 UNUSUAL = [
-    (Grid.open_ended(), 12, lambda rng: rng.normal(0, 30, 200), None),
-    (Grid.default(), 1, lambda rng: rng.random(50), None),
-    (Grid.default(), 12, lambda rng: rng.beta(0.05, 8, 200), robfcp.Pac(3)),
+    (Binning.open_ended(), 12, lambda rng: rng.normal(0, 30, 200), None),
+    (Binning.default(), 1, lambda rng: rng.random(50), None),
+    (Binning.default(), 12, lambda rng: rng.beta(0.05, 8, 200), robfcp.PACGuarantee(3)),
 ]
 
 
@@ -221,7 +222,7 @@ UNUSUAL = [
 def test_unusual_federations_have_a_page(show, grid, sites, law, promise):
     rng = np.random.default_rng(0)
     reports = [Report.from_scores(f"s{k}", law(rng), grid) for k in range(sites)]
-    calibration = robfcp.calibrate(reports, [0.8, 0.85], promise=promise)
+    calibration = robfcp.calibrate(reports, [0.8, 0.85], guarantee=promise)
     opened = show(calibration)
     for key in ("grid", "linear"):
         opened.page.locator(f"#scales [data-key={key}]").click()

@@ -7,8 +7,8 @@ import pytest
 from makers import beta_scores, reports_of
 
 import robfcp
-from robfcp.monitoring import AlarmHistory, EReport
-from robfcp.page import History, write_page
+from robfcp.monitoring import AlarmHistory, EValueReport
+from robfcp.page import PageHistory, write_html
 
 pytestmark = pytest.mark.browser
 IMAGES = Path(__file__).parents[2] / "docs" / "images"
@@ -16,29 +16,29 @@ HOSTILE = "<img src=x onerror=alert(2)>"
 
 
 def calibration(seed=0):
-    return robfcp.calibrate(reports_of(beta_scores(seed, 6, 300)), defence="none")
+    return robfcp.calibrate(reports_of(beta_scores(seed, 6, 300)), defense="none")
 
 
-def watched(identity, first="site-00"):
+def watched(fingerprint, first="site-00"):
     """Twenty sites over ten weeks: from the fourth on seven drift; one falls silent, two lie."""
-    history, rng = AlarmHistory(identity, "spring", 20, 2, 0.05), np.random.default_rng(0)
+    history, rng = AlarmHistory(fingerprint, "spring", 20, 2, 0.05), np.random.default_rng(0)
     logs = np.cumsum(rng.normal(-0.1, 0.4, (2, 10, 20)), axis=1)
     logs[:, 3:, ::3] += np.linspace(1, 12, 7)[:, None]
     logs[0, :, 17:19] = [-30, 20]
     names = [first, *(f"site-{k:02d}" for k in range(1, 20))]
     for week, (log, drift) in enumerate(zip(*logs.tolist(), strict=True), start=1):
         sent = [
-            EReport(name, identity, 0.9, 20 * week, log[k], "spring", week, drift[k])
+            EValueReport(name, fingerprint, 0.9, 20 * week, log[k], "spring", week, drift[k])
             for k, name in enumerate(names)
             if k != 10 or week < 7
         ]
-        _, history = history.looked(sent, week)
+        _, history = history.with_inspection(sent, week)
     return history
 
 
 def test_the_page_of_a_history_draws_and_switches(show):
-    history, size = History(watched("ab" * 32)), {"width": 1280, "height": 1000}
-    opened = show(lambda path: write_page(history, path), viewport=size)
+    history, size = PageHistory(watched("ab" * 32)), {"width": 1280, "height": 1000}
+    opened = show(lambda path: write_html(history, path), viewport=size)
     opened.page.screenshot(path=IMAGES / "history.png")
     assert opened.text("claim").startswith("Alarm: coverage has fallen below its floor")
     assert "Recalibrate now" in opened.text("todo")
@@ -54,7 +54,7 @@ def test_the_page_of_a_history_draws_and_switches(show):
 
 def test_the_calibrations_page_warns_of_an_alarm(show):
     fresh = calibration(1)
-    opened = show(fresh, history=History(watched(fresh.identity, HOSTILE)))
+    opened = show(fresh, history=PageHistory(watched(fresh.fingerprint, HOSTILE)))
     assert "coverage has fallen" in opened.text("since")
     assert HOSTILE in opened.text("history-sites")
     quiet = show(fresh)

@@ -12,13 +12,13 @@ from makers import LAC, by_class, outputs, reports_of
 from msgspec.structs import replace
 
 import robfcp
-from robfcp.calibration.audit import AuditLog, check_own_report, log_round, verify_calibration
-from robfcp.calibration.file_format import check_signer, digest_of
-from robfcp.calibration.letters import Letter, save_letters
+from robfcp._sealed import check_signer, sha256_of
+from robfcp.audit import AuditLog, find_own_report, log_calibration, verify_calibration
 from robfcp.errors import RobfcpError
+from robfcp.local._feedback import ClientFeedback, save_feedback
 
 pytest.importorskip("cryptography")
-from robfcp.report.signing import generate_key, load_key, read_public_key
+from robfcp.reports.signing import generate_key, load_key, read_public_key
 
 
 def reports(n_clients=12, seed=0):
@@ -35,14 +35,14 @@ def server(tmp_path):
 
 @pytest.fixture
 def calibration():
-    return robfcp.calibrate(reports(), defence=robfcp.Consensus(at_most=2))
+    return robfcp.calibrate(reports(), defense=robfcp.Consensus(at_most=2))
 
 
 def forged(data, change):
     """The file with another body and a digest that fits it."""
     envelope = msgspec.json.decode(data)
     change(envelope["body"])
-    envelope["digest"] = digest_of(msgspec.json.encode(envelope["body"]))
+    envelope["digest"] = sha256_of(msgspec.json.encode(envelope["body"]))
     return msgspec.json.encode(envelope)
 
 
@@ -61,13 +61,13 @@ def test_no_other_signature_will_do(tmp_path, calibration, server, attack):
 
 def test_letters_are_signed_as_a_whole(tmp_path, calibration, server):
     key, public = server
-    (path, *_) = save_letters(calibration, tmp_path / "letters", key)
-    assert Letter.load(path, public).calibration == calibration
+    (path, *_) = save_feedback(calibration, tmp_path / "letters", key)
+    assert ClientFeedback.load(path, public).calibration == calibration
     other = forged(path.read_bytes(), lambda body: body.update(verdict="flagged"))
-    for data in (other, calibration.letter("site-00").to_json()):
+    for data in (other, calibration.feedback("site-00").to_json()):
         path.write_bytes(data)
         with pytest.raises(RobfcpError, match="is not signed"):
-            Letter.load(path, public)
+            ClientFeedback.load(path, public)
 
 
 def test_a_public_key_is_read_from_its_text_its_file_or_a_registry(tmp_path, server):
@@ -81,34 +81,34 @@ def test_a_public_key_is_read_from_its_text_its_file_or_a_registry(tmp_path, ser
 NAMES = ("flu", "cold", "none")
 SITES = [outputs(seed, 200, 3) for seed in range(9)]
 SETTINGS = [
-    {"defence": robfcp.Consensus(at_most=2), "coverage": [0.8, 0.9]},
-    {"defence": robfcp.Consensus(exactly=2)},
-    {"defence": robfcp.RobFCP(liars=2, distance="l1")},
-    {"defence": "none", "confidence": 0.8},
-    {"promise": robfcp.Pac(2, alike=0.3)},
-    {"promise": robfcp.Marginal(samples=100)},
+    {"defense": robfcp.Consensus(at_most=2), "coverage": [0.8, 0.9]},
+    {"defense": robfcp.Consensus(exactly=2)},
+    {"defense": robfcp.RobFCP(liars=2, distance="l1")},
+    {"defense": "none", "certificate_confidence": 0.8},
+    {"guarantee": robfcp.PACGuarantee(2, alike=0.3)},
+    {"guarantee": robfcp.MarginalGuarantee(samples=100)},
     {"by": "class"},
-    {"by": "class", "promise": robfcp.Marginal(2), "coverage": [0.9, 0.8]},
+    {"by": "class", "guarantee": robfcp.MarginalGuarantee(2), "coverage": [0.9, 0.8]},
     {"by": {"flu": "ill", "cold": "ill", "none": "well"}},
-    {"promise": robfcp.LabelShift(2)},
-    {"promise": robfcp.LabelShift(1, mix="any")},
-    {"promise": robfcp.LabelShift(1, mix=["uniform", {"flu": np.float32(1)}])},
-    {"by": "class", "privacy": robfcp.Privacy(4.0), "grid": robfcp.Grid.uniform(16)},
+    {"guarantee": robfcp.LabelShiftGuarantee(2)},
+    {"guarantee": robfcp.LabelShiftGuarantee(1, mix="any")},
+    {"guarantee": robfcp.LabelShiftGuarantee(1, mix=["uniform", {"flu": np.float32(1)}])},
+    {"by": "class", "privacy": robfcp.Privacy(4.0), "binning": robfcp.Binning.uniform(16)},
 ]
 
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
 def test_an_honest_calibration_is_what_its_file_and_its_record_give(settings, tmp_path):
-    made = {name: settings[name] for name in ("privacy", "grid") if name in settings}
+    made = {name: settings[name] for name in ("privacy", "binning") if name in settings}
     asked = {name: value for name, value in settings.items() if name not in made}
-    found = robfcp.calibrate(by_class(SITES, NAMES, by_class=True, **made), **asked)
+    found = robfcp.calibrate(by_class(SITES, NAMES, stratify_by_class=True, **made), **asked)
     found.save(tmp_path / "c.json")
     loaded = robfcp.Calibration.load(tmp_path / "c.json")
     assert verify_calibration(loaded) == []
     assert (loaded, loaded.record.promise) == (found, found.record.promise)
     assert (loaded.levels, loaded.classes) == (found.levels, NAMES)
     assert {one.certificate.n_clients for one in loaded.levels} == {len(SITES)}
-    covered = loaded.covered_at_sites()
+    covered = loaded.client_coverage()
     for k, (p, y) in enumerate(() if made else SITES):
         for level, one in enumerate(found.levels):
             limits = one.threshold if found.by is None else [part.threshold for part in one.parts]
@@ -116,7 +116,7 @@ def test_an_honest_calibration_is_what_its_file_and_its_record_give(settings, tm
             assert covered[k, level] == pytest.approx(inside.mean())
 
 
-EDGE = float(robfcp.Grid.default().upper[7])
+EDGE = float(robfcp.Binning.default().upper_edges[7])
 FORGERIES = {
     "threshold": lambda body: body["levels"][0].update(threshold=EDGE),
     "certificate lower": lambda body: body["levels"][0]["certificate"].update(lower=0.99, upper=1),
@@ -135,7 +135,7 @@ def test_every_forged_statement_is_named(calibration, what):
 
 
 def test_a_forged_verdict_is_found(calibration):
-    record, odd = calibration.record, calibration.oddness.copy()
+    record, odd = calibration.record, calibration.maliciousness.copy()
     changed = calibration.with_record(replace(record, flagged={"site-00": "odd"}))
     found = {each.what: (each.stated, each.recomputed) for each in verify_calibration(changed)}
     assert found["flagged"] == (["site-00"], ["site-03"])
@@ -145,17 +145,17 @@ def test_a_forged_verdict_is_found(calibration):
 
 
 def test_a_site_finds_its_own_report_in_the_record(calibration):
-    assert check_own_report(calibration, reports()[4]) == []
+    assert find_own_report(calibration, reports()[4]) == []
     stranger = robfcp.Report.from_scores("stranger", [0.5], score=robfcp.LAC())
     for own, stated in ((reports(seed=1)[4], "another one"), (stranger, "no report")):
-        assert [each.recomputed for each in check_own_report(calibration, own)] == [stated]
+        assert [each.recomputed for each in find_own_report(calibration, own)] == [stated]
 
 
 def test_what_was_an_object_cannot_be_made_again():
-    class Mine(robfcp.defence.NoDefence):
+    class Mine(robfcp.defense.FCP):
         name = "mine"
 
-    calibration = robfcp.calibrate(reports(), defence=Mine())
+    calibration = robfcp.calibrate(reports(), defense=Mine())
     assert (calibration.record.defence, calibration.record.parameters) == ("custom:mine", {})
     with pytest.raises(RobfcpError, match="cannot be made again"):
         verify_calibration(calibration)
@@ -167,8 +167,8 @@ def test_what_was_an_object_cannot_be_made_again():
 @pytest.fixture
 def log(tmp_path):
     log = AuditLog(tmp_path / "audit.jsonl")
-    calibration = robfcp.calibrate([*reports(), "{broken"], defence=robfcp.Consensus(at_most=2))
-    log_round(log, calibration, {"malicious": 2})
+    calibration = robfcp.calibrate([*reports(), "{broken"], defense=robfcp.Consensus(at_most=2))
+    log_calibration(log, calibration, {"malicious": 2})
     return log
 
 

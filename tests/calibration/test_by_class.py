@@ -7,12 +7,12 @@ import pytest
 from effort import cases
 
 import robfcp
-from robfcp import Consensus, Marginal, Pac, RobFCP, calibrate
+from robfcp import Consensus, MarginalGuarantee, PACGuarantee, RobFCP, calibrate
+from robfcp.binning import Binning
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
-from robfcp.grid import Grid
 from robfcp.privacy import Privacy
-from robfcp.report import Report, Strata
+from robfcp.reports import Report, StratifiedCounts
 
 NAMES = ("cat", "dog", "eel")
 PETS = {"cat": "pet", "dog": "pet", "eel": "fish"}
@@ -27,8 +27,8 @@ def federation_of(tables):
     for k, table in enumerate(np.reshape(tables, (len(tables), -1))):
         cells = np.flatnonzero(table)
         if cells.size:
-            strata = Strata("class", n_strata, cells, table[cells], bins)
-            reports.append(Report(f"site-{k:02d}", None, Grid.uniform(bins), strata=strata))
+            strata = StratifiedCounts("class", n_strata, cells, table[cells], bins)
+            reports.append(Report(f"site-{k:02d}", None, Binning.uniform(bins), strata=strata))
     return Federation.from_reports(reports)
 
 
@@ -61,7 +61,7 @@ GROUPED = [site(k, ("f", "m", "x"), by="groups") for k in range(6)]
 
 
 @pytest.mark.effort
-@pytest.mark.parametrize("kind", [None, Marginal, Pac])
+@pytest.mark.parametrize("kind", [None, MarginalGuarantee, PACGuarantee])
 def test_every_class_is_a_round_of_its_holders_with_its_share_of_the_confidence(kind):
     """Rounds of one distribution are held against brute force elsewhere; nobody flagged here."""
     rng = np.random.default_rng(5)
@@ -69,17 +69,17 @@ def test_every_class_is_a_round_of_its_holders_with_its_share_of_the_confidence(
     for trial in range(cases(30)):
         tables, level = random_tables(rng), LEVELS[trial % len(LEVELS)]
         m = int(rng.integers(0, len(tables))) if kind else 0
-        asked = {"defence": "none", "promise": kind and kind(m)}
+        asked = {"defense": "none", "guarantee": kind and kind(m)}
         federation = federation_of(tables)
         if kind is None:  # of a class the trusted holders' own
-            kept = calibrate(federation, level, by="class", defence=RobFCP(liars=1))
+            kept = calibrate(federation, level, by="class", defense=RobFCP(liars=1))
             for limit, table in zip(
-                kept.threshold, tables[kept.trusted_mask].swapaxes(0, 1), strict=True
+                kept.threshold, tables[kept.benign_mask].swapaxes(0, 1), strict=True
             ):
                 held = table[table.any(axis=1)]
-                one = len(held) and calibrate(Federation.from_counts(held), level, defence="none")
+                one = len(held) and calibrate(Federation.from_counts(held), level, defense="none")
                 assert limit == (one.threshold if len(held) else np.inf)
-        found = calibrate(federation, level, by="class", confidence=0.9, **asked)
+        found = calibrate(federation, level, by="class", certificate_confidence=0.9, **asked)
         sure, parts = 1 - 0.1 / tables.shape[1], found.levels[0].parts
         for c, one in enumerate(parts):
             (held,) = np.nonzero(tables[:, c].any(axis=1))
@@ -93,10 +93,10 @@ def test_every_class_is_a_round_of_its_holders_with_its_share_of_the_confidence(
                 assert (one.threshold, one.certificate.lower) == (np.inf, 1)
                 continue
             alone = Federation.from_counts(tables[held, c])
-            (own,) = calibrate(alone, level, confidence=sure, **asked).levels
+            (own,) = calibrate(alone, level, certificate_confidence=sure, **asked).levels
             for field in ("threshold", "curve", "certificate"):
                 assert getattr(one, field) == getattr(own, field)
-            assert found.curve[one.name][0].confidence == 0.9
+            assert found.certificates[one.name][0].confidence == 0.9
         assert found.certificate.lower == min(one.certificate.lower for one in parts)
         assert found.certificate.upper == max(one.certificate.upper for one in parts)
         assert found.certificate.confidence in (None, pytest.approx(0.9))
@@ -109,18 +109,18 @@ def test_classes_held_by_few_are_named_and_curves_of_many_classes_are_short():
     for c, holders in enumerate([9, 5, 4, 2, 0]):
         tables[holders:, c] = 0
     federation = federation_of(tables)
-    for kind in (Marginal, Pac):
-        found = calibrate(federation, by="class", defence="none", promise=kind(2))
+    for kind in (MarginalGuarantee, PACGuarantee):
+        found = calibrate(federation, by="class", defense="none", guarantee=kind(2))
         assert np.isfinite(found.threshold).tolist() == [True, True, True, False, False]
         assert found.certificate.lower == 0.9  # infinite ones are covered for certain
         assert found.certificate.note == "always covered: 3, 4; hardly protected: 2"
         assert found.statement.startswith("coverage of every class is at least 90%, whatever")
-    plain = calibrate(federation, by="class", defence=Consensus(at_most=2))
+    plain = calibrate(federation, by="class", defense=Consensus(at_most=2))
     assert np.isfinite(plain.threshold).tolist() == [True, True, True, True, False]
     kept = plain.levels[0].parts[3]
     assert (kept.protection, kept.certificate.lower) == ("unprotected", 0.0)
-    many = calibrate([site(k, 40, n=400) for k in range(14)], by="class", defence="none")
-    assert {len(curve) for curve in many.curve.values()} == {5}
+    many = calibrate([site(k, 40, n=400) for k in range(14)], by="class", defense="none")
+    assert {len(curve) for curve in many.certificates.values()} == {5}
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,12 @@ def test_classes_held_by_few_are_named_and_curves_of_many_classes_are_short():
         ("class", "pooled", None, "the reports keep no counts by class"),
         ("group", "classes", None, "keep counts by class, not by group"),
         ("ward", "classes", None, "by: 'ward' is unknown"),
-        ("class", "classes", Marginal(samples=100), "by class or group state liars, not samples"),
+        (
+            "class",
+            "classes",
+            MarginalGuarantee(samples=100),
+            "by class or group state liars, not samples",
+        ),
         ({"cat": "a", "dog": "a"}, "classes", None, "by: 'eel' has no cluster"),
         (dict.fromkeys((*NAMES, "cow"), "a"), "classes", None, "by: 'cow' is none of"),
     ],
@@ -137,38 +142,40 @@ def test_classes_held_by_few_are_named_and_curves_of_many_classes_are_short():
 def test_what_is_asked_of_reports_that_lack_it_is_refused_in_words(by, reports, promise, words):
     pooled = [Report.from_scores(f"s{k}", [0.1, 0.2], score=LAC) for k in range(3)]
     with pytest.raises(RobfcpError, match=words):
-        calibrate(pooled if reports == "pooled" else SITES, by=by, promise=promise)
+        calibrate(pooled if reports == "pooled" else SITES, by=by, guarantee=promise)
 
 
-@pytest.mark.parametrize("promise", [None, Marginal(1), Pac(1)])
+@pytest.mark.parametrize("promise", [None, MarginalGuarantee(1), PACGuarantee(1)])
 def test_clusters_share_a_threshold_that_equals_the_one_of_relabelled_reports(promise):
-    asked = {"defence": "none", "promise": promise}
+    asked = {"defense": "none", "guarantee": promise}
     mapped = calibrate(SITES, by=PETS, **asked)
     sent = []
     for report in SITES:
         table = np.zeros((2, report.grid.n_bins), dtype=int)
         np.add.at(table, [0, 0, 1], report.strata.dense())
         cells = np.flatnonzero(table)
-        strata = Strata("class", ("pet", "fish"), cells, table.ravel()[cells], report.grid.n_bins)
+        strata = StratifiedCounts(
+            "class", ("pet", "fish"), cells, table.ravel()[cells], report.grid.n_bins
+        )
         sent.append(Report(report.client, None, report.grid, report.score, strata=strata))
     again = calibrate(sent, by="class", **asked)
     np.testing.assert_array_equal(mapped.threshold, again.threshold[[0, 0, 1]])
     assert mapped.certificate.lower == again.certificate.lower
-    thin = calibrate([*SITES, site(9, n=30, least=25)], by=PETS, **asked)
-    assert (thin.parts, thin.threshold[0]) == (NAMES, thin.threshold[1])
+    thin = calibrate([*SITES, site(9, n=30, min_class_count=25)], by=PETS, **asked)
+    assert (thin.strata, thin.threshold[0]) == (NAMES, thin.threshold[1])
     pooled = Report.from_scores("shy", np.zeros(500), SITES[0].grid, score=LAC)
     beside = calibrate([*SITES, pooled], by=PETS, **asked)
     np.testing.assert_array_equal(beside.threshold, mapped.threshold)
     assert [one.holders for one in beside.levels[0].parts] == [8, 8, 8]
     for words in ("1 site keeps its class back", "for each cluster"):
-        assert any(words in note for note in beside.remarks)
+        assert any(words in note for note in beside.notes)
 
 
 # Prediction and files
 
 
 def test_a_set_holds_the_labels_whose_score_is_at_most_their_own_threshold():
-    levels, asked = [0.8, 0.9, 0.95], {"by": "class", "promise": Marginal(liars=1)}
+    levels, asked = [0.8, 0.9, 0.95], {"by": "class", "guarantee": MarginalGuarantee(liars=1)}
     found, p = calibrate(SITES, levels, **asked), np.random.default_rng(1).dirichlet(np.ones(3), 50)
     sets = found.predict_set(p)
     for k, level in enumerate(levels):
@@ -176,7 +183,7 @@ def test_a_set_holds_the_labels_whose_score_is_at_most_their_own_threshold():
         np.testing.assert_array_equal(found.threshold[k], alone.threshold)
         np.testing.assert_array_equal(alone.predict_set(p), 1 - p <= alone.threshold)
         np.testing.assert_array_equal(sets[:, :, k], alone.predict_set(p))
-    for rows, part in found.iterate_sets(p):
+    for rows, part in found.iter_prediction_sets(p):
         np.testing.assert_array_equal(part, sets[rows])
     with pytest.raises(RobfcpError, match="4 columns, but the calibration is for 3"):
         found.predict_set(np.full((1, 4), 1 / 4))
@@ -185,10 +192,10 @@ def test_a_set_holds_the_labels_whose_score_is_at_most_their_own_threshold():
 
 
 def test_by_group_each_sample_is_held_against_its_own_groups_threshold():
-    found = calibrate(GROUPED, by="group", promise=Marginal(liars=1))
+    found = calibrate(GROUPED, by="group", guarantee=MarginalGuarantee(liars=1))
     p = np.random.default_rng(2).dirichlet(np.ones(4), 30)
     groups = np.array(["x", "f", "m"])[np.arange(30) % 3]
-    own = found.threshold[[found.parts.index(g) for g in groups]]
+    own = found.threshold[[found.strata.index(g) for g in groups]]
     assert len(set(own)) == 3
     np.testing.assert_array_equal(found.predict_set(p, groups=groups), 1 - p <= own[:, None])
     ends = found.predict_interval(np.ones(30), groups=groups, score=robfcp.AbsoluteResidual())
@@ -201,7 +208,7 @@ def test_by_group_each_sample_is_held_against_its_own_groups_threshold():
         with pytest.raises(RobfcpError, match=words):
             found.predict_set(p, groups=wrong)
     with pytest.raises(RobfcpError, match="thresholds are by group"):
-        next(found.iterate_sets(p))
+        next(found.iter_prediction_sets(p))
 
 
 # One site, nobody lying
@@ -218,9 +225,9 @@ def test_one_sites_sets_equal_the_class_conditional_sets_of_crepes():
     labels = (p.cumsum(axis=1) > rng.random((900, 1))).argmax(axis=1)
     assert ((np.bincount(labels) + 1) % 10).all()
     scores = LAC(p, labels)
-    grid = Grid(np.unique(np.concatenate([[0.0], scores, [1.0]])))
+    grid = Binning(np.unique(np.concatenate([[0.0], scores, [1.0]])))
     report = Report.from_scores("a", scores, grid, score=LAC, labels=labels, classes=5)
-    found = calibrate([report], by="class", defence="none").predict_set(new)
+    found = calibrate([report], by="class", defense="none").predict_set(new)
     theirs = crepes.ConformalClassifier().fit(scores, bins=labels)
     for c in range(5):
         p_values = theirs.predict_p(1 - new[:, [c]], bins=np.full(900, c), smoothing=False)
@@ -233,7 +240,10 @@ def test_one_sites_sets_equal_the_class_conditional_sets_of_crepes():
 def test_noise_that_moves_no_count_costs_a_fiftieth_of_the_miss_rate():
     """Epsilon 60: no count moves (chance e^-30), but the rule must reckon with it."""
     pytest.importorskip("opendp")
-    asked, grid = {"by": "class", "defence": "none", "promise": Marginal(1)}, Grid.uniform(200)
+    asked, grid = (
+        {"by": "class", "defense": "none", "guarantee": MarginalGuarantee(1)},
+        Binning.uniform(200),
+    )
     exact = calibrate([site(k, grid=grid) for k in range(8)], "0.902", **asked)
     noisy = [site(k, grid=grid, privacy=Privacy(60.0)) for k in range(8)]
     np.testing.assert_array_equal(calibrate(noisy, **asked).threshold, exact.threshold)

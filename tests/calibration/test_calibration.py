@@ -9,11 +9,15 @@ import pytest
 from makers import beta_scores, by_class, outputs, reports_of, saved
 
 import robfcp
-from robfcp.calibration.calibration import Calibration
+from robfcp.binning import Binning
+from robfcp.calibration._calibration import Calibration
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
-from robfcp.grid import Grid
-from robfcp.guarantees.label_shift import class_counts, mix_threshold, read_mixes
+from robfcp.guarantees._label_shift import (
+    class_counts,
+    label_distribution_threshold,
+    parse_label_distributions,
+)
 
 
 def make_reports(n_clients=12, n=60, seed=0, attackers=0, **more):
@@ -30,55 +34,61 @@ def test_several_levels_are_the_single_ones_in_order(monkeypatch):
     p = np.random.default_rng(0).dirichlet(np.ones(4), 30)
     sets = np.stack([one.predict_set(p) for one in alone], axis=2)
     np.testing.assert_array_equal(together.predict_set(p), sets)
-    monkeypatch.setattr("robfcp.probabilities.BLOCK_BYTES", 256)
-    blocks = [members for _, members in together.iterate_sets(p)]
+    monkeypatch.setattr("robfcp._probabilities.BLOCK_BYTES", 256)
+    blocks = [members for _, members in together.iter_prediction_sets(p)]
     assert len(blocks) > 3
     np.testing.assert_array_equal(np.concatenate(blocks), sets)
 
 
 def test_a_promise_is_kept_by_the_threshold_and_said_by_the_certificate():
     reports = make_reports()
-    for promise in (robfcp.Marginal(1), robfcp.Pac(1), robfcp.Pac(1, alike=0.2)):
-        calibration = robfcp.calibrate(reports, promise=promise)
+    for promise in (
+        robfcp.MarginalGuarantee(1),
+        robfcp.PACGuarantee(1),
+        robfcp.PACGuarantee(1, alike=0.2),
+    ):
+        calibration = robfcp.calibrate(reports, guarantee=promise)
         assert (calibration.liars, calibration.liars_stated) == (1, True)
         edge, certificate = promise.threshold(calibration.federation, Fraction(9, 10), 0.95)
         assert calibration.threshold == calibration.federation.threshold_at(edge)
         assert calibration.certificate == certificate
-    assert not robfcp.calibrate(reports, promise=robfcp.Marginal(samples=60)).liars_stated
+    assert not robfcp.calibrate(
+        reports, guarantee=robfcp.MarginalGuarantee(samples=60)
+    ).liars_stated
 
 
 def test_the_number_of_liars_is_the_promises_else_the_defences_else_those_left_out():
     reports = make_reports(30, 200, attackers=8)
-    told, promise = robfcp.Consensus(at_most=5), robfcp.Marginal(3)
+    told, promise = robfcp.Consensus(at_most=5), robfcp.MarginalGuarantee(3)
     for arguments, liars, stated, out in [
         ({}, 8, False, 8),
-        ({"defence": told}, 5, True, 5),
-        ({"defence": robfcp.Consensus(exactly=9)}, 9, True, 9),
-        ({"defence": told, "promise": promise}, 3, True, 5),
-        ({"defence": told, "promise": robfcp.Marginal(0)}, 0, True, 5),
-        ({"defence": "none"}, 0, False, 0),
-        ({"defence": robfcp.RobFCP(liars=4)}, 4, True, 4),
-        ({"defence": robfcp.defence.RobFCPReleased(liars=4)}, 4, True, 4),
+        ({"defense": told}, 5, True, 5),
+        ({"defense": robfcp.Consensus(exactly=9)}, 9, True, 9),
+        ({"defense": told, "guarantee": promise}, 3, True, 5),
+        ({"defense": told, "guarantee": robfcp.MarginalGuarantee(0)}, 0, True, 5),
+        ({"defense": "none"}, 0, False, 0),
+        ({"defense": robfcp.RobFCP(liars=4)}, 4, True, 4),
+        ({"defense": robfcp.defense.RobFCPReleased(liars=4)}, 4, True, 4),
     ]:
         found = robfcp.calibrate(reports, **arguments)
-        assert (found.liars, found.liars_stated, len(found.flagged)) == (liars, stated, out)
+        assert (found.liars, found.liars_stated, len(found.flagged_clients)) == (liars, stated, out)
         assert (found.certificate.m, found.certificate.estimated) == (liars, not stated)
-        assert set(found.reasons) == set(found.flagged)
-    for rule in (robfcp.RobFCP(), robfcp.defence.RobFCPReleased()):
-        found = robfcp.calibrate(reports, defence=rule)
-        assert found.liars == len(found.flagged) > 0
+        assert set(found.reasons) == set(found.flagged_clients)
+    for rule in (robfcp.RobFCP(), robfcp.defense.RobFCPReleased()):
+        found = robfcp.calibrate(reports, defense=rule)
+        assert found.liars == len(found.flagged_clients) > 0
         assert not found.liars_stated
 
 
 def test_a_promise_may_allow_for_more_liars_than_a_defence_can_find():
     sites, refuses = make_reports(5), robfcp.RobFCP(liars=4)
-    promised = robfcp.calibrate(sites, promise=robfcp.Marginal(liars=3))
+    promised = robfcp.calibrate(sites, guarantee=robfcp.MarginalGuarantee(liars=3))
     assert promised.threshold > robfcp.calibrate(sites).threshold
-    beside = robfcp.calibrate(sites, defence=refuses, promise=robfcp.Marginal(1))
-    assert beside.flagged == ()
-    assert "nobody is flagged: liars: 4 of 5 sites cannot be told" in beside.remarks[0]
+    beside = robfcp.calibrate(sites, defense=refuses, guarantee=robfcp.MarginalGuarantee(1))
+    assert beside.flagged_clients == ()
+    assert "nobody is flagged: liars: 4 of 5 sites cannot be told" in beside.notes[0]
     with pytest.raises(RobfcpError, match="4 of 5 sites cannot be told"):
-        robfcp.calibrate(sites, defence=refuses)
+        robfcp.calibrate(sites, defense=refuses)
 
 
 def test_a_note_is_public_unless_it_names_a_client_whatever_the_clients_are_called():
@@ -95,7 +105,7 @@ def test_a_note_is_public_unless_it_names_a_client_whatever_the_clients_are_call
         for name, own in zip("abcdefgh", copied, strict=True)
     ]
     calibration = robfcp.calibrate(reports, 0.8)
-    assert any("a, b send the same report" in note for note in calibration.remarks)
+    assert any("a, b send the same report" in note for note in calibration.notes)
     assert not any("same report" in note for note in calibration.public_remarks)
 
 
@@ -107,11 +117,13 @@ SPLIT = by_class([outputs(seed, 200, 3) for seed in range(16)], NAMES)
 @pytest.mark.parametrize("mix", [EVEN, "uniform", "any", [EVEN, {"cat": 0.1, "dog": 0.9}]])
 def test_a_stated_mix_gets_the_edge_of_the_rule_at_every_level(mix):
     levels, federation = ["0.8", "0.9", "0.6"], Federation.from_reports(SPLIT)
-    found = robfcp.calibrate(federation, levels, promise=robfcp.LabelShift(2, 0.01, mix))
-    counts, mixes = class_counts(federation), read_mixes(mix, NAMES)
+    found = robfcp.calibrate(federation, levels, guarantee=robfcp.LabelShiftGuarantee(2, 0.01, mix))
+    counts, mixes = class_counts(federation), parse_label_distributions(mix, NAMES)
     for level, one in zip(levels, found.levels, strict=True):
-        walk = mix_threshold(counts, mixes, float(1 - Fraction(level)), 2, 1 - 0.95, 0.01)
-        assert one.threshold == federation.threshold_at(walk.index)
+        walk = label_distribution_threshold(
+            counts, mixes, float(1 - Fraction(level)), 2, 1 - 0.95, 0.01
+        )
+        assert one.threshold == federation.threshold_at(walk.bin_index)
         stated, told = one.certificate, {one.name: one.value for one in one.certificate.assumptions}
         assert (stated.kind, stated.lower, stated.m) == ("mix", float(level), 2)
         assert (told["label_shift"], told["liars"], told["mixture"]) == (0.01, 2, "stated")
@@ -120,25 +132,29 @@ def test_a_stated_mix_gets_the_edge_of_the_rule_at_every_level(mix):
 def private():
     rng = np.random.default_rng(5)
     told = {"labels": rng.integers(0, 3, 60), "classes": NAMES, "privacy": robfcp.Privacy(4.0)}
-    return reports_of(rng.random((5, 60)), grid=Grid.uniform(20), **told)
+    return reports_of(rng.random((5, 60)), binning=Binning.uniform(20), **told)
 
 
-SHIFT, MIXED = robfcp.LabelShift(2), robfcp.LabelShift(2, mix="uniform")
+SHIFT, MIXED = robfcp.LabelShiftGuarantee(2), robfcp.LabelShiftGuarantee(2, mix="uniform")
 
 
 @pytest.mark.parametrize(
     ("sent", "arguments", "message"),
     [
-        (SPLIT, {"defence": "best"}, "defence: 'best' is unknown"),
-        (SPLIT, {"defence": robfcp.Consensus}, "use .*, or what has a name and a call"),
-        (SPLIT, {"promise": "total"}, "promise: 'total' is none; use robfcp.Marginal"),
+        (SPLIT, {"defense": "best"}, "defence: 'best' is unknown"),
+        (SPLIT, {"defense": robfcp.Consensus}, "use .*, or what has a name and assess"),
+        (SPLIT, {"guarantee": "total"}, "promise: 'total' is none; use robfcp.Marginal"),
         (SPLIT, {"coverage": []}, "coverage: the list is empty"),
-        (SPLIT, {"risk": 0.1}, "risk: the reports hold no losses"),
-        (SPLIT, {"by": "class", "promise": SHIFT}, "promise: thresholds by class need no Label"),
-        (SPLIT, {"by": dict.fromkeys(NAMES, "x"), "promise": MIXED}, "need no LabelShift"),
-        (SPLIT, {"promise": robfcp.LabelShift(16)}, "can be guaranteed against 16 of 16"),
-        (private(), {"promise": SHIFT}, "not proved for private reports"),
-        (make_reports(), {"promise": MIXED}, "reports by class; make"),
+        (SPLIT, {"risk_level": 0.1}, "risk: the reports hold no losses"),
+        (SPLIT, {"by": "class", "guarantee": SHIFT}, "promise: thresholds by class need no Label"),
+        (SPLIT, {"by": dict.fromkeys(NAMES, "x"), "guarantee": MIXED}, "need no LabelShift"),
+        (
+            SPLIT,
+            {"guarantee": robfcp.LabelShiftGuarantee(16)},
+            "can be guaranteed against 16 of 16",
+        ),
+        (private(), {"guarantee": SHIFT}, "not proved for private reports"),
+        (make_reports(), {"guarantee": MIXED}, "reports by class; make"),
     ],
     ids=lambda value: "" if isinstance(value, list) else None,
 )
@@ -156,15 +172,21 @@ def test_reports_may_be_objects_json_paths_a_folder_or_a_federation(tmp_path):
     ways = [iter(reports), texts, told, map(json.loads, texts), paths, map(str, paths)]
     for sent in [*ways, tmp_path, str(tmp_path), Federation.from_reports(reports)]:
         found = robfcp.calibrate(sent)
-        assert (found.threshold, found.flagged) == (wanted.threshold, wanted.flagged)
+        assert (found.threshold, found.flagged_clients) == (
+            wanted.threshold,
+            wanted.flagged_clients,
+        )
     with pytest.raises(RobfcpError):
         robfcp.calibrate([])
 
 
 def test_printed_it_says_threshold_who_was_left_out_and_why_what_is_proved_and_every_remark():
-    reports = [*make_reports(attackers=2), robfcp.Report.from_scores("odd", [0.5], Grid.uniform(3))]
+    reports = [
+        *make_reports(attackers=2),
+        robfcp.Report.from_scores("odd", [0.5], Binning.uniform(3)),
+    ]
     sizes = {report.client: report.n_samples for report in reports} | {"absent": 5}
-    found = robfcp.calibrate(Federation.from_reports(reports, sizes=sizes))
+    found = robfcp.calibrate(Federation.from_reports(reports, registered_sizes=sizes))
     assert (found.verdicts["absent"], found.certificate.n_outside) == ("missing", 2)
     lines = str(found).split("\n")
     for words in (
@@ -175,14 +197,16 @@ def test_printed_it_says_threshold_who_was_left_out_and_why_what_is_proved_and_e
         "missing: absent\n",
         "refused: odd: ",
         f"proved: {found.statement}",
-        *found.remarks,
+        *found.notes,
     ):
         assert words in str(found)
     with pytest.raises(RobfcpError, match="curve: 30 is none of the numbers computed, 0 to 5"):
-        found.curve[30]
+        found.certificates[30]
     assert repr(found.reasons) == repr(dict(found.reasons))
     assert found._repr_html_().count("<br>") == len(lines) - 1
-    assert "flagged: site-00: " in str(robfcp.calibrate(reports, promise=robfcp.Marginal(2)))
+    assert "flagged: site-00: " in str(
+        robfcp.calibrate(reports, guarantee=robfcp.MarginalGuarantee(2))
+    )
     light = str(Calibration.from_json(found.to_json()))
     assert "site-" not in light
     assert "2 left out" in light

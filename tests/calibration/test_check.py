@@ -10,21 +10,21 @@ from makers import LAC, by_class, reports_of
 from scipy.stats import binom, binomtest
 
 import robfcp
-from robfcp.calibration.coverage_check import clopper_pearson, floor_of, samples_to_tell
-from robfcp.calibration.local_threshold import own_floor
 from robfcp.errors import RobfcpError
+from robfcp.evaluation import clopper_pearson, coverage_floor, n_samples_needed
+from robfcp.local._threshold import local_coverage_bound
 
 
-class Told(robfcp.defence.NoDefence):
+class Told(robfcp.defense.FCP):
     """Trusts everybody, though so many were said to lie."""
 
-    def __call__(self, federation):
-        return replace(super().__call__(federation), liars=1, stated=True)
+    def assess(self, federation):
+        return replace(super().assess(federation), n_malicious=1, n_malicious_given=True)
 
 
 def calibration(**options):
     federation = robfcp.Federation.from_counts([[50, 45, 5]] * 20, score=LAC)
-    return robfcp.calibrate(federation, **{"defence": Told(), **options})
+    return robfcp.calibrate(federation, **{"defense": Told(), **options})
 
 
 def outputs(n, missed):
@@ -45,46 +45,46 @@ def test_the_number_that_would_tell_is_the_smallest_by_brute_force():
         hits = covered * sizes // n if covered > floor * n else -(-covered * sizes // n)
         above, below = binom.sf(hits - 1, sizes, floor), binom.cdf(hits, sizes, floor)
         brute = sizes[np.minimum(above, below) < 0.025][0]
-        assert samples_to_tell(covered, n, floor, 0.95) == brute
-    assert samples_to_tell(90, 100, 0.9, 0.95) is None
+        assert n_samples_needed(covered, n, floor, 0.95) == brute
+    assert n_samples_needed(90, 100, 0.9, 0.95) is None
 
 
 def test_the_verdict_says_how_many_samples_would_tell_and_the_promise_where_it_comes_from():
     c = calibration()
     for n, missed, verdict in ((2000, 20, "within"), (2000, 400, "below")):
-        assert c.check(*outputs(n, missed)).verdict == verdict
-    found = c.check(*outputs(100, 8))
+        assert c.evaluate(*outputs(n, missed)).verdict == verdict
+    found = c.evaluate(*outputs(100, 8))
     assert found.enough > 100
     assert found.line.startswith("cannot tell yet: 0.9200 of 100 samples")
     assert f"{found.enough} other samples, looked at once" in found.line
     assert "wanted" not in found.line
-    assert "the wanted 0.9000 is missed" in c.check(*outputs(60, 20), floor=0.7).line
-    assert "the wanted 0.9000 is reached" in c.check(*outputs(2000, 20)).line
+    assert "the wanted 0.9000 is missed" in c.evaluate(*outputs(60, 20), min_coverage=0.7).line
+    assert "the wanted 0.9000 is reached" in c.evaluate(*outputs(2000, 20)).line
     federation = robfcp.Federation.from_counts([[1, 1]] * 2, score=LAC)
-    full = robfcp.calibrate(federation, 0.99, defence="none")  # every set is full
-    assert full.check([[0.9, 0.1]], [1]).verdict == "within"
+    full = robfcp.calibrate(federation, 0.99, defense="none")  # every set is full
+    assert full.evaluate([[0.9, 0.1]], [1]).verdict == "within"
     few = robfcp.Federation.from_counts([[0, 6], [90, 1]], score=LAC)
     for made, value, holds, source in (
         (c, None, True, "certificate's lower end, 0.95"),
-        (calibration(defence="none"), None, True, "estimated"),
-        (calibration(promise=robfcp.Marginal(1)), 0.9, False, "on average"),
-        (robfcp.calibrate(few, 0.5, defence=Told()), 0.5, False, "nothing is certified"),
+        (calibration(defense="none"), None, True, "estimated"),
+        (calibration(guarantee=robfcp.MarginalGuarantee(1)), 0.9, False, "on average"),
+        (robfcp.calibrate(few, 0.5, defense=Told()), 0.5, False, "nothing is certified"),
     ):
-        floor = floor_of(made)
+        floor = coverage_floor(made)
         assert (floor.value, floor.holds) == (value or made.certificate.lower, holds)
         assert source in floor.source
-    assert floor_of(c, floor=0.7).source == "stated floor"
+    assert coverage_floor(c, floor=0.7).source == "stated floor"
 
 
 def test_classes_groups_and_sizes_add_up():
     rng = np.random.default_rng(0)
     p, y = makers.outputs(rng, 300, 4, 1.0)
     night, c = rng.integers(0, 3, 300), calibration()
-    found, sets = c.check(p, y, groups=night), c.predict_set(p)
+    found, sets = c.evaluate(p, y, groups=night), c.predict_set(p)
     assert found.overall.coverage == robfcp.metrics.coverage(sets, y)
-    assert found.set_size == robfcp.metrics.set_size(sets)
+    assert found.set_size == robfcp.metrics.mean_set_size(sets)
     assert sum(found.set_sizes.values()) == 300
-    shares = robfcp.metrics.class_coverage(sets, y)
+    shares = robfcp.metrics.class_conditional_coverage(sets, y)
     assert [part.coverage for part in found.classes] == shares.tolist()
     for part in found.groups:
         rows = night == int(part.name)
@@ -96,11 +96,11 @@ ONE = ([[0.5, 0.5]], [0])
 
 
 def test_intervals_of_regression_are_checked_too():
-    grid = robfcp.Grid.open_ended([0.0, 0.5, 1.0, 2.0])
+    grid = robfcp.Binning.open_ended([0.0, 0.5, 1.0, 2.0])
     scores = np.abs(np.random.default_rng(0).normal(0, 0.4, (20, 100)))
-    reports = reports_of(scores, grid=grid, score=robfcp.AbsoluteResidual())
-    c = robfcp.calibrate(reports, 0.75, defence="none")
-    found = c.check([3.0, 7.0, 1.0], [3.2, 9.0, 1.0])
+    reports = reports_of(scores, binning=grid, score=robfcp.AbsoluteResidual())
+    c = robfcp.calibrate(reports, 0.75, defense="none")
+    found = c.evaluate([3.0, 7.0, 1.0], [3.2, 9.0, 1.0])
     assert (found.overall.covered, found.classes, found.set_sizes) == (2, (), {})
     assert str(found) == f"mean width {2 * c.threshold:.4g}\n{found.line}"
 
@@ -111,14 +111,14 @@ def test_intervals_of_regression_are_checked_too():
         (([[0.5, 0.5]], [2]), {}, "labels"),
         (ONE, {"level": 1}, "level: 1 is not 0 to 0"),
         (ONE, {"groups": [1, 2]}, "groups: need one"),
-        (ONE, {"floor": 1.5}, "floor"),
-        (ONE, {"confidence": 2}, "confidence"),
+        (ONE, {"min_coverage": 1.5}, "floor"),
+        (ONE, {"interval_confidence": 2}, "confidence"),
         ((np.empty((0, 2)), np.empty(0, int)), {}, "samples|probabilities"),
     ],
 )
 def test_what_cannot_be_checked_is_refused_in_one_line(arguments, options, words):
     with pytest.raises(RobfcpError, match=words):
-        calibration().check(*arguments, **options)
+        calibration().evaluate(*arguments, **options)
 
 
 @pytest.mark.effort
@@ -126,10 +126,15 @@ def test_a_sites_own_report_gives_a_floor_that_holds():
     """In draws of 200 scores, with the threshold picked to look best, at most 5% fail."""
     rng, failed = np.random.default_rng(0), 0
     for _ in range(cases(20)):
-        report = robfcp.Report.from_scores("a", rng.random(200), robfcp.Grid.uniform(20))
-        floors = [own_floor(report, t) - t for t in np.arange(3, 20, 4) / 20]
+        report = robfcp.Report.from_scores("a", rng.random(200), robfcp.Binning.uniform(20))
+        floors = [local_coverage_bound(report, t) - t for t in np.arange(3, 20, 4) / 20]
         failed += max(floors) > 0
-        assert own_floor(report, 0.59) == own_floor(report, 0.55) > own_floor(report, 0.01) == 0
+        assert (
+            local_coverage_bound(report, 0.59)
+            == local_coverage_bound(report, 0.55)
+            > local_coverage_bound(report, 0.01)
+            == 0
+        )
     assert failed <= 0.05 * cases(20)
 
 
@@ -151,15 +156,17 @@ def test_an_infinite_threshold_stands_for_its_own_class_only():
         p[50:] = p[50:, [1, 0, 2]]
         y[:4] = 2 if k < 2 else y[:4]
         sites.append((p, y))
-    c = robfcp.calibrate(by_class(sites), by="class", promise=robfcp.Pac(2), defence="none")
+    c = robfcp.calibrate(
+        by_class(sites), by="class", guarantee=robfcp.PACGuarantee(2), defense="none"
+    )
     assert np.isinf(c.threshold).tolist() == [False, False, True]
     missed = np.tile([0.98, 0.01, 0.01], (100, 1)), np.repeat([1, 0], [88, 12])
-    found = c.check(*missed)
+    found = c.evaluate(*missed)
     assert (found.overall.coverage, found.verdict, found.floor.value) == (0.12, "below", 0.9)
-    assert robfcp.Monitor(c).update(*missed).alarm
-    assert c.covered_at_sites().max() < 1
+    assert robfcp.Monitor(c).update(*missed).has_alarm
+    assert c.client_coverage().max() < 1
 
 
 def test_an_average_is_no_floor_but_may_be_missed():
-    average = calibration(promise=robfcp.Marginal(1)).check(*outputs(2000, 300))
+    average = calibration(guarantee=robfcp.MarginalGuarantee(1)).evaluate(*outputs(2000, 300))
     assert (average.floor.value, average.verdict) == (0.9, "below")

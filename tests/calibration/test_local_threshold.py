@@ -9,10 +9,10 @@ from msgspec.structs import replace
 
 import robfcp
 from robfcp import Consensus
-from robfcp.calibration.letters import Letter, own_thresholds
-from robfcp.calibration.local_threshold import at_stranger
 from robfcp.errors import RobfcpError
-from robfcp.page.data import strata_data
+from robfcp.local._feedback import ClientFeedback, local_thresholds
+from robfcp.local._threshold import calibrate_unseen_client
+from robfcp.page._data import strata_data
 
 NAMES = ("flu", "cold", "none")
 TWO = Consensus(at_most=2)
@@ -38,39 +38,41 @@ REPORTS = by_class(SITES, NAMES)
 
 @pytest.fixture(scope="module")
 def calibration():
-    return robfcp.calibrate(REPORTS, defence=TWO)
+    return robfcp.calibrate(REPORTS, defense=TWO)
 
 
 def test_a_letter_keeps_what_the_others_prove_and_at_site_clips_it(calibration, tmp_path):
-    letter = calibration.letter("site-03")
+    letter = calibration.feedback("site-03")
     letter.save(tmp_path / "letter.json")
-    again = Letter.load(tmp_path / "letter.json")
+    again = ClientFeedback.load(tmp_path / "letter.json")
     assert again.others == letter.others
     assert letter.others.label_counts == tuple(np.bincount(SITES[3][1], minlength=3))
-    local = again.at_site(*SITES[3])
+    local = again.calibrate_locally(*SITES[3])
     one = local.levels[0]
     low = np.sort(LAC(*SITES[3]))[round(one.floor * (one.n + 1)) - 1]
     assert local.threshold == one.threshold == max(low, min(one.federation, one.own))
     assert one.unclipped == max(low, one.federation)
-    assert local.remarks == ()
+    assert local.notes == ()
     fresh = SITES[4][0]
     for clip, limit in ((True, one.threshold), (False, one.unclipped)):
         sets = local.predict_set(fresh, clip=clip)
-        np.testing.assert_array_equal(sets, LAC.all_labels(fresh) <= limit)
+        np.testing.assert_array_equal(sets, LAC.score_all_labels(fresh) <= limit)
     assert one.set_sizes[2] == pytest.approx(local.predict_set(SITES[3][0]).sum(axis=1).mean())
     assert any("at most 2 other sites lie" in text for text in one.statements)
-    lowest = replace(letter, others=replace(letter.others, thresholds=(0.0,))).at_site(*SITES[3])
+    lowest = replace(letter, others=replace(letter.others, thresholds=(0.0,))).calibrate_locally(
+        *SITES[3]
+    )
     assert lowest.threshold == low  # whatever the others say
 
 
 def test_the_server_knows_each_sites_own_threshold_up_to_one_bin(calibration):
     chosen = {"site-00", "site-03", "site-07"}
-    found = own_thresholds(calibration, chosen)
+    found = local_thresholds(calibration, chosen)
     assert set(found) == chosen
-    edges = calibration.federation.grid.edges
+    edges = calibration.federation.binning.edges
     for client, known in found.items():
         own = SITES[int(client[-2:])]
-        local = calibration.letter(client).at_site(*own)
+        local = calibration.feedback(client).calibrate_locally(*own)
         bins = np.searchsorted(edges, [local.threshold, known[0]], side="left")
         assert bins[0] == bins[1]
         assert local.threshold <= known[0]
@@ -96,20 +98,20 @@ def unlike():
     ids=["labels", "estimated", "pooled", "unlike"],
 )
 def test_a_site_is_told_why_the_others_prove_nothing_for_it(sites, split, own, rule, words):
-    found = robfcp.calibrate(by_class(sites, NAMES, by_class=split), defence=rule)
-    local = found.letter("site-03").at_site(*sites[own])
-    assert words in local.remarks[-1]
+    found = robfcp.calibrate(by_class(sites, NAMES, stratify_by_class=split), defense=rule)
+    local = found.feedback("site-03").calibrate_locally(*sites[own])
+    assert words in local.notes[-1]
     assert not any("other sites lie" in text for text in local.levels[0].statements)
     if np.isinf(local.levels[0].federation):
         assert local.threshold == local.levels[0].own
     if not split:
-        assert own_thresholds(found, {"site-03"}) == {}
+        assert local_thresholds(found, {"site-03"}) == {}
 
 
 def test_too_few_samples_prove_nothing_by_themselves():
     few = drawn(1, 4, n=20)
-    found = robfcp.calibrate(by_class(few, NAMES), [0.9, 0.8], defence=Consensus(at_most=1))
-    local = found.letter("site-00").at_site(*few[0])
+    found = robfcp.calibrate(by_class(few, NAMES), [0.9, 0.8], defense=Consensus(at_most=1))
+    local = found.feedback("site-00").calibrate_locally(*few[0])
     assert np.isinf(local.levels[0].own)
     assert local.levels[0].statements[-1].endswith("prove nothing: too few samples")
     assert local.predict_set(few[1][0]).shape == (20, 3, 2)
@@ -117,10 +119,10 @@ def test_too_few_samples_prove_nothing_by_themselves():
 
 def test_a_stranger_gets_the_threshold_that_it_would_have_had(calibration):
     own = site(np.random.default_rng(9))
-    local = at_stranger(calibration, *own)
+    local = calibrate_unseen_client(calibration, *own)
     assert np.isfinite(local.levels[0].federation)
-    everybody = robfcp.calibrate(by_class([*SITES, own], NAMES), defence=TWO)
-    assert everybody.letter("site-11").others.thresholds == (local.levels[0].federation,)
+    everybody = robfcp.calibrate(by_class([*SITES, own], NAMES), defense=TWO)
+    assert everybody.feedback("site-11").others.thresholds == (local.levels[0].federation,)
 
 
 def test_a_letter_holds_a_sites_own_risk_whatever_the_others_report(tmp_path):
@@ -129,34 +131,39 @@ def test_a_letter_holds_a_sites_own_risk_whatever_the_others_report(tmp_path):
     y = rng.random((60, 4)) < np.sqrt(p)
     own = robfcp.Report.from_multilabel("own", p, y | (p == p.max(axis=1, keepdims=True)))
     lies = [robfcp.Report.from_multilabel(f"{k}", np.ones((60, 4)), y | True) for k in range(9)]
-    calibration = robfcp.calibrate([own, *lies], risk=0.1, defence="none")
-    calibration.letter("own").save(tmp_path / "letter.json")
-    local = Letter.load(tmp_path / "letter.json").risk_at_site(own)
+    calibration = robfcp.calibrate([own, *lies], risk_level=0.1, defense="none")
+    calibration.feedback("own").save(tmp_path / "letter.json")
+    local = ClientFeedback.load(tmp_path / "letter.json").calibrate_risk_locally(own)
     kept = np.cumsum(own.counts) / own.risk.resolution  # samples less their summed loss
     held = 0.1 + (0.09 / 60) ** 0.5
-    low = own.grid.upper[np.argmax(60 - kept + 1 <= 61 * held)]
+    low = own.grid.upper_edges[np.argmax(60 - kept + 1 <= 61 * held)]
     assert local.federation < low == local.threshold < local.own
     assert local.most == pytest.approx(held)
     assert np.array_equal(local.predict_multilabel(p), 1 - p <= local.threshold)
     assert "has a mean fnr of at most 13.88% here on average" in local.statements[0]
     few = robfcp.Report.from_multilabel("own", p[:3], y[:3] | True)
-    assert "prove nothing: too few" in calibration.letter("own").risk_at_site(few).statements[-1]
+    assert (
+        "prove nothing: too few"
+        in calibration.feedback("own").calibrate_risk_locally(few).statements[-1]
+    )
     other = robfcp.Report.from_multilabel("own", p, y | True, risk="miss-rate")
     private = robfcp.Report.from_multilabel("own", p, y | True, privacy=robfcp.Privacy(1.0))
     for letter, report, word in (
-        (calibration.letter("own"), other, "is of the loss fnr; report that"),
-        (calibration.letter("own"), private, "the report holds noise"),
-        (robfcp.calibrate(REPORTS).letter("site-03"), own, "of no losses; use at_site"),
+        (calibration.feedback("own"), other, "is of the loss fnr; report that"),
+        (calibration.feedback("own"), private, "the report holds noise"),
+        (robfcp.calibrate(REPORTS).feedback("site-03"), own, "of no losses; use calibrate_locally"),
     ):
         with pytest.raises(RobfcpError, match=word):
-            letter.risk_at_site(report)
+            letter.calibrate_risk_locally(report)
 
 
 def test_declaring_sites_alike_warns_where_label_mixes_differ():
     alike = drawn(2, mix=[0.3, 0.3, 0.4])
     for sites, warns in ((SITES, True), (alike, False)):
-        found = robfcp.calibrate(by_class(sites, NAMES), promise=robfcp.Pac(2, alike=0.1))
-        assert any("label mixes differ" in one for one in found.remarks) is warns
+        found = robfcp.calibrate(
+            by_class(sites, NAMES), guarantee=robfcp.PACGuarantee(2, alike=0.1)
+        )
+        assert any("label mixes differ" in one for one in found.notes) is warns
 
 
 def test_the_command_gives_a_stranger_its_own_sets(calibration, tmp_path, monkeypatch):
@@ -165,17 +172,21 @@ def test_the_command_gives_a_stranger_its_own_sets(calibration, tmp_path, monkey
     words = ("predict", "c.json", "--local", table("own.csv", *SITES[3], NAMES))
     (one,) = json.loads(said(*words, "--json"))["levels"]
     said(*words, table("new.csv", fresh := SITES[5][0], names=NAMES), "-o", "sets.npy")
-    np.testing.assert_array_equal(np.load("sets.npy"), LAC.all_labels(fresh) <= one["threshold"])
+    np.testing.assert_array_equal(
+        np.load("sets.npy"), LAC.score_all_labels(fresh) <= one["threshold"]
+    )
     assert "'4' is none of the calibration's levels" in refused(*words, "--level", 4)
 
 
 def test_sites_without_classes_or_with_merged_ones_are_outside_what_label_shift_proves():
     p, y = SITES[2]
     few = np.concatenate([np.flatnonzero(y == 0)[:2], np.flatnonzero(y != 0)])
-    shift, merged = robfcp.LabelShift(1, mix="uniform"), list(REPORTS)
-    merged[2] = robfcp.Report.of("site-02", p[few], y[few], classes=NAMES, least=5, fine=True)
-    found = robfcp.calibrate(merged, promise=robfcp.LabelShift(1))
+    shift, merged = robfcp.LabelShiftGuarantee(1, mix="uniform"), list(REPORTS)
+    merged[2] = robfcp.Report.from_predictions(
+        "site-02", p[few], y[few], classes=NAMES, min_class_count=5, fine=True
+    )
+    found = robfcp.calibrate(merged, guarantee=robfcp.LabelShiftGuarantee(1))
     assert found.certificate.outside == "1 site without counts of all classes (site-02)"
-    assert Letter.from_json(found.letter("site-02").to_json()).others is None
-    without = robfcp.calibrate([*merged[:2], *merged[3:]], promise=shift)
-    assert robfcp.calibrate(merged, promise=shift).threshold == without.threshold
+    assert ClientFeedback.from_json(found.feedback("site-02").to_json()).others is None
+    without = robfcp.calibrate([*merged[:2], *merged[3:]], guarantee=shift)
+    assert robfcp.calibrate(merged, guarantee=shift).threshold == without.threshold

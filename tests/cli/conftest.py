@@ -8,8 +8,8 @@ import pytest
 from makers import LAC, outputs, table
 
 import robfcp
-from robfcp.calibration.audit import AuditLog, log_round
-from robfcp.calibration.letters import save_letters
+from robfcp.audit import AuditLog, log_calibration
+from robfcp.local._feedback import save_feedback
 
 LONG = "the-hospital-with-the-very-long-name"
 
@@ -31,17 +31,17 @@ def made(tmp_path_factory):
             report = robfcp.Report.from_scores(name, scores, **held, **more)
             report.save(here / folder / f"{name}.json")
     reports[3].save(here / "site-03.json")
-    calibration = robfcp.calibrate(reports, defence=robfcp.Consensus(at_most=1))
+    calibration = robfcp.calibrate(reports, defense=robfcp.Consensus(at_most=1))
     calibration.save(here / "calibration.json")
-    save_letters(calibration, here / "letters")
-    calibration.letter("site-03").save(here / "letter.json")
-    log_round(AuditLog(here / "audit.jsonl"), calibration, {})
+    save_feedback(calibration, here / "letters")
+    calibration.feedback("site-03").save(here / "letter.json")
+    log_calibration(AuditLog(here / "audit.jsonl"), calibration, {})
     for k in (0, 1, 2):
         watch = robfcp.Monitor(calibration, client=reports[k].client, path=here / f"m-{k}.json")
         watch.update(p[:1200], y[:1200])
-        watch.e_report("spring", 1).save(here / f"e-{k}.json")
+        watch.e_value_report("spring", 1).save(here / f"e-{k}.json")
     (here / "round.toml").write_text('round = "r1"\n')
-    key = robfcp.report.signing.generate_key(here / "site-03.key")
+    key = robfcp.reports.signing.generate_key(here / "site-03.key")
     (here / "registry.toml").write_text(f'["site-03"]\nkey = "{key}"\n')
     for start, *names in ((300, "own", "site-3"), (1600, "test"), (1800, "new"), (2000, "monday")):
         for name in names:

@@ -17,7 +17,7 @@ from effort import thorough
 from in_process import run
 from typer.models import OptionInfo
 
-from robfcp.cli import COMMANDS, LAB, _with_options
+from robfcp.cli import COMMANDS, EXPERIMENTS, _with_options
 
 INPUTS = [  # calls, with the file under test in braces, by its ending
     "terms {.toml}",
@@ -104,9 +104,10 @@ def refused(words, folder):
 
 def test_every_command_and_every_option_that_names_a_place_is_tried():
     tried = " ".join([*INPUTS, *OUTPUTS]).split()
-    assert {*map(command_of, [*INPUTS, *OUTPUTS]), "bench"} == {*COMMANDS, *LAB}
-    for name, home in {**COMMANDS, **LAB}.items():
-        command = _with_options(getattr(import_module(f"robfcp.cli.{home}"), name))
+    assert {*map(command_of, [*INPUTS, *OUTPUTS]), "bench"} == {*COMMANDS, *EXPERIMENTS}
+    for name, home in {**COMMANDS, **EXPERIMENTS}.items():
+        module, _, function = home.partition(":")
+        command = _with_options(getattr(import_module(f"robfcp.cli.{module}"), function))
         for one in signature(command).parameters.values():
             kind, info = get_args(one.annotation)
             if Path in (kind, *get_args(kind)) and isinstance(info, OptionInfo):
@@ -136,15 +137,24 @@ def test_a_place_that_cannot_be_written_is_refused_before_the_work(
     def work(*_, **__):
         raise AssertionError("the work has begun")
 
-    for home in {*COMMANDS.values(), *LAB.values()}:  # else they would keep what is put here
-        import_module(f"robfcp.cli.{home}")
+    # A module imported later would keep what is put in the place of a function here.
+    for home in [*COMMANDS.values(), *EXPERIMENTS.values()]:
+        import_module(f"robfcp.cli.{home.partition(':')[0]}")
     for name in (
-        "cli.site.read_outputs", "cli.server.run.calibrate", "federation.Federation.read",
-        "cli.server.auditing.verify_calibration", "cli.watch.read_alarms", "cli.show.write_page",
-        "calibration.what_if.what_if", "cli.demo.stroke_story", "lab.simulation.simulate",
-        "lab.redteam.redteam", "lab.redteam.field", "lab.paper.reproduce",
-        "lab.datasets.load",
-    ):  # fmt: skip
+        "calibration.what_if.sensitivity",
+        "cli.client.read_outputs",
+        "cli.demo.stroke_fault_scenario",
+        "cli.monitoring.read_e_value_reports",
+        "cli.server.auditing.verify_calibration",
+        "cli.server.run.calibrate",
+        "cli.show.write_html",
+        "experiments.datasets.load",
+        "experiments.paper.reproduce",
+        "experiments.redteam.full_comparison",
+        "experiments.redteam.redteam",
+        "experiments.simulation.simulate",
+        "federation.Federation.from_files",
+    ):
         monkeypatch.setattr(f"robfcp.{name}", work)
     assert place.removesuffix("/x") in refused(named(call, place)[0], folder)
 
@@ -159,7 +169,12 @@ DOWN = OSError(errno.EIO, "Input/output error", "share/x.json")
     ("words", "place", "error", "said"),
     [
         (REPORT("site.npz"), "os.fsync", FULL, "o.json: cannot be written (the disk is"),
-        (REPORT("site.npz"), "robfcp.cli.site.read_outputs", DOWN, "(the disk does not answer); "),
+        (
+            REPORT("site.npz"),
+            "robfcp.cli.client.read_outputs",
+            DOWN,
+            "(the disk does not answer); ",
+        ),
         (REPORT("own.parquet"), "pyarrow.parquet.ParquetFile", DENIED, "you have no permission"),
         ("show calibration.json", "os.open", DENIED, "you have no permission"),
     ],

@@ -21,7 +21,7 @@ from makers import said
 from typer.main import get_command
 
 import robfcp
-from robfcp.cli import COMMANDS, LAB, app, console
+from robfcp.cli import COMMANDS, EXPERIMENTS, app, console
 
 CALLS = {  # one of each command, and of what it does besides
     "demo": "demo -o out",
@@ -46,7 +46,7 @@ CALLS = {  # one of each command, and of what it does besides
     "rivals": "lab rivals heart --workers 1 --attack coverage",
     "bench": "lab bench --clients 20 --samples 50 --repeat 1",
 }
-EVERY = {**COMMANDS, **LAB}
+EVERY = {**COMMANDS, **EXPERIMENTS}
 AT_ONCE = set(CALLS) - {"demo", "train", "redteam", "rivals", "show --html"}  # half a second
 
 
@@ -58,13 +58,15 @@ def output(words, *more):
 
 def of(name):
     """A command as it is typed."""
-    return f"lab {name}" if name in LAB else name
+    return f"lab {name}" if name in EXPERIMENTS else name
 
 
 def click_command(name):
     """A command with its options, as the shell sees it."""
     group: Any = get_command(app)
-    return (group.get_command(None, "lab") if name in LAB else group).get_command(None, name)
+    return (group.get_command(None, "lab") if name in EXPERIMENTS else group).get_command(
+        None, name
+    )
 
 
 assert {name.split()[0] for name in CALLS} == set(EVERY)
@@ -96,7 +98,7 @@ def test_a_commands_examples_run(name, folder):
     assert len(examples) >= 2
     assert all(example.startswith(f"robfcp {of(name)} ") for example in examples)
     if name == "train":
-        pytest.skip("needs the official data and torch; tests/lab/test_training.py runs it")
+        pytest.skip("needs the official data and torch; tests/experiments/test_training.py runs it")
     if name == "terms":
         output("keygen server -o server.key")
     for example in examples:

@@ -15,7 +15,7 @@ import pytest
 from makers import outputs, peak, refused, said
 
 import robfcp
-from robfcp.cli.input_tables import FileReading, letters, read_csv, read_outputs
+from robfcp.cli.tables import ReaderOptions, read_csv, read_outputs, spreadsheet_column
 from robfcp.errors import RobfcpError
 
 NAMES = ("flu", "cold", "well")
@@ -47,7 +47,7 @@ def parquet(table):
 
 
 def read(path, expects="classes", **how):
-    return read_outputs(path, needs_targets=True, expects=expects, reading=FileReading(**how))
+    return read_outputs(path, needs_targets=True, expects=expects, reading=ReaderOptions(**how))
 
 
 GERMAN = {"sep": ";", "decimal": ","}
@@ -264,7 +264,7 @@ def test_old_windows_files_are_read_and_said_to_be(tmp_path):
 
 def test_rows_columns_and_quantiles_are_called_as_a_spreadsheet_does(tmp_path):
     places = "A Z AA AZ BA ZZ AAA".split()  # noqa: SIM905
-    assert [letters(k) for k in (0, 25, 26, 51, 52, 701, 702)] == places
+    assert [spreadsheet_column(k) for k in (0, 25, 26, 51, 52, 701, 702)] == places
     (tmp_path / "t.csv").write_text('note,x\n"two\nlines",1\n\nb,2\n')
     assert list(read_csv(tmp_path / "t.csv").rows) == [2, 4]
     (tmp_path / "t.csv").write_text("high,target,low\n2.0,1.5,1.0\n4.0,9.0,3.0\n")

@@ -11,9 +11,9 @@ import pytest
 from makers import outputs, refused, said, table
 
 import robfcp
-from robfcp.calibration.file_format import digest_of
-from robfcp.cli.server import defence_of, promise_of
-from robfcp.monitoring.monitor import EReport
+from robfcp._sealed import sha256_of
+from robfcp.cli.server import parse_defense, parse_guarantee
+from robfcp.monitoring._monitor import EValueReport
 
 NAMES = ["p0", "p1", "p2", "p3"]
 
@@ -44,7 +44,7 @@ def test_sites_report_the_server_calibrates_a_site_predicts(sites):
     figures = json.loads(said(*words, "-o", sites / "sets.npy", "--json"))
     sets = robfcp.Calibration.load(sites / "c.json").predict_set(p)
     assert figures["coverage"] == robfcp.metrics.coverage(sets, y)
-    assert figures["set_size"] == robfcp.metrics.set_size(sets)
+    assert figures["set_size"] == robfcp.metrics.mean_set_size(sets)
     np.testing.assert_array_equal(np.load(sites / "sets.npy"), sets)
     assert "was made for model m1, not m2" in refused(*words[:3], "--model", "m2")
     np.save(sites / "p.npy", np.array([[0.5, 0.25, 0.25, 0.0]]))
@@ -74,20 +74,32 @@ SHIFT = {"promise": "label-shift", "liars": 1, "alike": 0.1, "mix": "any"}
         ({}, None, robfcp.Consensus()),
         ({"liars": 3}, None, robfcp.Consensus(at_most=3)),
         ({"exactly": 3}, None, robfcp.Consensus(exactly=3)),
-        ({"exactly": 3, "liars": 2, "promise": "pac"}, robfcp.Pac(2), robfcp.Consensus(exactly=3)),
-        ({"promise": "marginal", "samples": 9}, robfcp.Marginal(samples=9), robfcp.Consensus()),
-        ({"promise": "pac", "liars": 1, "alike": 0.1}, robfcp.Pac(1, 0.1), robfcp.Consensus()),
-        (SHIFT, robfcp.LabelShift(1, 0.1, "any"), robfcp.Consensus()),
+        (
+            {"exactly": 3, "liars": 2, "promise": "pac"},
+            robfcp.PACGuarantee(2),
+            robfcp.Consensus(exactly=3),
+        ),
+        (
+            {"promise": "marginal", "samples": 9},
+            robfcp.MarginalGuarantee(samples=9),
+            robfcp.Consensus(),
+        ),
+        (
+            {"promise": "pac", "liars": 1, "alike": 0.1},
+            robfcp.PACGuarantee(1, 0.1),
+            robfcp.Consensus(),
+        ),
+        (SHIFT, robfcp.LabelShiftGuarantee(1, 0.1, "any"), robfcp.Consensus()),
         ({"defence": "rob-fcp", "liars": 2}, None, robfcp.RobFCP(2)),
-        ({"defence": "none", "liars": 2}, None, robfcp.defence.NoDefence()),
+        ({"defence": "none", "liars": 2}, None, robfcp.defense.FCP()),
     ],
 )
 def test_words_are_the_objects_of_python(words, promise, defence):
     told = {name: words.get(name) for name in ("liars", "alike", "samples", "mix")}
-    held = promise_of(words.get("promise"), told)
+    held = parse_guarantee(words.get("promise"), told)
     liars = None if held else words.get("liars")
     assert held == promise
-    assert defence_of(words.get("defence", "consensus"), liars, words.get("exactly")) == defence
+    assert parse_defense(words.get("defence", "consensus"), liars, words.get("exactly")) == defence
 
 
 @pytest.mark.parametrize(
@@ -138,8 +150,8 @@ def signed(sites):
 
 def forge(path):
     envelope = msgspec.json.decode(path.read_bytes())
-    envelope["body"]["levels"][0]["threshold"] = float(robfcp.Grid.default().upper[3])
-    envelope["digest"] = digest_of(msgspec.json.encode(envelope["body"]))
+    envelope["body"]["levels"][0]["threshold"] = float(robfcp.Binning.default().upper_edges[3])
+    envelope["digest"] = sha256_of(msgspec.json.encode(envelope["body"]))
     path.write_bytes(msgspec.json.encode(envelope))
 
 
@@ -167,7 +179,7 @@ def test_calibrate_and_verify_write_a_log_that_verify_checks(signed):
     said("calibrate", signed / "reports", *words)
     digest = json.loads(said("verify", signed / "d.json", "--audit", log, "--json"))["digest"]
     bare = re.sub(rb',"key":"[^"]*","signature":"[^"]*"', b"", (signed / "d.json").read_bytes())
-    assert digest == digest_of(bare)  # as the page has it
+    assert digest == sha256_of(bare)  # as the page has it
     events = json.loads(said("verify", log, "--json"))
     assert [event["event"] for event in events][-2:] == ["calibration written", "file verified"]
     assert [event["digest"] for event in events[-2:]] == [digest, digest]
@@ -212,7 +224,7 @@ def test_no_command_replaces_its_inputs(sites):
 
 
 def test_a_folder_keeps_what_is_watched_so_that_a_week_is_one_file(folder):
-    own = robfcp.Report.of("site-03", *outputs(0, 200, 4, 0.3), fine=True)
+    own = robfcp.Report.from_predictions("site-03", *outputs(0, 200, 4, 0.3), fine=True)
     own.save("own.json")
     Path("bad.csv").write_text("a,b\n1,x\n")
     words = "monitor", "calibration.json", "bad.csv", "-s", "watch/"
@@ -236,7 +248,7 @@ def test_a_folder_keeps_what_is_watched_so_that_a_week_is_one_file(folder):
         assert "the wanted 0.9000 is missed" in " ".join(said(*words).split())
         said(*words, "--strict", code=3)
     assert "watches nothing yet; name the calibration" in refused("monitor", "test.csv", "-s", "w")
-    robfcp.Report.of("site-03", *outputs(0, 200, 4, 0.3)).save("fives.json")
+    robfcp.Report.from_predictions("site-03", *outputs(0, 200, 4, 0.3)).save("fives.json")
     words = "monitor", "calibration.json", "own.csv", "-s", "m.json", "--own", "fives.json"
     assert "drift cannot be told by cells of five" in refused(*words)
 
@@ -248,12 +260,12 @@ def test_alarms_name_who_drifts_and_who_is_silent(tmp_path):
             path.unlink()
         for k in range(6 - step):
             log = 30.0 if k < 3 else 0.0
-            sent = EReport(f"s{k}", digest, 0.9, 9 * step, 0.1, "r", step, log)
+            sent = EValueReport(f"s{k}", digest, 0.9, 9 * step, 0.1, "r", step, log)
             sent.save(tmp_path / f"{k}.json")
         found = json.loads(said(*words, "--sites", 6, "--step", step, "--json", code=3))
         assert found["drifting"] == ["s0", "s1", "s2"]
         assert found["silent"] == ([] if step == 1 else ["s4"])
-    EReport("s4", digest, 0.9, 9, 0.1, "r", 1, 0.0).save(tmp_path / "late.json")
+    EValueReport("s4", digest, 0.9, 9, 0.1, "r", 1, 0.0).save(tmp_path / "late.json")
     found = json.loads(said(*words, "--step", 2, "--json", code=3))
     assert (found["silent"], [one["client"] for one in found["faulty"]]) == ([], ["s4"])
     (tmp_path / "late.json").unlink()

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from makers import LAC, refused, reports_of, said
 
-from robfcp import Consensus, Marginal, Report, calibrate
-from robfcp.calibration.what_if import what_if
+from robfcp import Consensus, MarginalGuarantee, Report, calibrate
+from robfcp.calibration.what_if import sensitivity
 from robfcp.federation import Federation
-from robfcp.guarantees import certify, fcp_index
-from robfcp.guarantees.promises import marginal_threshold
-from robfcp.guarantees.tails import pac_threshold
+from robfcp.guarantees import certify_threshold, fcp_bin_index
+from robfcp.guarantees._base import marginal_threshold_bin
+from robfcp.guarantees._tail_bounds import pac_threshold
 
 LEVEL = Fraction(9, 10)
 
@@ -50,18 +50,20 @@ def shown(tmp_path):
 
 def test_each_row_holds_what_the_single_functions_return(reports):
     federation = Federation.from_reports(reports)
-    index = fcp_index(federation, LEVEL)
-    (outcome,) = what_if(calibrate(reports, defence="none"), LEVEL, [0, 2, 9], confidence=0.9)
-    upper = federation.grid.upper
+    index = fcp_bin_index(federation, LEVEL)
+    (outcome,) = sensitivity(
+        calibrate(reports, defense="none"), LEVEL, [0, 2, 9], certificate_confidence=0.9
+    )
+    upper = federation.binning.upper_edges
     for row in outcome.budgets:
-        assert row.certificate == certify(federation, index, row.m, 0.9)
-        assert row.marginal == upper[marginal_threshold(federation, LEVEL, m=row.m)]
+        assert row.certificate == certify_threshold(federation, index, row.m, 0.9)
+        assert row.marginal == upper[marginal_threshold_bin(federation, LEVEL, max_malicious=row.m)]
         assert row.pac == upper[pac_threshold(federation, LEVEL, row.m, 1 - 0.9)]
         assert row.alike is None
 
 
 def test_a_calibration_gives_its_own_threshold_and_what_if_levels(reports, shown):
-    made = {"defence": Consensus(at_most=2)}
+    made = {"defense": Consensus(at_most=2)}
     calibration = calibrate(reports, **made)
     words = "-m", "0,2,5", "--coverage", 0.9, "--coverage", 0.8, "--alike", 0.05, "--json"
     data = shown(calibration, *words)
@@ -97,22 +99,22 @@ def test_what_makes_no_sense_is_refused_with_a_remedy(reports, shown):
 
 
 def test_a_calibration_by_class_is_judged_class_by_class_though_nobody_holds_one(classed, shown):
-    promise = Marginal(liars=1)
-    calibration = calibrate(classed, [0.8, 0.9], by="class", defence="none", promise=promise)
+    promise = MarginalGuarantee(liars=1)
+    calibration = calibrate(classed, [0.8, 0.9], by="class", defense="none", guarantee=promise)
     found = shown(calibration, "-m", "0,1,3", "--json")
     for level, stored in zip(found["levels"], calibration.levels, strict=True):
         nobody = level["parts"][14]
         assert (level["by"], nobody["holders"], nobody["budgets"]) == ("class", 0, [])
         for c, (told, one) in enumerate(zip(level["parts"][:14], stored.parts[:14], strict=True)):
-            held = calibration.federation.stratum(c)
+            held = calibration.federation.select_stratum(c)
             for field in ("name", "holders", "threshold"):
                 assert told[field] == getattr(one, field)
-            index = int(held.grid.edge_at(one.threshold))
+            index = int(held.binning.bin_index_of_threshold(one.threshold))
             assert [x["m"] for x in told["budgets"]] == [m for m in (0, 1, 3) if m < one.holders]
             for row in told["budgets"]:
-                exact = certify(held, index, row["m"], 1 - 0.05 / 15)
+                exact = certify_threshold(held, index, row["m"], 1 - 0.05 / 15)
                 ends = row["certificate"]["lower"], row["certificate"]["upper"]
                 assert ends == pytest.approx((exact.lower, exact.upper))
-                edge = marginal_threshold(held, stored.coverage, row["m"])
-                assert row["marginal"] == (None if edge is None else held.grid.upper[edge])
+                edge = marginal_threshold_bin(held, stored.coverage, row["m"])
+                assert row["marginal"] == (None if edge is None else held.binning.upper_edges[edge])
     assert "by class at 0.9, the 10 weakest of 15" in shown(calibration, "-m", "0,1,3")

@@ -38,7 +38,7 @@ def test_every_score_and_grid_can_be_chosen(tmp_path, score):
     said(*report(tmp_path, 0, "--score", score, *plain, "--round", 3, "--grid", grid))
     made = robfcp.Report.load(tmp_path / "0.json")
     assert (made.round, made.score.name) == ("3", score)
-    assert made.grid == robfcp.privacy.grid_from_text(grid)
+    assert made.grid == robfcp.privacy.parse_binning(grid)
 
 
 def test_words_that_do_not_fit_are_one_line(tmp_path):
@@ -111,12 +111,12 @@ def test_sites_and_server_keep_to_the_terms(place):
     for k in range(3):
         said(*report(place, k, *pinned, n=60))
     made = robfcp.Report.load(place / "0.json")
-    assert (made.round, made.model, made.grid) == ("r1", "m1", robfcp.Grid.uniform(50))
+    assert (made.round, made.model, made.grid) == ("r1", "m1", robfcp.Binning.uniform(50))
     said(*report(place, 3, "--round", "r1", "--model", "m2", "--grid", "uniform:50", n=60))
     paths = [place / f"{k}.json" for k in range(4)]
     said("calibrate", *paths, *terms, "--liars", 0, "-o", place / "c.json")
     calibration = robfcp.Calibration.load(place / "c.json")
-    assert calibration.trusted == ("s0", "s1", "s2")
+    assert calibration.benign_clients == ("s0", "s1", "s2")
     assert calibration.checked.model == calibration.checked.grid == "as stated"
     assert "is not what was agreed (r1)" in refused("calibrate", *paths, *terms, "--round", "r2")
     words = report(place, 0, *terms)

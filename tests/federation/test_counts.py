@@ -8,18 +8,18 @@ import pytest
 from makers import LAC, peak
 
 import robfcp
-import robfcp.federation.counts as counting
-from robfcp import Consensus, Marginal, calibrate
-from robfcp.defence.copies import find_copies
+import robfcp.federation._tables as counting
+from robfcp import Consensus, MarginalGuarantee, calibrate
+from robfcp.binning import Binning
+from robfcp.defense._duplicates import find_duplicate_reports
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
-from robfcp.federation.counts import DenseCounts, SparseCounts
-from robfcp.grid import Grid
+from robfcp.federation._tables import DenseCounts, SparseCounts
 from robfcp.privacy import Privacy
-from robfcp.report import OTHER, Report, Strata
-from robfcp.report.by_class import MAX_STRATA
+from robfcp.reports import OTHER_STRATUM, Report, StratifiedCounts
+from robfcp.reports._strata import MAX_STRATA
 
-GRID, GRID_1000, DEFAULT = Grid.uniform(10), Grid.uniform(1000), Grid.default()
+GRID, GRID_1000, DEFAULT = Binning.uniform(10), Binning.uniform(1000), Binning.default()
 NAMES = ("cat", "dog", "eel")
 
 
@@ -52,12 +52,12 @@ def test_the_table_holds_every_report_by_class_and_its_sums():
     federation = Federation.from_reports(reports)
     np.testing.assert_array_equal(mixed.strata.table.dense(), federation.strata.table.dense())
     others = [made(f"x{k}", ("x", "y")) for k in range(4)]  # two orders outvote them together
-    assert set(Federation.from_reports([*mixed, *others]).ids) == set(mixed.ids)
+    assert set(Federation.from_reports([*mixed, *others]).clients) == set(mixed.clients)
     assert list(federation) == list(mixed) == reports
     assert (federation.strata.by, federation.strata.names) == ("class", NAMES)
     assert by_name(federation) == by_name(reports)
-    sizes = np.array([r.strata.sizes for r in reports])
-    np.testing.assert_array_equal(federation.strata.sizes, sizes)
+    sizes = np.array([r.strata.stratum_sizes for r in reports])
+    np.testing.assert_array_equal(federation.strata.stratum_sizes, sizes)
     np.testing.assert_array_equal(federation.counts, [r.counts for r in reports])
 
 
@@ -70,7 +70,7 @@ def test_a_number_alone_means_the_order_of_the_names_most_have():
         )
         for classes in (3, NAMES)
     )
-    assert numbered.faulty == ()
+    assert numbered.rejected_reports == ()
     assert by_name(numbered) == by_name(named)
 
 
@@ -81,7 +81,7 @@ def test_how_other_classes_differ_is_said():
     said = {NAMES[:2]: "it lacks 'eel'", (*NAMES, "fox"): "it adds 'fox'"}
     said |= {("Cat", *NAMES[1:]): "they differ in upper and lower case only"}
     for names, words in said.items():
-        (fault,) = Federation.from_reports([made("liar", names), *map(made, "ab")]).faulty
+        (fault,) = Federation.from_reports([made("liar", names), *map(made, "ab")]).rejected_reports
         assert f"3 ({words}); use this round's classes" in fault.reason
 
 
@@ -89,11 +89,11 @@ def test_how_other_classes_differ_is_said():
     "site",
     [
         lambda k: made(f"s{k}"),
-        lambda k: made(f"s{k}", least=8),
+        lambda k: made(f"s{k}", min_class_count=8),
         lambda k: made(f"s{k}", 3),
-        lambda k: made(f"s{k}", 3, least=8),
+        lambda k: made(f"s{k}", 3, min_class_count=8),
         lambda k: made(f"s{k}", ("cat", "dog", "eel") if k % 2 else ("eel", "dog", "cat")),
-        lambda k: made(f"s{k}", 3 if k % 2 else NAMES, least=1 if k % 2 else 30),
+        lambda k: made(f"s{k}", 3 if k % 2 else NAMES, min_class_count=1 if k % 2 else 30),
     ],
     ids=["names", "merged", "numbers", "merged numbers", "two orders", "mixed"],
 )
@@ -101,7 +101,7 @@ def test_one_site_with_other_classes_is_refused_in_one_line_and_cannot_depose_th
     reports = [site(k) for k in range(6)]
     for liar in [made("liar", names) for names in WRONG]:
         federation = Federation.from_reports([liar, *reports])
-        (fault,) = federation.faulty
+        (fault,) = federation.rejected_reports
         assert (fault.client, fault.field) == ("liar", "classes")
         assert fault.reason.startswith("liar: its ")
         assert set(by_name(federation)) == {r.client for r in reports}
@@ -113,7 +113,7 @@ def test_groups_of_different_sites_are_united_by_name():
     federation = Federation.from_reports(reports)
     assert federation.strata.names == ("10", "9", "f", "m", "x")
     assert by_name(federation) == by_name(reports)
-    assert federation.stratum(3).ids == ("a", "c")
+    assert federation.select_stratum(3).clients == ("a", "c")
 
 
 def test_more_groups_than_a_round_can_have_cost_those_their_place_who_bring_them():
@@ -124,10 +124,10 @@ def test_more_groups_than_a_round_can_have_cost_those_their_place_who_bring_them
         for j in range(2)
     ]
     federation = Federation.from_reports([*honest, *flood])
-    assert [fault.client for fault in federation.faulty] == ["liar-1"]
-    assert "groups there are too many" in federation.faulty[0].reason
+    assert [fault.client for fault in federation.rejected_reports] == ["liar-1"]
+    assert "groups there are too many" in federation.rejected_reports[0].reason
     assert federation.strata.n_strata == MAX_STRATA - 8
-    honest_only = federation.subset(np.array([c.startswith("s") for c in federation.ids]))
+    honest_only = federation.select(np.array([c.startswith("s") for c in federation.clients]))
     assert by_name(honest_only) == by_name(honest)
 
 
@@ -153,20 +153,20 @@ def test_classes_times_bins_of_a_round_are_bounded():
 
 def test_noise_on_every_class_is_refused_where_most_report_none():
     privacy = {"n_samples": 2, "privacy": Privacy(9.0)}
-    pooled = [Report(f"s{k}", [1, 1], Grid.uniform(2), **privacy) for k in range(3)]
-    split = Strata("class", 3, np.arange(6), np.array([1, 0, 0, 1, 0, 0]), 2)
-    own = Report("x", None, Grid.uniform(2), strata=split, **privacy)
+    pooled = [Report(f"s{k}", [1, 1], Binning.uniform(2), **privacy) for k in range(3)]
+    split = StratifiedCounts("class", 3, np.arange(6), np.array([1, 0, 0, 1, 0, 0]), 2)
+    own = Report("x", None, Binning.uniform(2), strata=split, **privacy)
     for agreed in (None, Privacy(9.0)):
         federation = Federation.from_reports([*pooled, own], privacy=agreed)
         assert federation.noise_draws == 1
-        assert "holds noise for every class" in federation.faulty[0].reason
+        assert "holds noise for every class" in federation.rejected_reports[0].reason
 
 
 def test_letters_for_many_classes_hold_no_table_of_classes_by_classes():
     n = 4_000
     reports = [made(f"s{k}", n, n=n) for k in range(3)]
-    calibration = robfcp.calibrate(reports, promise=robfcp.LabelShift(0, mix="any"))
-    assert peak(lambda: calibration.letter("s1")) < n * n * 8 / 4
+    calibration = robfcp.calibrate(reports, guarantee=robfcp.LabelShiftGuarantee(0, mix="any"))
+    assert peak(lambda: calibration.feedback("s1")) < n * n * 8 / 4
 
 
 def test_the_grouping_of_the_minority_is_refused():
@@ -175,21 +175,21 @@ def test_the_grouping_of_the_minority_is_refused():
     for sent, by, others in ((classes, "class", ["g0", "g1"]), (classes[:1], "group", ["c0"])):
         federation = Federation.from_reports([*sent, *groups])
         assert federation.strata.by == by
-        assert [fault.client for fault in federation.faulty] == others
-        assert f"not by {by} as most reports'" in federation.faulty[0].reason
+        assert [fault.client for fault in federation.rejected_reports] == others
+        assert f"not by {by} as most reports'" in federation.rejected_reports[0].reason
 
 
 def test_other_from_one_site_does_not_hurt_the_rest():
     plain = [made(f"s{k}") for k in range(4)]
-    thin = made("thin", least=14)
-    assert 0 in thin.strata.sizes[:3]
+    thin = made("thin", min_class_count=14)
+    assert 0 in thin.strata.stratum_sizes[:3]
     federation = Federation.from_reports([*plain, thin])
-    assert federation.strata.names == (*NAMES, OTHER)
+    assert federation.strata.names == (*NAMES, OTHER_STRATUM)
     assert by_name(federation) == by_name([*plain, thin])
-    alone = calibrate(plain, by="class", defence="none")
-    beside = calibrate(federation, by="class", defence="none")
-    assert beside.parts == alone.parts == NAMES
-    empty = [c for c in range(3) if thin.strata.sizes[c] == 0]
+    alone = calibrate(plain, by="class", defense="none")
+    beside = calibrate(federation, by="class", defense="none")
+    assert beside.strata == alone.strata == NAMES
+    empty = [c for c in range(3) if thin.strata.stratum_sizes[c] == 0]
     np.testing.assert_array_equal(beside.threshold[empty], alone.threshold[empty])
 
 
@@ -200,14 +200,16 @@ def renamed(report, names):
 
 
 def test_other_may_stand_anywhere_among_the_names():
-    odd = renamed(made("thin", ("a", *NAMES)), [OTHER, *NAMES])
+    odd = renamed(made("thin", ("a", *NAMES)), [OTHER_STRATUM, *NAMES])
     federation = Federation.from_reports([made("a", 3), made("b", 3), made("c"), odd])
-    assert federation.strata.names == (*NAMES, OTHER)
+    assert federation.strata.names == (*NAMES, OTHER_STRATUM)
     found = by_name(federation)
     assert found["a"] == dict(zip(NAMES, held(made("a", 3)).values(), strict=True))
     assert found["thin"] == held(Report.from_json(json.dumps(odd)))
     with pytest.raises(RobfcpError, match="every site merged all of them"):
-        calibrate([renamed(made("a", ("x",)), [OTHER])], by="class", defence=Consensus(at_most=0))
+        calibrate(
+            [renamed(made("a", ("x",)), [OTHER_STRATUM])], by="class", defense=Consensus(at_most=0)
+        )
 
 
 def test_private_reports_by_class_come_back_from_iteration():
@@ -216,7 +218,7 @@ def test_private_reports_by_class_come_back_from_iteration():
     federation = Federation.from_reports(reports)
     assert list(federation) == reports
     assert federation.noise_draws == 3  # a pooled count holds the noise of every class
-    one = federation.stratum(1)
+    one = federation.select_stratum(1)
     assert (one.noise_draws, one.sizes_known) == (1, False)
     np.testing.assert_array_equal(one.counts, [r.strata.dense()[1] for r in reports])
 
@@ -229,20 +231,22 @@ def test_a_private_report_without_a_single_cell_does_not_stop_the_round():
     data["strata"] |= {"steps": [], "counts": []}
     for client in ("a", "s2x", "z"):  # first, in the middle, last
         federation = Federation.from_reports([*reports, data | {"client": client}])
-        assert client in federation.ids
+        assert client in federation.clients
         for c in range(3):
-            assert federation.stratum(c).ids == federation.ids  # also without a cell
-        assert calibrate(federation, by="class", promise=Marginal(liars=1)).parts == NAMES
+            assert federation.select_stratum(c).clients == federation.clients  # also without a cell
+        assert (
+            calibrate(federation, by="class", guarantee=MarginalGuarantee(liars=1)).strata == NAMES
+        )
 
 
 def test_pooled_reports_join_the_pooled_counts_only_and_subsets_keep_their_classes():
     pooled = Report.from_scores("b", np.linspace(0, 1, 30), GRID)
     reports = [made("a"), pooled, made("c"), made("d"), made("e")]
     federation = Federation.from_reports(reports)
-    assert federation.faulty == ()
+    assert federation.rejected_reports == ()
     assert set(by_name(federation)) == set("acde")
     for mask in ([1, 1, 0, 1, 0], [0, 1, 0, 0, 0], [0, 0, 1, 1, 1], [1] * 5):
-        part = federation.subset(np.array(mask, dtype=bool))
+        part = federation.select(np.array(mask, dtype=bool))
         assert list(part) == [r for r, keep in zip(reports, mask, strict=True) if keep]
 
 
@@ -254,10 +258,10 @@ def test_a_stratum_is_the_federation_of_its_holders():
         reports.append(Report.from_scores(f"s{k}", rng.random(15), GRID, labels=labels, classes=5))
     federation = Federation.from_reports(reports)
     for c in range(5):  # nobody holds the last one
-        part = federation.stratum(c)
-        holders = [r for r in reports if r.strata.sizes[c]]
-        assert part.ids == tuple(r.client for r in holders)
-        assert part.sizes.tolist() == [r.strata.sizes[c] for r in holders]
+        part = federation.select_stratum(c)
+        holders = [r for r in reports if r.strata.stratum_sizes[c]]
+        assert part.clients == tuple(r.client for r in holders)
+        assert part.sample_sizes.tolist() == [r.strata.stratum_sizes[c] for r in holders]
         assert part.counts.tolist() == [r.strata.dense()[c].tolist() for r in holders]
         assert part.strata is None
 
@@ -272,17 +276,17 @@ def test_large_sparse_tables_equal_dense_ones():
     dense = replace(sparse, table=DenseCounts(sparse.counts), strata=held)
     assert isinstance(sparse.strata.table, SparseCounts)
     np.testing.assert_array_equal(sparse.strata.table.dense(), dense.strata.table.dense())
-    np.testing.assert_array_equal(sparse.strata.sizes, dense.strata.sizes)
+    np.testing.assert_array_equal(sparse.strata.stratum_sizes, dense.strata.stratum_sizes)
     for c in range(60):
-        one, other = sparse.stratum(c), dense.stratum(c)
-        assert one.ids == other.ids
+        one, other = sparse.select_stratum(c), dense.select_stratum(c)
+        assert one.clients == other.clients
         np.testing.assert_array_equal(one.counts, other.counts)
     mask = np.arange(9) % 2 == 0
-    assert list(sparse.subset(mask)) == list(dense.subset(mask))
+    assert list(sparse.select(mask)) == list(dense.select(mask))
     cluster, cells = np.arange(60) % 7, dense.strata.table.dense().reshape(8, 60, 10)
     wanted = np.stack([cells[:, cluster == c].sum(axis=1) for c in range(7)], axis=1)
     for one in (sparse, dense):
-        clustered = one.strata.clustered(cluster, 7).table.dense()
+        clustered = one.strata.merge_strata(cluster, 7).table.dense()
         np.testing.assert_array_equal(clustered.reshape(8, 7, 10), wanted)
 
 
@@ -319,20 +323,20 @@ def test_sparse_and_dense_federations_answer_as_their_counts_do(monkeypatch):
     ends = np.array([10, 11, 700, last])
     for found in (narrow(dense), dense):
         np.testing.assert_array_equal(found.counts, counts)
-        np.testing.assert_array_equal(found.cumulative(), passed)
+        np.testing.assert_array_equal(found.cumulative_counts(), passed)
         for chosen in (edges, edges[:2], edges[:0]):
-            np.testing.assert_array_equal(found.cumulative(chosen), passed[:, chosen])
+            np.testing.assert_array_equal(found.cumulative_counts(chosen), passed[:, chosen])
         for index in (0, 400, last):
-            np.testing.assert_array_equal(found.below(index), passed[:, index])
-        np.testing.assert_array_equal(found.pooled(), counts.sum(axis=0))
-        np.testing.assert_array_equal(found.pooled(mask), counts[mask].sum(axis=0))
+            np.testing.assert_array_equal(found.cumulative_count(index), passed[:, index])
+        np.testing.assert_array_equal(found.pooled_counts(), counts.sum(axis=0))
+        np.testing.assert_array_equal(found.pooled_counts(mask), counts[mask].sum(axis=0))
         wanted = np.diff(passed[:, ends], axis=1, prepend=0)
-        np.testing.assert_array_equal(found.merged(ends), wanted)
+        np.testing.assert_array_equal(found.merge_bins(ends), wanted)
         for one, other in zip(found.table.entries(), dense.table.entries(), strict=True):
             np.testing.assert_array_equal(one, other)
-        part = found.subset(mask)
+        part = found.select(mask)
         assert type(part.table) is type(found.table)
-        assert part.ids == tuple(np.array(dense.ids)[mask])
+        assert part.clients == tuple(np.array(dense.clients)[mask])
         assert (part.n_clients, part.n_samples) == (40, counts[mask].sum())
         np.testing.assert_array_equal(part.counts, counts[mask])
         assert list(found) == list(dense)
@@ -355,18 +359,18 @@ def test_only_equal_reports_are_copies():
     drawn[10:14] = drawn[3]  # exact
     drawn[20:30] = drawn[4]
     drawn[np.arange(20, 30), np.arange(10)] = 0.5  # one sample moved
-    assert [len(group.clients) for group in find_copies(stacked(drawn))] == [5]
+    assert [len(group.clients) for group in find_duplicate_reports(stacked(drawn))] == [5]
 
 
 @pytest.mark.parametrize("number", [1000, pytest.param(3000, marks=pytest.mark.slow)])
 def test_nobody_is_flagged_among_many_honest_clients(number):
-    assert robfcp.defence.estimate_malicious(stacked(scores(number, seed=1))) == 0
+    assert robfcp.defense.estimate_n_malicious(stacked(scores(number, seed=1))) == 0
 
 
 def test_prediction_sets_are_built_a_block_at_a_time(tmp_path):
     p = np.lib.format.open_memmap(tmp_path / "p.npy", "w+", np.float32, (20_000, 200))
     p[:] = np.random.default_rng(0).dirichlet(np.ones(200), 20_000)
-    blocks, sizes = robfcp.APS().iterate_sets(p, [0.9], rng=1), []
+    blocks, sizes = robfcp.APS().iter_prediction_sets(p, [0.9], rng=1), []
     most = peak(lambda: sizes.extend(members.sum() for _, members in blocks))
     assert most < 80 * 2**20  # blocks of 2 MiB and what an argsort of them takes
     assert len(sizes) > 5
@@ -374,8 +378,8 @@ def test_prediction_sets_are_built_a_block_at_a_time(tmp_path):
 
 def test_noise_that_leaves_multiples_of_five_is_not_taken_for_fives():
     stated = [Privacy(1.0), None]
-    found = Federation.from_counts([[10, 5, 0, 5]] * 2, privacy=stated, sizes=[20, 20])
-    (rows, _, low, high, _), known = found.spans()
-    assert known.tolist() == found.in_fives.tolist() == [False, True]
+    found = Federation.from_counts([[10, 5, 0, 5]] * 2, privacy=stated, sample_sizes=[20, 20])
+    (rows, _, low, high, _), known = found.count_spans()
+    assert known.tolist() == found.is_coarsened.tolist() == [False, True]
     assert (low == high)[rows == 0].all()
-    assert found.lowered().counts[0].tolist() == [10, 5, 0, 5]
+    assert found.lowest_counts().counts[0].tolist() == [10, 5, 0, 5]

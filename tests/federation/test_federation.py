@@ -10,14 +10,14 @@ from noises import draw
 from scipy.optimize import nnls
 
 from robfcp import Privacy
-from robfcp.arguments import check_client
+from robfcp._validation import check_client_name
+from robfcp.binning import Binning
 from robfcp.errors import QuorumError, ReportError, RobfcpError
 from robfcp.federation import Federation
-from robfcp.federation.federation import onto_simplex
-from robfcp.grid import Grid
-from robfcp.guarantees.engine import rising
-from robfcp.report import Report, wire
-from robfcp.report.agreement import Terms
+from robfcp.federation._federation import project_to_simplex
+from robfcp.guarantees._worst_case import running_maximum
+from robfcp.reports import Report, _wire
+from robfcp.reports.terms import RoundTerms
 from robfcp.scores import APS, LAC, AbsoluteResidual
 
 
@@ -27,7 +27,7 @@ def site(name, n=50, grid=None, score=None, seed=0, **context):
 
 
 def reasons(federation):
-    return {fault.client: (fault.field, fault.reason) for fault in federation.faulty}
+    return {fault.client: (fault.field, fault.reason) for fault in federation.rejected_reports}
 
 
 def test_the_order_of_the_reports_does_not_matter():
@@ -44,9 +44,9 @@ def test_the_round_goes_on_without_the_faulty():
             *good,
             *(site("twice", seed=seed) for seed in range(2)),
             *(site("thrice") for _ in range(3)),
-            site("other-grid", grid=Grid.uniform(10)),
+            site("other-grid", grid=Binning.uniform(10)),
             site("other-score", score=APS(randomized=False)),
-            site("numbers", score=AbsoluteResidual(), grid=Grid.open_ended()),
+            site("numbers", score=AbsoluteResidual(), grid=Binning.open_ended()),
             site("late", round="6"),
             site("old-model", model="abc"),
             b"{broken",
@@ -56,8 +56,8 @@ def test_the_round_goes_on_without_the_faulty():
             17,
         ]
     )
-    assert set(federation.ids) == {"as-mapping", "thrice"} | {f"good-{k}" for k in range(6)}
-    assert federation.repeated == ("thrice",)
+    assert set(federation.clients) == {"as-mapping", "thrice"} | {f"good-{k}" for k in range(6)}
+    assert federation.resubmitted_clients == ("thrice",)
     faults = reasons(federation)
     words = "twice: sent 2 different reports for this round; send one"
     assert faults["twice"] == ("client", words)
@@ -72,17 +72,17 @@ def test_a_faulty_report_does_not_silence_the_good_one_of_the_same_name():
     bad = json.dumps({**json.loads(site("a").to_json()), "n_samples": 3})
     for place, reports in ((2, [site("a"), bad]), (1, [bad, site("a")])):
         federation = Federation.from_reports([*reports, site("b"), site("c")])
-        assert federation.ids == ("a", "b", "c")
+        assert federation.clients == ("a", "b", "c")
         assert set(reasons(federation)) == {f"report #{place}"}
 
 
 def test_registered_sizes_decide_who_may_report():
     federation = Federation.from_reports(
         [site("site-1"), site("site-7", n=49), site("stranger")],
-        sizes={"site-1": 50, "site-7": 50, "silent": 10},
+        registered_sizes={"site-1": 50, "site-7": 50, "silent": 10},
     )
-    assert (federation.ids, federation.missing) == (("site-1",), ("silent",))
-    assert federation.registered
+    assert (federation.clients, federation.missing_clients) == (("site-1",), ("silent",))
+    assert federation.sizes_registered
     assert reasons(federation)["site-7"][1] == (
         "site-7: counts sum to 49 but 50 samples were registered; "
         "rebuild the report or fix the registry"
@@ -105,24 +105,24 @@ PAIR = [site("a", round="1"), site("b", round="1")]
 def test_a_missed_quorum_is_an_error(reports, options, words):
     with pytest.raises(QuorumError, match=words):
         Federation.from_reports(reports, **options)
-    Federation.from_reports(PAIR, sizes=dict.fromkeys("abcd", 50), quorum=0.5)
+    Federation.from_reports(PAIR, registered_sizes=dict.fromkeys("abcd", 50), quorum=0.5)
 
 
 def test_expected_context_beats_the_majority_and_an_even_split_needs_it():
     split = [PAIR[0], site("c", round="2")]
     with pytest.raises(RobfcpError, match="round: the reports are split evenly"):
         Federation.from_reports(split)
-    assert Federation.from_reports(split, round="2").ids == ("c",)
-    reports = [*(site(name, grid=Grid.uniform(5)) for name in "ab"), site("c")]
-    assert Federation.from_reports(reports).ids == ("a", "b")
-    assert Federation.from_reports(reports, grid=Grid.default()).ids == ("c",)
+    assert Federation.from_reports(split, round="2").clients == ("c",)
+    reports = [*(site(name, grid=Binning.uniform(5)) for name in "ab"), site("c")]
+    assert Federation.from_reports(reports).clients == ("a", "b")
+    assert Federation.from_reports(reports, binning=Binning.default()).clients == ("c",)
 
 
 @pytest.mark.parametrize(
     ("counts", "arguments"),
     [
         *((bad, {}) for bad in ([1, 2], [[1.0, 2]], [[-1, 2]], [[0, 0]])),
-        ([[1, 2]], {"grid": Grid.uniform(3)}),
+        ([[1, 2]], {"grid": Binning.uniform(3)}),
         *(([[1, 2], [1, 2]], {"ids": ids}) for ids in (["a", "a"], ["a"])),
     ],
 )
@@ -132,20 +132,22 @@ def test_impossible_counts_are_refused(counts, arguments):
 
 
 def test_a_federation_of_nobody_is_one_empty_block():
-    reports = [Report.from_scores("a", [0.5], Grid.uniform(4), labels=[0], classes=2)]
-    nobody = Federation.from_reports(reports).stratum(1)
-    assert nobody.fold(lambda block: block.pooled()).tolist() == [0, 0, 0, 0]
-    assert nobody.map(lambda block: block.below(1)).tolist() == []
+    reports = [Report.from_scores("a", [0.5], Binning.uniform(4), labels=[0], classes=2)]
+    nobody = Federation.from_reports(reports).select_stratum(1)
+    assert nobody.reduce_blocks(lambda block: block.pooled_counts()).tolist() == [0, 0, 0, 0]
+    assert nobody.map_blocks(lambda block: block.cumulative_count(1)).tolist() == []
 
 
 def test_terms_state_what_was_agreed_and_contradict_what_was_not(tmp_path):
     reports = [site("a", round="r"), site("b", round="old"), site("c", round="r", score=APS())]
     (tmp_path / "terms.toml").write_text('round = "r"\nscore = "lac"\ngrid = "default"\n')
-    for terms in (Terms(round="r", score="lac"), tmp_path / "terms.toml"):
+    for terms in (RoundTerms(round="r", score="lac"), tmp_path / "terms.toml"):
         federation = Federation.from_reports(reports, terms=terms)
-        assert federation.ids == ("a",)
-        assert federation.checked.round == federation.checked.score == "as stated"
-        assert Federation.from_reports(reports, terms=terms, round="r", score=LAC()).ids == ("a",)
+        assert federation.clients == ("a",)
+        assert federation.verification.round == federation.verification.score == "as stated"
+        assert Federation.from_reports(reports, terms=terms, round="r", score=LAC()).clients == (
+            "a",
+        )
     with pytest.raises(RobfcpError, match=r"round: old is not what was agreed \(r\)"):
         Federation.from_reports(reports, terms=terms, round="old")
     with pytest.raises(RobfcpError, match="score"):
@@ -158,21 +160,23 @@ def test_a_folder_stands_for_its_reports(tmp_path):
     for other in (".hidden.json", "c.record.json", "notes.txt"):
         (tmp_path / other).write_text("no report")
     for where in (tmp_path, str(tmp_path), [tmp_path], sorted(tmp_path.glob("?.json"))):
-        federation = Federation.read(where)
-        assert (federation.ids, federation.faulty) == (("a", "b"), ())
+        federation = Federation.from_files(where)
+        assert (federation.clients, federation.rejected_reports) == (("a", "b"), ())
     (tmp_path / "d.json").write_text("{")
-    assert [f.client for f in Federation.read(tmp_path).faulty] == [f"file:{tmp_path}/d.json"]
+    assert [f.client for f in Federation.from_files(tmp_path).rejected_reports] == [
+        f"file:{tmp_path}/d.json"
+    ]
 
 
 def test_sites_with_more_than_their_share_of_the_samples_are_refused():
     reports = [site(f"s{k}", seed=k) for k in range(5)] + [site("huge", n=500)]
-    (fault,) = Federation.from_reports(reports, max_share=0.5).faulty
+    (fault,) = Federation.from_reports(reports, max_client_share=0.5).rejected_reports
     assert (fault.client, fault.field) == ("huge", "n_samples")
     assert "claims 66.7% of all samples but the cap is 50.0%; check its size" in fault.reason
-    assert Federation.from_reports(reports, max_share=0.9).n_clients == 6
+    assert Federation.from_reports(reports, max_client_share=0.9).n_clients == 6
     for wrong in (0.01, 2, "half"):
         with pytest.raises(RobfcpError, match="max_share"):
-            Federation.from_reports(reports, max_share=wrong)
+            Federation.from_reports(reports, max_client_share=wrong)
 
 
 # One stray, repeated, forged or huge file removes no genuine site, nor costs the others
@@ -183,9 +187,9 @@ def test_a_file_called_like_a_client_takes_nothing_from_it(tmp_path, monkeypatch
     for client, name in (("a", "a"), ("b", "b"), ("site-3", "real")):
         site(client).save(name)
     (tmp_path / "site-3").write_text("{broken")
-    federation = Federation.read(["site-3", "nobody", "real", "a", "b"])
-    assert federation.ids == ("a", "b", "site-3")
-    assert [fault.client for fault in federation.faulty] == ["file:nobody", "file:site-3"]
+    federation = Federation.from_files(["site-3", "nobody", "real", "a", "b"])
+    assert federation.clients == ("a", "b", "site-3")
+    assert [fault.client for fault in federation.rejected_reports] == ["file:nobody", "file:site-3"]
 
 
 def test_a_report_of_another_round_is_set_aside_before_duplicates_are_judged():
@@ -193,16 +197,16 @@ def test_a_report_of_another_round_is_set_aside_before_duplicates_are_judged():
     old = site("s1", seed=9, round="before")
     for mixed in ([old, *reports], [*reports, old]):
         federation = Federation.from_reports(mixed)
-        assert federation.ids == ("s0", "s1", "s2", "s3")
-        assert "round is before" in federation.faulty[0].reason
-        assert federation.faulty[0].client.startswith("report #")
+        assert federation.clients == ("s0", "s1", "s2", "s3")
+        assert "round is before" in federation.rejected_reports[0].reason
+        assert federation.rejected_reports[0].client.startswith("report #")
     strays = [site("x", seed=k, round="before") for k in range(9)]  # who sends many has no vote
     assert Federation.from_reports([*strays, *reports]).round == "now"
 
 
 def big(name, bins):
     parameters = {"bins": bins, "low": 0.0, "high": 1.0}
-    grid = {"name": "uniform", "digest": Grid.uniform(bins).digest, "parameters": parameters}
+    grid = {"name": "uniform", "digest": Binning.uniform(bins).digest, "parameters": parameters}
     counts = {"bins": [1], "counts": [50]}
     return json.dumps(json.loads(site(name).to_json()) | {"grid": grid, "counts": counts})
 
@@ -217,20 +221,20 @@ def test_of_grids_only_digests_are_kept_until_the_vote(bins):
 
 def test_a_fine_grid_may_be_the_rounds_own_for_few_clients():
     reports = [big(f"s{k}", 20_000) for k in range(3)]
-    assert Federation.from_reports(reports).grid == Grid.uniform(20_000)
+    assert Federation.from_reports(reports).binning == Binning.uniform(20_000)
     with pytest.raises(RobfcpError, match="more than 20000 bins"):
         Report.from_json(big("x", 20_001))
-    many = Federation.from_counts(np.eye(900, 20_000, dtype=np.int8), Grid.uniform(20_000))
+    many = Federation.from_counts(np.eye(900, 20_000, dtype=np.int8), Binning.uniform(20_000))
     with pytest.raises(RobfcpError, match="20000 bins are too many for 900 sites"):
         Federation.from_reports(iter(many))
 
 
 def test_where_the_grid_is_stated_no_other_is_built(monkeypatch):
     hostile, honest = big("x", 19_000), site("s").to_json()
-    monkeypatch.setattr(wire, "named", lambda *_: pytest.fail("was built"))
-    federation = Federation.from_reports([hostile, honest], grid=Grid.default())
-    assert federation.ids == ("s",)
-    assert "grid is uniform" in federation.faulty[0].reason
+    monkeypatch.setattr(_wire, "named", lambda *_: pytest.fail("was built"))
+    federation = Federation.from_reports([hostile, honest], binning=Binning.default())
+    assert federation.clients == ("s",)
+    assert "grid is uniform" in federation.rejected_reports[0].reason
 
 
 LOOKALIKES = [" a", "a ", "a\u00a0", "sit\u0435-3", "ѕite", "si\u3164te", "ｓite", "a\ufe0f"]
@@ -240,9 +244,9 @@ LOOKALIKES += ["file:x", "report #3", "\u2800", "e\u0301"]
 @pytest.mark.parametrize("name", LOOKALIKES, ids=ascii)
 def test_names_that_look_like_others_are_refused(name):
     for plain in ("site-3", "Zürich", "Αθήνα", "Москва 2", "東京大学病院 A", "a/b c"):
-        check_client(plain)
+        check_client_name(plain)
     with pytest.raises(ReportError) as error:
-        check_client(name)
+        check_client_name(name)
     assert str(error.value).isascii() or "letters" in str(error.value)
 
 
@@ -251,8 +255,8 @@ def test_specials_never_hang(tmp_path, special):
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "x").symlink_to(special)
     site("a").save(tmp_path / "a")
-    federation = Federation.read([tmp_path / "x", tmp_path / "a"])
-    assert (federation.ids, len(federation.faulty)) == (("a",), 1)
+    federation = Federation.from_files([tmp_path / "x", tmp_path / "a"])
+    assert (federation.clients, len(federation.rejected_reports)) == (("a",), 1)
 
 
 # Private counts as the closest histograms, for comparing sites
@@ -263,10 +267,10 @@ def test_projections_are_the_closest_histograms():
     values, totals = rng.normal(2, 5, (30, 8)), rng.uniform(5, 30, 30)
     heavy = 1e5  # the sum as a heavily weighted equation: non-negative least squares
     system = np.vstack([np.eye(8), heavy * np.ones(8)])
-    for row, total, found in zip(values, totals, onto_simplex(values, totals), strict=True):
+    for row, total, found in zip(values, totals, project_to_simplex(values, totals), strict=True):
         expected = nnls(system, np.append(row, heavy * total))[0]
         np.testing.assert_allclose(found, expected, atol=1e-5)
-    np.testing.assert_allclose(rising(np.array([1.0, 3.0, 2.0, 4.0])), [1, 2.5, 2.5, 4])
+    np.testing.assert_allclose(running_maximum(np.array([1.0, 3.0, 2.0, 4.0])), [1, 2.5, 2.5, 4])
 
 
 def test_only_private_rows_are_projected():
@@ -274,14 +278,14 @@ def test_only_private_rows_are_projected():
     shares = np.linspace(2, 0.1, 24) / np.linspace(2, 0.1, 24).sum()
     counts, marks = rng.multinomial(100, shares, 40), [None, *[Privacy(0.2)] * 39]
     counts[1:] += draw(rng, Privacy(0.2).noise, (39, 24))
-    sent = Federation.from_counts(counts, privacy=marks, sizes=np.full(40, 100))
-    shown = sent.projected()
+    sent = Federation.from_counts(counts, privacy=marks, sample_sizes=np.full(40, 100))
+    shown = sent.projected_to_simplex()
     assert (shown.counts[0] == sent.counts[0]).all()
     assert shown.counts.min() >= 0 > sent.counts.min()
     np.testing.assert_allclose(shown.counts.sum(axis=1), 100)
-    assert sent.rounded().counts.dtype == np.int64
-    plain = sent.subset(np.arange(40) == 0)
-    assert plain.projected() is plain is plain.rounded()
+    assert sent.with_integer_counts().counts.dtype == np.int64
+    plain = sent.select(np.arange(40) == 0)
+    assert plain.projected_to_simplex() is plain is plain.with_integer_counts()
     errors = [np.abs(held.counts - 100 * shares).sum() for held in (shown, sent)]
     assert errors[0] < errors[1]  # noise moves the shares less after the projection
 

@@ -12,22 +12,22 @@ from makers import LAC, reports_of, sealed
 
 import robfcp
 from robfcp import metrics
+from robfcp._files import make_folder, write_atomically
+from robfcp.binning import Binning
 from robfcp.calibration import Calibration
-from robfcp.calibration.record import Record
-from robfcp.cli.input_tables import read_outputs
+from robfcp.calibration._record import Record
 from robfcp.cli.show import _numbers
+from robfcp.cli.tables import read_outputs
 from robfcp.errors import MAX_TEXT, RobfcpError
-from robfcp.files import make_folder, write_atomically
-from robfcp.grid import Grid
-from robfcp.lab import partitions, simulate
-from robfcp.privacy import grid_from_text
-from robfcp.privacy.budget import Privacy
-from robfcp.report.agreement import read_sizes
+from robfcp.experiments import partitions, simulate
+from robfcp.privacy import parse_binning
+from robfcp.privacy._budget import Privacy
+from robfcp.reports.terms import read_registered_sizes
 
 REPORTS = reports_of(np.random.default_rng(0).beta(0.5, 2, (6, 30)))
 MESSAGE = json.loads(REPORTS[0].to_json())
 SIZES = {report.client: 30 for report in REPORTS}
-CALIBRATION = robfcp.calibrate(REPORTS, defence=robfcp.RobFCP(liars=1))
+CALIBRATION = robfcp.calibrate(REPORTS, defense=robfcp.RobFCP(liars=1))
 
 ESCAPES = [
     '{"schema": 99, "client": "a\\nrobfcp: all is well\\u001b[2J"}',
@@ -41,11 +41,13 @@ ESCAPES = [
 @pytest.mark.parametrize("text", ESCAPES, ids=range(len(ESCAPES)))
 def test_what_a_hostile_report_says_cannot_steer_a_terminal_or_fill_a_log(text):
     calibration = robfcp.calibrate([*REPORTS[1:], text])
-    (fault,) = calibration.faulty
+    (fault,) = calibration.rejected_reports
     assert (fault.reason + fault.client).isprintable()
     assert len(fault.reason) <= MAX_TEXT + 50
     assert len(fault.client) <= 250
-    assert Record.from_json(calibration.record.to_json(), "x").federation.faulty == (fault,)
+    assert Record.from_json(calibration.record.to_json(), "x").federation.rejected_reports == (
+        fault,
+    )
 
 
 def test_folders_devices_and_pipes_are_never_replaced_by_a_file(tmp_path):
@@ -92,16 +94,18 @@ def test_nine_tenths_is_nine_tenths_in_every_type(level):
 
 def test_numbers_of_other_libraries_are_saved_as_plain_ones():
     sizes = {client: np.int64(30) for client in SIZES}
-    federation = robfcp.Federation.from_reports(REPORTS, sizes=sizes, quorum=np.float32(1))
-    promise = robfcp.Marginal(liars=np.int8(1))
-    found = robfcp.calibrate(federation, promise=promise, confidence=Fraction(19, 20))
+    federation = robfcp.Federation.from_reports(
+        REPORTS, registered_sizes=sizes, quorum=np.float32(1)
+    )
+    promise = robfcp.MarginalGuarantee(liars=np.int8(1))
+    found = robfcp.calibrate(federation, guarantee=promise, certificate_confidence=Fraction(19, 20))
     assert again(found).confidence == 0.95
 
 
 def test_a_report_that_holds_itself_is_faulty():
     endless = {}
     endless["x"] = endless
-    assert len(robfcp.calibrate([*REPORTS, endless]).faulty) == 1
+    assert len(robfcp.calibrate([*REPORTS, endless]).rejected_reports) == 1
 
 
 # Files whose digest fits, as anybody can write them
@@ -181,7 +185,7 @@ def test_a_calibration_that_does_not_fit_its_evidence_says_so(field, value, tmp_
     CALIBRATION.save(tmp_path / "c.json")
     (tmp_path / "c.json").write_bytes(altered("calibration", field, value))
     with pytest.raises(RobfcpError, match=r"record\.json: does not fit the calibration"):
-        _ = Calibration.load(tmp_path / "c.json").trusted
+        _ = Calibration.load(tmp_path / "c.json").benign_clients
 
 
 WHOLE = msgspec.structs.asdict(Privacy(1.0))
@@ -234,36 +238,41 @@ def taken(**options):
             for quorum in (np.nan, -1, 1.5, True, "3")
         ),
         *(
-            ("sizes", lambda sizes=sizes: taken(sizes=sizes))
+            ("sizes", lambda sizes=sizes: taken(registered_sizes=sizes))
             for sizes in ({}, [("site-00", 30)], *(SIZES | {"a": n} for n in (30.0, "30", -30)))
         ),
-        ("name", lambda: taken(sizes=SIZES | {"\ud800": 1})),
-        ("max_share", lambda: taken(max_share="0.5")),
-        ("confidence", lambda: robfcp.calibrate(REPORTS, confidence=2, promise=robfcp.Marginal(1))),
-        ("confidence", lambda: robfcp.calibrate(REPORTS, confidence="0.95")),
-        ("defence", lambda: robfcp.calibrate(REPORTS, defence=None)),
-        ("defence", lambda: robfcp.calibrate(REPORTS, defence=robfcp.RobFCP)),
-        ("alike", lambda: robfcp.Pac(1, alike=float("nan"))),
+        ("name", lambda: taken(registered_sizes=SIZES | {"\ud800": 1})),
+        ("max_share", lambda: taken(max_client_share="0.5")),
+        (
+            "confidence",
+            lambda: robfcp.calibrate(
+                REPORTS, certificate_confidence=2, guarantee=robfcp.MarginalGuarantee(1)
+            ),
+        ),
+        ("confidence", lambda: robfcp.calibrate(REPORTS, certificate_confidence="0.95")),
+        ("defence", lambda: robfcp.calibrate(REPORTS, defense=None)),
+        ("defence", lambda: robfcp.calibrate(REPORTS, defense=robfcp.RobFCP)),
+        ("alike", lambda: robfcp.PACGuarantee(1, alike=float("nan"))),
         ("at_most", lambda: robfcp.Consensus(at_most=np.array([1, 2]))),
         ("liars", lambda: robfcp.RobFCP(liars=-1)),
         ("probabilities", lambda: CALIBRATION.predict_set(None)),
         ("lac", lambda: CALIBRATION.predict_set(PAIR, score="lac")),
         ("use predict_set", lambda: CALIBRATION.predict_interval([1.0], score="x")),
-        ("sets", lambda: metrics.set_size([])),
-        ("sets", lambda: metrics.empty_share([[True], [True, False]])),
-        ("level", lambda: metrics.coverage_gap(SETS, [0, 1], "0.9")),
-        ("level", lambda: metrics.size_stratified_violation(SETS, [0, 1], np.nan)),
+        ("sets", lambda: metrics.mean_set_size([])),
+        ("sets", lambda: metrics.empty_set_rate([[True], [True, False]])),
+        ("level", lambda: metrics.covgap(SETS, [0, 1], "0.9")),
+        ("level", lambda: metrics.size_stratified_coverage_violation(SETS, [0, 1], np.nan)),
         ("ends", lambda: metrics.size_stratified_coverage(SETS, [0, 1], (5, 1))),
         ("targets", lambda: metrics.interval_coverage([[1, 2], [1, 2]], [1.0])),
         ("targets", lambda: metrics.interval_coverage([[1, 2]], [np.nan])),
         ("intervals", lambda: metrics.interval_coverage([], [])),
         ("intervals", lambda: metrics.interval_width([1, 2])),
-        ("n_clients", lambda: partitions.iid(10, 1.5)),
-        ("rng", lambda: partitions.iid(10, 2, -1)),
-        ("labels", lambda: partitions.dirichlet([["a"]] * 30, 2, 0.5)),
-        ("labels", lambda: partitions.dirichlet([1, "a", None] * 30, 2, 0.5)),
-        ("attempts", lambda: partitions.dirichlet([0] * 30, 2, 0.5, attempts=0)),
-        ("seeds", lambda: simulate(HALVES, [0] * 99, seeds=0)),
+        ("n_clients", lambda: partitions.partition_iid(10, 1.5)),
+        ("rng", lambda: partitions.partition_iid(10, 2, -1)),
+        ("labels", lambda: partitions.partition_dirichlet([["a"]] * 30, 2, 0.5)),
+        ("labels", lambda: partitions.partition_dirichlet([1, "a", None] * 30, 2, 0.5)),
+        ("attempts", lambda: partitions.partition_dirichlet([0] * 30, 2, 0.5, attempts=0)),
+        ("seeds", lambda: simulate(HALVES, [0] * 99, n_runs=0)),
         ("share", lambda: simulate(HALVES, [0] * 99, share="a")),
         ("test on", lambda: simulate(HALVES, [0] * 99, n_clients=99)),
     ],
@@ -274,7 +283,7 @@ def test_careless_requests_are_refused_by_name(field, call):
 
 
 def test_client_names_of_mixed_kinds_are_told_apart():
-    found = metrics.group_coverage(SETS, [0, 1], [1, None])
+    found = metrics.group_conditional_coverage(SETS, [0, 1], [1, None])
     assert found == {"1": (1, 1.0), "None": (1, 0.0)}
 
 
@@ -308,7 +317,7 @@ def test_arrays_never_run_code_and_never_leave_files_open(tmp_path):
 def test_registries_that_nest_without_end_are_refused(tmp_path):
     (tmp_path / "sizes.json").write_text("[" * 10**5)
     with pytest.raises(RobfcpError, match=r"sizes\.json: not JSON"):
-        read_sizes(tmp_path / "sizes.json")
+        read_registered_sizes(tmp_path / "sizes.json")
 
 
 @pytest.mark.parametrize("text", ["²", "٣", "9" * 5000, "-1", "1.5", ""])
@@ -317,7 +326,7 @@ def test_numbers_on_the_command_line_are_plain_digits(text):
         with pytest.raises(RobfcpError, match=r"--liars: .* is not a number below the 9 sites"):
             _numbers([text], 9)
     with pytest.raises(RobfcpError, match="grid"):
-        grid_from_text(f"uniform:{text}")
+        parse_binning(f"uniform:{text}")
 
 
 # Reports that are odd and allowed
@@ -325,20 +334,20 @@ def test_numbers_on_the_command_line_are_plain_digits(text):
 
 @pytest.mark.parametrize("characterisation", ["gaussian", "k-means", "kernel", "quantiles"])
 def test_a_bin_without_finite_ends_has_a_finite_middle(characterisation):
-    reports = [robfcp.Report(f"c{k}", [9], Grid([-np.inf, np.inf])) for k in range(5)]
+    reports = [robfcp.Report(f"c{k}", [9], Binning([-np.inf, np.inf])) for k in range(5)]
     rule = robfcp.RobFCP(1, characterisation=characterisation)
-    assert robfcp.calibrate(reports, defence=rule).oddness.tolist() == [0.0] * 5
+    assert robfcp.calibrate(reports, defense=rule).maliciousness.tolist() == [0.0] * 5
 
 
 def test_identical_giants_cost_the_server_nothing():
     """Two copies that claim a thousand million samples each beside honest clients."""
     honest = reports_of(np.random.default_rng(0).beta(0.5, 2, (30, 50)))
-    counts = np.zeros(Grid.default().n_bins, dtype=np.int64)
+    counts = np.zeros(Binning.default().n_bins, dtype=np.int64)
     counts[[3, 5]] = 10**9 - 1, 1
-    giants = [robfcp.Report(name, counts, Grid.default(), LAC) for name in "ab"]
-    assert set(robfcp.calibrate([*honest, *giants]).flagged) == {"a", "b"}
+    giants = [robfcp.Report(name, counts, Binning.default(), LAC) for name in "ab"]
+    assert set(robfcp.calibrate([*honest, *giants]).flagged_clients) == {"a", "b"}
 
 
 def test_clients_without_any_difference_are_all_trusted():
     reports = reports_of(np.zeros((3, 30)))
-    assert robfcp.calibrate(reports, defence=robfcp.Consensus(at_most=0)).flagged == ()
+    assert robfcp.calibrate(reports, defense=robfcp.Consensus(at_most=0)).flagged_clients == ()

@@ -9,8 +9,8 @@ from effort import cases, thorough
 from makers import LAC
 
 import robfcp
-from robfcp.federation import Federation, intake
-from robfcp.grid import Grid
+from robfcp.binning import Binning
+from robfcp.federation import Federation, _intake
 from robfcp.privacy import Privacy
 
 NAMES = ["cat", "dog", "eel"]
@@ -22,12 +22,12 @@ def site(k, kind="plain", n=30):
     rng, name = np.random.default_rng(k), f"s{k:02d}"
     scores, labels, told = rng.beta(0.5, 2, n), rng.integers(0, 3, n), rng.random((n, 4))
     more = {
-        "dense": {"grid": Grid.uniform(9)},
+        "dense": {"grid": Binning.uniform(9)},
         "class": {"labels": labels, "classes": NAMES},
         "other order": {"labels": labels, "classes": NAMES[::-1]},
         "sizes": {"label_scores": told},
         "both": {"labels": labels, "classes": 3, "label_scores": told},
-        "private": {"grid": Grid.uniform(9), "privacy": Privacy(1.0)},
+        "private": {"grid": Binning.uniform(9), "privacy": Privacy(1.0)},
     }.get(kind, {})
     report = robfcp.Report.from_scores(name, scores, score=LAC, round="r", **more)
     if kind == "loss":
@@ -94,16 +94,16 @@ def lies_about(message):
 
 def seen(federation):
     """All that a federation holds, comparable."""
-    parts = [part for part in (federation.strata, federation.set_sizes) if part is not None]
+    parts = [part for part in (federation.strata, federation.all_label_counts) if part is not None]
     tables = [federation.table, *(part.table for part in parts)]
     return (
-        federation.ids,
+        federation.clients,
         [one.tolist() for held in tables for one in (held.dense(), *held.entries())],
         [(type(held), [str(one.dtype) for one in held.entries()]) for held in tables],
-        federation.sizes.tolist(),
+        federation.sample_sizes.tolist(),
         [(part.by, part.names, part.rows.tolist()) for part in parts],
-        (federation.grid, federation.score, federation.round, federation.model, federation.risk),
-        (federation.faulty, federation.missing, federation.privacy, federation.sizes_known),
+        (federation.binning, federation.score, federation.round, federation.model, federation.risk),
+        (federation.rejected_reports, federation.missing_clients, federation.privacy, federation.sizes_known),
     )
 
 
@@ -120,7 +120,7 @@ def one_by_one(monkeypatch):
 
     def take(items, **options):
         with monkeypatch.context() as patch:
-            patch.setattr(intake.wire, "fast_report", lambda _: None)
+            patch.setattr(_intake.wire, "fast_report", lambda _: None)
             return taken(items, **options)
 
     return take
@@ -135,7 +135,7 @@ def test_whatever_is_wrong_is_refused_in_the_words_for_a_single_report(kind, one
 
 
 @pytest.mark.effort
-@pytest.mark.parametrize("options", [{}, {"grid": Grid.default()}, {"round": "r"}])
+@pytest.mark.parametrize("options", [{}, {"grid": Binning.default()}, {"round": "r"}])
 def test_mixed_rounds_with_many_faults_do_not_depend_on_how_they_are_checked(options, one_by_one):
     rng = np.random.default_rng(3)
     lies = [lie for kind in KINDS for lie in lies_about(site(50, kind))]
@@ -154,7 +154,7 @@ def test_blocks_of_any_size_give_the_same_federation(monkeypatch, one_by_one):
     whole = taken(items)
     assert whole == one_by_one(items)
     for name, number in (("_REPORTS", 1), ("_REPORTS", 3), ("_REPORTS", 31), ("_ENTRIES", 5)):
-        monkeypatch.setattr(intake, name, number)
+        monkeypatch.setattr(_intake, name, number)
         assert taken(items) == whole
 
 
@@ -162,13 +162,13 @@ def test_a_usual_report_is_not_read_twice(monkeypatch):
     items = texts(*enumerate(KINDS[:6]))
     monkeypatch.setattr(robfcp.Report, "from_json", lambda *_: pytest.fail("was read again"))
     for item in items:
-        assert Federation.from_reports([item]).faulty == ()
+        assert Federation.from_reports([item]).rejected_reports == ()
 
 
 def test_what_is_kept_of_reports_is_bounded_whatever_they_are_called_and_however_long(monkeypatch):
     for name, most in (("_KEPT_HEADERS", 3), ("_KEPT_BYTES", 1000), ("_WAITING_BYTES", 5000)):
-        monkeypatch.setattr(intake, name, most)
-    found = intake.Intake()
+        monkeypatch.setattr(_intake, name, most)
+    found = _intake.Intake()
     for k in range(20):
         found.add(json.dumps(site(k) | {"round": f"r{k}"}))
         assert len(found._known_headers) <= 3

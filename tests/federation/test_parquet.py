@@ -11,14 +11,19 @@ from makers import LAC
 from test_intake import site
 
 import robfcp
-from robfcp import Consensus, Federation, Grid, Report
+from robfcp import Binning, Consensus, Federation, Report
 from robfcp.errors import RobfcpError
-from robfcp.federation import DenseCounts, parquet
+from robfcp.federation import DenseCounts
+from robfcp.fleet import _parquet
 from robfcp.privacy import Privacy
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
-SETTINGS = "parquet.HELD_VALUES", "parquet.ROWS", "federation.BLOCK_ENTRIES"
+SETTINGS = (
+    "robfcp.fleet._parquet.MAX_VALUES_IN_MEMORY",
+    "robfcp.fleet._parquet.ROWS",
+    "robfcp.federation._federation.BLOCK_ENTRIES",
+)
 HOMES = {
     "memory": (2**28, 2**13, 2**22),
     "parts": (2**28, 2**13, 50),
@@ -30,7 +35,7 @@ KINDS = ["plain", "class", "groups", "mixed", "private", "loss"]
 
 def stay(monkeypatch, home):
     for name, value in zip(SETTINGS, HOMES[home], strict=True):
-        monkeypatch.setattr(f"robfcp.federation.{name}", value)
+        monkeypatch.setattr(name, value)
 
 
 def report(k, kind, rng):
@@ -49,7 +54,7 @@ def report(k, kind, rng):
         more = {"privacy": Privacy(9.0)} if kind == "private" and k % 3 else {}
     if kind == "mixed" and k % 2:
         more["label_scores"] = rng.random((n, 3))
-    return Report.from_scores(name, scores, Grid.uniform(40), score=LAC, round="r", **more)
+    return Report.from_scores(name, scores, Binning.uniform(40), score=LAC, round="r", **more)
 
 
 def shards(folder, reports, number=2):
@@ -66,7 +71,7 @@ def shards(folder, reports, number=2):
 def test_clients_of_any_size_can_be_calibrated_from_stored_counts(n_samples, tmp_path, monkeypatch):
     """Three times a size of 86 to 255 is beyond one byte, of 21,846 to 65,535 beyond two bytes."""
     rng = np.random.default_rng(0)
-    binning = Grid.uniform(20)
+    binning = Binning.uniform(20)
     reports = []
     for k in range(12):
         scores = rng.beta(2, 4, n_samples) * (0.2 if k < 3 else 1)
@@ -74,12 +79,12 @@ def test_clients_of_any_size_can_be_calibrated_from_stored_counts(n_samples, tmp
     in_memory = robfcp.calibrate(reports)
     Federation.from_reports(reports).save(tmp_path / "round.parquet")
     stay(monkeypatch, "one block")
-    stored = Federation.read(tmp_path / "round.parquet")
-    assert stored.stored
-    assert stored.sizes.dtype == np.int64
+    stored = Federation.from_files(tmp_path / "round.parquet")
+    assert stored.is_out_of_core
+    assert stored.sample_sizes.dtype == np.int64
     calibration = robfcp.calibrate(stored)
     assert calibration.threshold == in_memory.threshold
-    assert calibration.flagged == in_memory.flagged
+    assert calibration.flagged_clients == in_memory.flagged_clients
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -87,27 +92,28 @@ def test_a_calibration_is_the_same_to_the_byte_wherever_its_counts_are(kind, tmp
     rng = np.random.default_rng(3)
     reports = [report(k, kind, rng) for k in range(40 if kind == "plain" else 20)]
     asked = {"risk": 0.3} if kind == "loss" else {}
-    ways = [{"defence": Consensus(seed=5)}]
-    ways += [{"promise": robfcp.Pac(liars=2, alike=0.1)}] * (kind != "plain")
+    ways = [{"defense": Consensus(seed=5)}]
+    ways += [{"guarantee": robfcp.PACGuarantee(liars=2, alike=0.1)}] * (kind != "plain")
     ways += [{"by": "group" if kind == "groups" else "class"}] * (kind in ("groups", "mixed"))
-    ways += [{"by": {"a": "u", "b": "v", "c": "u"}}, {"promise": robfcp.LabelShift(liars=1)}] * (
-        kind == "class"
-    )
-    asked = [{"defence": "none", **asked, **way} for way in ways]
+    ways += [
+        {"by": {"a": "u", "b": "v", "c": "u"}},
+        {"guarantee": robfcp.LabelShiftGuarantee(liars=1)},
+    ] * (kind == "class")
+    asked = [{"defense": "none", **asked, **way} for way in ways]
     here = Federation.from_reports(reports)
     here = replace(here, table=DenseCounts(here.counts))
     wanted = [robfcp.calibrate(here, **way) for way in asked]
     place = shards(tmp_path, reports)
     for home in HOMES:
         stay(monkeypatch, home)
-        found = Federation.read(place)
-        assert list(found.ids) == list(here.ids)
-        assert found.stored == (HOMES[home][0] == 0)
+        found = Federation.from_files(place)
+        assert list(found.clients) == list(here.clients)
+        assert found.is_out_of_core == (HOMES[home][0] == 0)
         if home == "parts":
-            assert len(list(found.blocks())) > 1 or kind == "loss"
+            assert len(list(found.iter_blocks())) > 1 or kind == "loss"
         assert list(found) == list(here)
         few = np.array([0, 3, 7])
-        assert list(found.take(few)) == list(here.take(few))
+        assert list(found.select_rows(few)) == list(here.select_rows(few))
         all_ways = home in ("parts", "many blocks")  # the others are these two, and simpler
         for calibration, way in list(zip(wanted, asked, strict=True))[: None if all_ways else 1]:
             assert robfcp.calibrate(found, **way).to_json() == calibration.to_json()
@@ -132,7 +138,7 @@ def row_of(message):
     row = {"client": message["client"], "n": message["n_samples"]}
     if split is None:
         return row | {"bins": list(counts["bins"]), "counts": list(counts["counts"])}
-    classes, bins = np.divmod(np.cumsum(split["steps"]), Grid.default().n_bins)
+    classes, bins = np.divmod(np.cumsum(split["steps"]), Binning.default().n_bins)
     return row | {"classes": classes.tolist(), "bins": bins.tolist(), "counts": split["counts"]}
 
 
@@ -144,10 +150,10 @@ def write(path, rows, shared=SHARED, columns=None):
                 f.name,
                 pa.large_list(pa.int64()) if pa.types.is_list(f.type) else own.get(f.type, f.type),
             )
-            for f in parquet.schema()
+            for f in _parquet.schema()
         ]
     )
-    said = {parquet.SHARED: shared if isinstance(shared, bytes) else json.dumps(shared).encode()}
+    said = {_parquet.SHARED: shared if isinstance(shared, bytes) else json.dumps(shared).encode()}
     pq.write_table(pa.Table.from_pylist(rows, kinds.with_metadata(said)), path, compression="zstd")
     return path
 
@@ -163,7 +169,9 @@ def words_for(row):
     said = {**site(2), "client": row["client"], "n_samples": row["n"]}
     said |= {"counts": {name: row[name] or [] for name in ("bins", "counts")}}
     said = {name: value for name, value in said.items() if value is not None}
-    (fault,) = Federation.from_reports(map(json.dumps, [*map(site, (0, 1, 3, 4)), said])).faulty
+    (fault,) = Federation.from_reports(
+        map(json.dumps, [*map(site, (0, 1, 3, 4)), said])
+    ).rejected_reports
     return fault.client, fault.reason
 
 
@@ -182,12 +190,12 @@ def test_one_wrong_row_costs_itself_alone_in_the_words_of_a_report(
     file = write(tmp_path / "r.parquet", rows, BY_CLASS if kind == "class" else SHARED)
     for home in ("memory", "many blocks"):
         stay(monkeypatch, home)
-        found = Federation.read(file)
+        found = Federation.from_files(file)
         if (field, wrong) in (("privacy", "null"), ("classes", None)):
             assert found.n_clients == 5
             continue
         assert list(found) == without(kind)
-        (fault,) = found.faulty
+        (fault,) = found.rejected_reports
         assert fault.reason.isprintable()
         if kind == "plain" and field in ("client", "n", "bins", "counts"):
             client, reason = words_for(rows[2])
@@ -199,7 +207,7 @@ def test_one_wrong_row_costs_itself_alone_in_the_words_of_a_report(
 def broken(kind, path):
     """A file that is no table of reports, in one of the ways there are."""
     whole = write(path, [row_of(site(9))]).read_bytes()
-    columns = parquet.schema().set(1, pa.field("n", pa.string()))
+    columns = _parquet.schema().set(1, pa.field("n", pa.string()))
     one, split = [row_of(site(9))], {"by": "class", "names": ["a"] * 2}
     ways = {
         "cut": lambda: path.write_bytes(whole[: len(whole) // 2]),
@@ -253,9 +261,9 @@ def test_a_file_that_is_no_table_is_one_line_and_the_others_count(
     for home in HOMES:
         stay(monkeypatch, home)
         before = pa.total_allocated_bytes()
-        found = Federation.read(tmp_path)
+        found = Federation.from_files(tmp_path)
         assert found.n_samples == 90
-        (fault,) = found.faulty
+        (fault,) = found.rejected_reports
         assert words in fault.reason
         assert fault.reason.isprintable()
         assert pa.total_allocated_bytes() - before < 2**20
@@ -268,18 +276,20 @@ def test_a_name_twice_is_one_site_or_none_in_one_table_or_several(tmp_path, monk
     write(tmp_path / "b.parquet", [rows[2], row_of(site(5)), {**row_of(site(8)), "client": "s03"}])
     for home in HOMES:
         stay(monkeypatch, home)
-        found = Federation.read([tmp_path / "a.parquet", tmp_path / "b.parquet"])
-        assert list(found.ids) == ["s00", "s02", "s05"]
-        assert [fault.client for fault in found.faulty] == ["s01", "s03"]
-        assert "sent 2 different reports for this round" in found.faulty[0].reason
-        assert Federation.read(tmp_path, invited=["s05", "s09"]).missing == ("s09",)
+        found = Federation.from_files([tmp_path / "a.parquet", tmp_path / "b.parquet"])
+        assert list(found.clients) == ["s00", "s02", "s05"]
+        assert [fault.client for fault in found.rejected_reports] == ["s01", "s03"]
+        assert "sent 2 different reports for this round" in found.rejected_reports[0].reason
+        assert Federation.from_files(tmp_path, expected_clients=["s05", "s09"]).missing_clients == (
+            "s09",
+        )
 
 
 def test_a_folder_that_changes_while_it_is_read_is_said(tmp_path, monkeypatch):
     stay(monkeypatch, "many blocks")
     for name in "abc":
         write(tmp_path / f"{name}.parquet", [row_of(site(ord(name) + 9 * k)) for k in range(9)])
-    pieces = parquet.File.pieces
+    pieces = _parquet.ParquetTable.pieces
 
     def read(file, grid):
         for number, piece in enumerate(pieces(file, grid)):
@@ -288,10 +298,10 @@ def test_a_folder_that_changes_while_it_is_read_is_said(tmp_path, monkeypatch):
                 write(tmp_path / "a.parquet", [row_of(site(1))])
             yield piece
 
-    monkeypatch.setattr(parquet.File, "pieces", read)
-    found = Federation.read(tmp_path)
+    monkeypatch.setattr(_parquet.ParquetTable, "pieces", read)
+    found = Federation.from_files(tmp_path)
     assert found.n_clients == 9
-    assert [fault.reason.split(": ")[1] for fault in found.faulty] == [
+    assert [fault.reason.split(": ")[1] for fault in found.rejected_reports] == [
         "changed while it was read; start again",
         "no such file; check the path",
     ]
@@ -300,11 +310,11 @@ def test_a_folder_that_changes_while_it_is_read_is_said(tmp_path, monkeypatch):
 def test_a_table_that_changes_between_two_passes_is_refused(tmp_path, monkeypatch):
     rows = [row_of(site(k)) for k in range(9)]
     stay(monkeypatch, "many blocks")
-    found = Federation.read(write(tmp_path / "a.parquet", rows))
-    assert found.pooled().sum() == 270
+    found = Federation.from_files(write(tmp_path / "a.parquet", rows))
+    assert found.pooled_counts().sum() == 270
     write(tmp_path / "a.parquet", rows[:8])
     with pytest.raises(RobfcpError, match="changed while it was read; start again"):
-        found.below(0)
+        found.cumulative_count(0)
     (tmp_path / "a.parquet").unlink()
     with pytest.raises(RobfcpError, match="no such file"):
         robfcp.calibrate(found)
@@ -313,8 +323,8 @@ def test_a_table_that_changes_between_two_passes_is_refused(tmp_path, monkeypatc
 def test_verdicts_are_a_table_of_everybody(tmp_path):
     rng = np.random.default_rng(0)
     reports = [Report.from_scores(f"s{k:02d}", rng.random(99) * (k > 3)) for k in range(20)]
-    found = robfcp.calibrate(Federation.from_reports([*reports, "{}"], invited=["t"]))
-    parquet.write_verdicts(found.federation, found.trusted_mask, found.reasons, tmp_path / "v")
+    found = robfcp.calibrate(Federation.from_reports([*reports, "{}"], expected_clients=["t"]))
+    _parquet.write_verdict_table(found.federation, found.benign_mask, found.reasons, tmp_path / "v")
     rows = pq.read_table(tmp_path / "v").to_pylist()
     assert {row["client"]: row["verdict"] for row in rows} == found.verdicts
     said = {row["client"]: row["reason"] for row in rows if row["verdict"] == "flagged"}
@@ -329,4 +339,4 @@ def test_anybody_reads_the_table_without_us(tmp_path):
     )
     frame = polars.read_parquet(tmp_path / "r.parquet")
     assert frame["n"].sum() == frame["counts"].explode().sum() == 90
-    assert frame.columns == parquet.schema().names
+    assert frame.columns == _parquet.schema().names

@@ -6,7 +6,8 @@ from makers import by_class, outputs, reports_of
 
 import robfcp
 from robfcp.errors import RobfcpError
-from robfcp.federation import Federation, parquet
+from robfcp.federation import Federation
+from robfcp.fleet import _parquet
 
 REASON = "site-02: was excluded by the operator; ask the operator why"
 
@@ -29,7 +30,7 @@ def test_the_federation_is_that_of_the_other_reports():
     expected = Federation.from_reports(remaining_reports(reports))
     assert list(federation) == list(expected)
     np.testing.assert_array_equal(federation.counts, expected.counts)
-    np.testing.assert_array_equal(federation.sizes, expected.sizes)
+    np.testing.assert_array_equal(federation.sample_sizes, expected.sample_sizes)
 
 
 @pytest.mark.parametrize("by", [None, "class"])
@@ -41,18 +42,18 @@ def test_the_calibration_is_that_of_the_other_reports(by):
     expected = robfcp.calibrate(remaining_reports(reports), by=by)
     thresholds = [level.threshold for level in calibration.levels]
     assert thresholds == [level.threshold for level in expected.levels]
-    assert calibration.flagged == expected.flagged
+    assert calibration.flagged_clients == expected.flagged_clients
     assert calibration.certificate.lower == expected.certificate.lower
 
 
 def test_counts_that_stay_in_parquet_are_excluded_alike(tmp_path, monkeypatch):
     reports = stratified_reports()
     Federation.from_reports(reports).save(tmp_path / "round.parquet")
-    monkeypatch.setattr(parquet, "HELD_VALUES", 0)
+    monkeypatch.setattr(_parquet, "MAX_VALUES_IN_MEMORY", 0)
 
-    federation = Federation.read(tmp_path / "round.parquet").without(["site-02"])
+    federation = Federation.from_files(tmp_path / "round.parquet").without(["site-02"])
 
-    assert federation.stored
+    assert federation.is_out_of_core
     expected = robfcp.calibrate(remaining_reports(reports))
     assert robfcp.calibrate(federation).threshold == expected.threshold
 
@@ -62,32 +63,34 @@ def test_an_excluded_client_is_listed_among_the_rejected_with_the_reason():
 
     remaining = federation.without(["site-02"])
 
-    assert remaining.faulty[0] == federation.faulty[0]
-    (rejected,) = remaining.faulty[1:]
+    assert remaining.rejected_reports[0] == federation.rejected_reports[0]
+    (rejected,) = remaining.rejected_reports[1:]
     assert (rejected.client, rejected.field, rejected.reason) == ("site-02", "client", REASON)
     calibration = robfcp.calibrate(remaining)
     assert calibration.verdicts["site-02"] == "faulty"
-    assert calibration.letter("site-02").reason == REASON
+    assert calibration.feedback("site-02").reason == REASON
     assert calibration.certificate.n_outside == 2
 
 
 def test_an_excluded_client_is_not_said_to_have_been_counted_once():
     reports = stratified_reports()
     federation = Federation.from_reports([*reports, reports[1], reports[2]])
-    assert federation.repeated == ("site-01", "site-02")
+    assert federation.resubmitted_clients == ("site-01", "site-02")
 
-    assert federation.without(["site-02"]).repeated == ("site-01",)
+    assert federation.without(["site-02"]).resubmitted_clients == ("site-01",)
 
 
 def test_who_has_no_valid_report_may_be_named():
     refused = {"client": "refused"}
-    federation = Federation.from_reports([*stratified_reports(), refused], invited=["missing"])
-    assert federation.missing == ("missing",)
+    federation = Federation.from_reports(
+        [*stratified_reports(), refused], expected_clients=["missing"]
+    )
+    assert federation.missing_clients == ("missing",)
 
     assert federation.without(["refused", "missing"]) is federation
     assert federation.without([]) is federation
     with_one_more = federation.without(["refused", "site-02"])
-    assert [fault.client for fault in with_one_more.faulty] == ["refused", "site-02"]
+    assert [fault.client for fault in with_one_more.rejected_reports] == ["refused", "site-02"]
 
 
 def test_a_name_of_nobody_is_refused():
@@ -102,4 +105,4 @@ def test_a_name_of_nobody_is_refused():
 def test_somebody_must_remain():
     federation = Federation.from_reports(reports_of([[0.1, 0.2]] * 3))
     with pytest.raises(RobfcpError, match="no report is left; exclude fewer"):
-        federation.without(federation.ids)
+        federation.without(federation.clients)

@@ -7,17 +7,25 @@ from engine_faults import DATA, QUICK, Stage, Turn, looked, told, watched
 from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, RecordDict
 
 import robfcp
-from robfcp.engines import monitor_round
-from robfcp.engines.flower import RUN_ID, Flower, InProcessNetwork, client_app, server_app
-from robfcp.engines.protocol import RECORD
+from robfcp.integrations import run_monitoring_round
+from robfcp.integrations._messages import RECORD
+from robfcp.integrations.flower import (
+    RUN_ID,
+    FlowerTransport,
+    InProcessGrid,
+    make_client_app,
+    make_server_app,
+)
 
 
-class FaultyNetwork(InProcessNetwork):
+class FaultyNetwork(InProcessGrid):
     """faults: {client: fault} for requests of the kind `only`; configs: {client: node config}."""
 
     def __init__(self, data, faults=None, only="report", configs=None, **options):
         names = list(data)
-        app = client_app(lambda part, arrays, node: told(data[names[node.node_id - 1]]), **options)
+        app = make_client_app(
+            lambda part, arrays, node: told(data[names[node.node_id - 1]]), **options
+        )
         super().__init__(app, [(configs or {}).get(name, {}) for name in names], names=names)
         self.stage = Stage(names, faults, only)
 
@@ -65,7 +73,7 @@ class FlowerDriver:
         folder.mkdir(exist_ok=True)
         network, started = FaultyNetwork(data, faults, only, configs), time.monotonic()
         config = {**QUICK, "output": str(folder / "calibration.json"), **config}
-        server_app()(network, Context(RUN_ID, 0, {}, RecordDict(), config))
+        make_server_app()(network, Context(RUN_ID, 0, {}, RecordDict(), config))
         seconds = time.monotonic() - started
         return robfcp.Calibration.load(config["output"]), network.stage.asked, seconds
 
@@ -76,5 +84,5 @@ class FlowerDriver:
             return told(fresh.get(names[node.node_id - 1], OSError("nothing")))
 
         network = FaultyNetwork(DATA, configs=configs, fresh=samples if fresh else None)
-        engine = Flower(network, deadline=20.0, poll=0.02)
-        return looked(monitor_round(engine, watched(), liars, **options))
+        engine = FlowerTransport(network, deadline=20.0, poll=0.02)
+        return looked(run_monitoring_round(engine, watched(), liars, **options))

@@ -18,7 +18,7 @@ from flower_faults import FaultyNetwork, FlowerDriver  # noqa: E402
 from flwr.app import RecordDict  # noqa: E402
 from in_process import run  # noqa: E402
 
-from robfcp.engines import calibration_round, flower, register_sizes  # noqa: E402
+from robfcp.integrations import flower, register_sample_sizes, run_calibration_round  # noqa: E402
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 QUICK = {"deadline": 20.0, "poll": 0.02}
@@ -81,7 +81,7 @@ def test_the_example_trains_and_calibrates_in_one_run_though_training_is_poisone
     assert calibration.provenance["run_id"] == "1"
     assert 0.8 < covered < 0.99
     assert size < 2  # a trained model: a digit or two, not ten
-    core = robfcp.calibrate(list(calibration.federation), defence=robfcp.Consensus(at_most=2))
+    core = robfcp.calibrate(list(calibration.federation), defense=robfcp.Consensus(at_most=2))
     assert core.threshold == calibration.threshold
     if strategy == "multikrum":
         assert example(strategy="fedavg", **poisoned)[2] > 2
@@ -118,13 +118,13 @@ def test_the_demo_runs_its_round_through_flower(tmp_path):
 
 def test_a_run_config_names_strategy_and_how_many_to_wait_for(tmp_path):
     with pytest.raises(robfcp.RobfcpError, match="'fedfoo' is unknown"):
-        flower.named_strategy({**flower.DEFAULTS, "strategy": "fedfoo"})
+        flower.get_strategy({**flower.DEFAULTS, "strategy": "fedfoo"})
     for name in ("krum", "fedtrimmedavg"):
-        found = flower.named_strategy({**flower.DEFAULTS, "strategy": name})
+        found = flower.get_strategy({**flower.DEFAULTS, "strategy": name})
         assert type(found).__name__.lower() == name
-    app = flower.client_app(lambda *_: DATA["site-0"])
+    app = flower.make_client_app(lambda *_: DATA["site-0"])
     config = {"liars": 0, "min-nodes": 4, "deadline": 0.6, "output": str(tmp_path / "c.json")}
-    flower.run_in_process(flower.server_app(), app, [{}, {}, {"partition-id": 7}], config)
+    flower.run_in_process(flower.make_server_app(), app, [{}, {}, {"partition-id": 7}], config)
     names = list(status(robfcp.Calibration.load(tmp_path / "c.json")))
     assert names == ["node-1", "node-2", "partition-7"]
 
@@ -133,8 +133,10 @@ def test_the_network_has_the_methods_of_flowers_grid_and_tells_no_text_of_an_err
     from flwr.serverapp import Grid
     from flwr.supercore.run import Run
 
-    app = flower.client_app(lambda *_: DATA["site-0"], lambda *_: told(ValueError("patient 4711")))
-    network = flower.InProcessNetwork(app, [{}, {}])
+    app = flower.make_client_app(
+        lambda *_: DATA["site-0"], lambda *_: told(ValueError("patient 4711"))
+    )
+    network = flower.InProcessGrid(app, [{}, {}])
     assert all(hasattr(network, name) for name in Grid.__abstractmethods__)
     network.set_run(Run.create_empty(7))
     assert network.run.run_id == 7
@@ -144,7 +146,10 @@ def test_the_network_has_the_methods_of_flowers_grid_and_tells_no_text_of_an_err
     assert trained.error.reason == "training failed at the client"
     assert nothing.error.code == 2
     assert dict(odd.content["robfcp"]) == {"nonce": "", "code": 1}
-    assert register_sizes(flower.Flower(network, **QUICK)) == {"node-1": 60, "node-2": 60}
+    assert register_sample_sizes(flower.FlowerTransport(network, **QUICK)) == {
+        "node-1": 60,
+        "node-2": 60,
+    }
 
 
 def test_a_restarted_superlink_only_delays_the_round():
@@ -155,9 +160,9 @@ def test_a_restarted_superlink_only_delays_the_round():
     network = FaultyNetwork(DATA)
     network.get_nodes = restarting(1, network.get_nodes)
     network.pull_messages = restarting(20, network.pull_messages)
-    options = {"defence": robfcp.Consensus(at_most=1), "check": False}
-    calibration = calibration_round(flower.Flower(network, **QUICK), **options)
+    options = {"defense": robfcp.Consensus(at_most=1), "check": False}
+    calibration = run_calibration_round(flower.FlowerTransport(network, **QUICK), **options)
     assert set(status(calibration).values()) == {"ok"}
     network.get_nodes = lambda: told(ValueError("no"))
     with pytest.raises(robfcp.RobfcpError, match="cannot list its nodes"):
-        calibration_round(flower.Flower(network, deadline=1.0), **options)
+        run_calibration_round(flower.FlowerTransport(network, deadline=1.0), **options)

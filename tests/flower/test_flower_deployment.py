@@ -20,8 +20,8 @@ keys = pytest.importorskip("cryptography.hazmat.primitives.serialization")
 Encoding, PublicFormat = keys.Encoding, keys.PublicFormat
 pytestmark = [pytest.mark.flower, pytest.mark.slow]
 
-from robfcp.engines import QUIET  # noqa: E402
-from robfcp.guarantees import outside_of  # noqa: E402
+from robfcp.guarantees import clients_not_covered  # noqa: E402
+from robfcp.integrations import QUIET  # noqa: E402
 
 SCRIPTS = Path(__file__).parents[2] / "examples" / "deployment"
 PATIENCE = 300
@@ -75,7 +75,7 @@ class Scripts:
         found = robfcp.Calibration.load(self.state / "calibration.json")
         defence = robfcp.Consensus(at_most=liars)
         assert (
-            found.threshold == robfcp.calibrate(list(found.federation), defence=defence).threshold
+            found.threshold == robfcp.calibrate(list(found.federation), defense=defence).threshold
         )
         return found
 
@@ -114,7 +114,7 @@ def test_a_run_over_tls_survives_a_lying_and_a_killed_node(scripts):
     found = {client: entry["status"] for client, entry in clients.items()}
     assert found == {**{f"site-{k}": "ok" for k in range(1, 5)}, "site-5": "missing"}
     assert calibration.flagged == ("site-2",)
-    assert outside_of(calibration.federation) == ("site-5",)
+    assert clients_not_covered(calibration.federation) == ("site-5",)
     assert calibration.federation.registered
     whole = PublicFormat.SubjectPublicKeyInfo
     forms = [(Encoding.OpenSSH, PublicFormat.OpenSSH), (Encoding.PEM, whole), (Encoding.DER, whole)]

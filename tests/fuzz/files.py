@@ -16,17 +16,17 @@ from numpy.typing import NDArray
 
 import robfcp
 from fuzz.mutations import mutate_file
-from robfcp.calibration.audit import AuditLog, log_round, verify_calibration
-from robfcp.calibration.letters import Letter
-from robfcp.calibration.record import Record
-from robfcp.cli.input_tables import read_outputs
+from robfcp.audit import AuditLog, log_calibration, verify_calibration
+from robfcp.calibration._record import Record
+from robfcp.cli.tables import read_outputs
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
-from robfcp.monitoring import AlarmHistory, EReport, compare_rounds, merge
-from robfcp.page import History, write_page
-from robfcp.privacy import Ledger, Privacy
-from robfcp.report.agreement import read_keys, read_sizes, read_terms
-from robfcp.report.signing import generate_key, load_key, read_public_key, sign
+from robfcp.local._feedback import ClientFeedback
+from robfcp.monitoring import AlarmHistory, EValueReport, compare_rounds, merge_e_values
+from robfcp.page import PageHistory, write_html
+from robfcp.privacy import Privacy, PrivacyLedger
+from robfcp.reports.signing import generate_key, load_key, read_public_key, sign
+from robfcp.reports.terms import read_keys, read_registered_sizes, read_terms
 
 SCORE = robfcp.LAC()
 N_CLIENTS = 6
@@ -104,13 +104,13 @@ class ValidRound:
             robfcp.Report.from_scores(f"s{k}", rng.random(30), score=SCORE, round=ROUND, model="m")
             for k in range(N_CLIENTS)
         ]
-        self.calibration = robfcp.calibrate(self.reports, defence=robfcp.Consensus(at_most=1))
+        self.calibration = robfcp.calibrate(self.reports, defense=robfcp.Consensus(at_most=1))
         self.calibration.save(self.folder / "pooled.json")
         self.later_calibration = robfcp.calibrate(self.reports[:-1])
 
     def _make_private_reports(self, rng: np.random.Generator) -> None:
         """Make reports with privacy noise and save them."""
-        grid = robfcp.Grid.uniform(8)
+        grid = robfcp.Binning.uniform(8)
         self.private_reports = []
         for k in range(3):
             counts = rng.integers(0, 30, 8)
@@ -135,11 +135,13 @@ class ValidRound:
         self.labels = rng.integers(0, N_CLASSES, N_SAMPLES)
         self.probabilities = rng.dirichlet(np.ones(N_CLASSES), N_SAMPLES)
         self.reports_by_class = [
-            robfcp.Report.of(f"s{k}", self.probabilities, self.labels, by_class=True, fine=True)
+            robfcp.Report.from_predictions(
+                f"s{k}", self.probabilities, self.labels, stratify_by_class=True, fine=True
+            )
             for k in range(N_CLIENTS)
         ]
         self.calibration_by_class = robfcp.calibrate(
-            self.reports_by_class, promise=robfcp.LabelShift(liars=1)
+            self.reports_by_class, guarantee=robfcp.LabelShiftGuarantee(liars=1)
         )
         self.calibration_by_class.save(self.folder / "by-class.json")
 
@@ -147,16 +149,16 @@ class ValidRound:
         """Start a client's monitor, or go on with the state that it saved at this path."""
         return robfcp.Monitor(
             self.calibration_by_class,
-            floor=0.9,
-            report=self.reports_by_class[1],
+            min_coverage=0.9,
+            reference_report=self.reports_by_class[1],
             client=CLIENT,
             seed=1,
             path=path,
         )
 
-    def draw_page(self, shown: robfcp.Calibration | History) -> None:
+    def draw_page(self, shown: robfcp.Calibration | PageHistory) -> None:
         """Write the page of a calibration or of a history."""
-        write_page(shown, self.folder / "page.html")
+        write_html(shown, self.folder / "page.html")
 
 
 class FileKind(NamedTuple):
@@ -204,17 +206,17 @@ def use_report(valid: ValidRound, path: Path) -> None:
 
 def use_private_report(valid: ValidRound, path: Path) -> None:
     """Calibrate with a guarantee, the report beside two other private ones."""
-    federation = Federation.read([path, valid.folder / "p0", valid.folder / "p2"])
-    robfcp.calibrate(federation, promise=robfcp.Marginal(liars=1))
+    federation = Federation.from_files([path, valid.folder / "p0", valid.folder / "p2"])
+    robfcp.calibrate(federation, guarantee=robfcp.MarginalGuarantee(liars=1))
 
 
 def use_signed_report(valid: ValidRound, path: Path) -> None:
     """Read the report in rounds without and with registered keys."""
     others = [valid.folder / f"r{k}" for k in (0, 2, 3)]
-    Federation.read([path, *others])
+    Federation.from_files([path, *others])
 
     keys = {"s0": valid.public_key, CLIENT: valid.public_key}
-    Federation.read([path, others[0]], keys=keys, round=ROUND)
+    Federation.from_files([path, others[0]], keys=keys, round=ROUND)
 
 
 # Calibrations
@@ -226,7 +228,7 @@ def _calibration_files(valid: ValidRound) -> dict[str, FileKind]:
     by_class = valid.calibration_by_class.to_json()
     signed = valid.calibration.to_json(valid.private_key)
     record = valid.calibration.record.to_json()
-    letter = valid.calibration_by_class.letter(CLIENT).to_json()
+    letter = valid.calibration_by_class.feedback(CLIENT).to_json()
     return {
         "calibration": FileKind("x.json", pooled, use_calibration),
         "calibration by class": FileKind("x.json", by_class, use_calibration_by_class),
@@ -267,15 +269,15 @@ def use_signed_calibration(valid: ValidRound, path: Path) -> None:
 def use_record(valid: ValidRound, path: Path) -> None:
     """Calibrate again from a record whose digest nobody compares, as a forger writes it anew."""
     record = Record.from_json(path.read_bytes(), "record")
-    calibration = robfcp.calibrate(record.federation, defence=robfcp.Consensus(at_most=0))
+    calibration = robfcp.calibrate(record.federation, defense=robfcp.Consensus(at_most=0))
     valid.draw_page(calibration)
     _ = compare_rounds(calibration, valid.later_calibration).lines
 
 
 def use_letter(valid: ValidRound, path: Path) -> None:
     """Make a local threshold and predict, as a client does with its letter."""
-    letter = Letter.load(path)
-    letter.at_site(valid.probabilities, valid.labels)
+    letter = ClientFeedback.load(path)
+    letter.calibrate_locally(valid.probabilities, valid.labels)
     letter.calibration.predict_set(valid.probabilities, 0)
 
 
@@ -288,10 +290,10 @@ def _monitoring_files(valid: ValidRound) -> dict[str, FileKind]:
     monitor = valid.monitor(state_path)
     monitor.update(valid.probabilities, valid.labels, ids=range(N_SAMPLES))
 
-    history = AlarmHistory(valid.calibration_by_class.identity, ROUND, N_CLIENTS, 1, 0.05)
+    history = AlarmHistory(valid.calibration_by_class.fingerprint, ROUND, N_CLIENTS, 1, 0.05)
     for step in (1, 2):
-        _, history = history.looked([monitor.e_report(ROUND, step)], step)
-    e_report = monitor.e_report(ROUND, 3)
+        _, history = history.with_inspection([monitor.e_value_report(ROUND, step)], step)
+    e_report = monitor.e_value_report(ROUND, 3)
 
     return {
         "history": FileKind("x.json", history.to_json(), use_history),
@@ -303,24 +305,24 @@ def _monitoring_files(valid: ValidRound) -> dict[str, FileKind]:
 def use_history(valid: ValidRound, path: Path) -> None:
     """Take one more look at the alarms, and draw the history."""
     history = AlarmHistory.load(path)
-    sent = [EReport("s2", history.calibration, 0.9, 9, 0.5, history.round, 9)]
+    sent = [EValueReport("s2", history.calibration, 0.9, 9, 0.5, history.round, 9)]
     with contextlib.suppress(RobfcpError):  # a refused look does not end the use
-        _, history = history.looked(sent, 9)
-    valid.draw_page(History(alarms=history))
+        _, history = history.with_inspection(sent, 9)
+    valid.draw_page(PageHistory(alarms=history))
 
 
 def use_monitor_state(valid: ValidRound, path: Path) -> None:
     """Go on monitoring from the state, with samples of which half were counted before."""
     monitor = valid.monitor(path)
     monitor.update(valid.probabilities, valid.labels, ids=range(30, 30 + N_SAMPLES))
-    monitor.e_report(ROUND, 9)
+    monitor.e_value_report(ROUND, 9)
 
 
 def use_e_report(valid: ValidRound, path: Path) -> None:
     """Merge the e-report with others that say the same."""
-    report = EReport.load(path)
+    report = EValueReport.load(path)
     others = [replace(report, client=f"o{k}") for k in range(3)]
-    merge([report, *others], 1)
+    merge_e_values([report, *others], 1)
 
 
 # What was agreed on
@@ -353,7 +355,7 @@ def _agreement_files(valid: ValidRound) -> dict[str, FileKind]:
 
 def use_sizes(valid: ValidRound, path: Path) -> None:
     """Read registered sample sizes."""
-    read_sizes(path)
+    read_registered_sizes(path)
 
 
 def use_keys(valid: ValidRound, path: Path) -> None:
@@ -364,7 +366,7 @@ def use_keys(valid: ValidRound, path: Path) -> None:
 def use_terms(valid: ValidRound, path: Path) -> None:
     """Read all that the terms say."""
     terms = read_terms(path)
-    _ = terms.agreed
+    _ = terms.expected_context
 
 
 def use_revoked_keys(valid: ValidRound, path: Path) -> None:
@@ -378,9 +380,9 @@ def use_revoked_keys(valid: ValidRound, path: Path) -> None:
 def _bookkeeping_files(valid: ValidRound) -> dict[str, FileKind]:
     """Make what a client or the server keeps for itself."""
     ledger_path = valid.folder / "ledger"
-    Ledger(ledger_path, "d").charge(Privacy(1.0, rounds=3), ROUND)
+    PrivacyLedger(ledger_path, "d").charge(Privacy(1.0, rounds=3), ROUND)
     log_path = valid.folder / "log"
-    log_round(AuditLog(log_path), valid.calibration, {})
+    log_calibration(AuditLog(log_path), valid.calibration, {})
     private_key = (valid.folder / "key").read_bytes()
     public_key = (valid.folder / "key.pub").read_bytes()
     return {
@@ -405,7 +407,7 @@ def use_ledger(valid: ValidRound, path: Path) -> None:
     """Spend privacy budget."""
     # The lock keeps the number of reports ever recorded, and would refuse the next case for it.
     Path(f"{path}.lock").unlink(missing_ok=True)
-    Ledger(path, "d").charge(Privacy(1.0, rounds=3))
+    PrivacyLedger(path, "d").charge(Privacy(1.0, rounds=3))
 
 
 def use_audit_log(valid: ValidRound, path: Path) -> None:

@@ -21,8 +21,8 @@ import numpy as np
 
 import robfcp
 from fuzz.mutations import choose, mutate_bytes, mutate_json
-from robfcp.engines import protocol
-from robfcp.report.wire import wire_grid, wire_score
+from robfcp.integrations import _messages
+from robfcp.reports._wire import to_wire_binning, to_wire_score
 
 TESTS = Path(__file__).resolve().parents[1]
 N_CLIENTS = 6
@@ -119,7 +119,7 @@ class HostileIntegration:
         reply = self._ask(record)
         assert set(reply) in ({"nonce", "body"}, {"nonce", "code"}), reply
         if "code" in reply:
-            assert reply["code"] in protocol.FAILURES, reply
+            assert reply["code"] in _messages.FAILURES, reply
 
     def _ask(self, record: dict[str, Any]) -> dict[str, Any]:
         """Return a client's reply to a record, with fresh samples to monitor."""
@@ -168,20 +168,20 @@ def valid_requests(data: dict[str, Any]) -> list[bytes]:
         Probabilities and labels of the clients of a round.
     """
     client = "site-0"
-    calibration = robfcp.calibrate(faults.core_reports(data), defence="none")
-    letter = calibration.letter(client)
+    calibration = robfcp.calibrate(faults.core_reports(data), defense="none")
+    letter = calibration.feedback(client)
     calibration_json = msgspec.Raw(calibration.to_json())
     letter_json = msgspec.Raw(letter.to_json())
     watched_json = msgspec.Raw(faults.watched().to_json())
-    grid = wire_grid(robfcp.Grid.uniform(16))
-    score = wire_score(robfcp.LAC())
+    grid = to_wire_binning(robfcp.Binning.uniform(16))
+    score = to_wire_score(robfcp.LAC())
 
     requests = [
-        protocol.SizeRequest(client=client),
-        protocol.ReportRequest(client=client, round="r", model=None, grid=grid, score=score),
-        protocol.CheckRequest(client=client, calibration=calibration_json),
-        protocol.LetterRequest(client=client, letter=letter_json),
-        protocol.MonitorRequest(
+        _messages.SizeRequest(client=client),
+        _messages.ReportRequest(client=client, round="r", model=None, grid=grid, score=score),
+        _messages.EvaluateRequest(client=client, calibration=calibration_json),
+        _messages.FeedbackRequest(client=client, letter=letter_json),
+        _messages.MonitorRequest(
             client=client, round="r", step=0, calibration=watched_json, floor=0.9
         ),
     ]

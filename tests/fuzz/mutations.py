@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from robfcp.calibration.file_format import digest_of
+from robfcp._sealed import sha256_of
 
 T = TypeVar("T")
 
@@ -73,7 +73,7 @@ def mutate_json(content: bytes, rng: np.random.Generator) -> bytes:
 
     is_sealed = isinstance(document, dict) and "body" in document
     if is_sealed and rng.random() < RESEALED_FRACTION:
-        document["digest"] = digest_of(_compact_json(document["body"]))
+        document["digest"] = sha256_of(_compact_json(document["body"]))
 
     mutated = _compact_json(document)
     if rng.random() < DEEPLY_NESTED_FRACTION:

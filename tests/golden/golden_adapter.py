@@ -15,13 +15,21 @@ from engine_loopback import LoopbackDriver
 from in_process import run
 
 import robfcp
-from robfcp import Consensus, Federation, LabelShift, Marginal, Pac, Report, RobFCP
-from robfcp.calibration.audit import verify_calibration
-from robfcp.calibration.letters import letters
-from robfcp.defence import NoDefence, RobFCPReleased
-from robfcp.federation import parquet
-from robfcp.page import About, page_data
-from robfcp.report import signing
+from robfcp import (
+    Consensus,
+    Federation,
+    LabelShiftGuarantee,
+    MarginalGuarantee,
+    PACGuarantee,
+    Report,
+    RobFCP,
+)
+from robfcp.audit import verify_calibration
+from robfcp.defense import FCP, RobFCPReleased
+from robfcp.fleet import _parquet
+from robfcp.local._feedback import iter_feedback
+from robfcp.page import PageInfo, page_data
+from robfcp.reports import signing
 
 LAC = robfcp.LAC()
 APS = robfcp.APS()
@@ -33,10 +41,8 @@ PAGE_KEYS_LEFT_OUT = ("audit",)
 
 def report(client, scores, *, min_cell_count=5, min_class_count=1, **options):
     """A report of one client's scores."""
-    names = {"binning": "grid", "all_label_scores": "label_scores"}
-    options = {names.get(name, name): value for name, value in options.items()}
     fine = min_cell_count == 1
-    return Report.from_scores(client, scores, fine=fine, least=min_class_count, **options)
+    return Report.from_scores(client, scores, fine=fine, min_class_count=min_class_count, **options)
 
 
 def report_of_counts(client, counts, binning, *, score, n_samples, privacy):
@@ -47,6 +53,11 @@ def report_of_counts(client, counts, binning, *, score, n_samples, privacy):
 def report_of_multilabel(client, probabilities, truths, binning):
     """A report of false negative rates."""
     return Report.from_multilabel(client, probabilities, truths, binning)
+
+
+def all_label_scores(probabilities):
+    """(n, C) the scores of all labels."""
+    return LAC.score_all_labels(probabilities, 0)
 
 
 def report_json(report):
@@ -61,12 +72,12 @@ def signed_report(report, key):
 
 def public_key(key):
     """The text of a private key's public half."""
-    return signing.public_text(key)
+    return signing.encode_public_key(key)
 
 
 def uniform_binning(n_bins):
     """Bins of equal width on [0, 1]."""
-    return robfcp.Grid.uniform(n_bins)
+    return robfcp.Binning.uniform(n_bins)
 
 
 def bin_counts(binning, scores):
@@ -90,7 +101,7 @@ def defense(name, *, n_malicious=None, max_malicious=None, seed=None, metric=Non
     if name == "consensus":
         return Consensus(exactly=n_malicious, at_most=max_malicious, seed=seed)
     if name == "none":
-        return NoDefence()
+        return FCP()
     if name == "rob-fcp-released":
         return RobFCPReleased(liars=n_malicious)
     options = {"distance": metric, "characterisation": vector}
@@ -103,43 +114,39 @@ def guarantee(
 ):
     """A guarantee by name."""
     if name == "marginal":
-        return Marginal(max_malicious, max_malicious_samples)
+        return MarginalGuarantee(max_malicious, max_malicious_samples)
     if name == "pac":
-        return Pac(max_malicious, heterogeneity)
-    return LabelShift(max_malicious, heterogeneity or 0.0, labels)
+        return PACGuarantee(max_malicious, heterogeneity)
+    return LabelShiftGuarantee(max_malicious, heterogeneity or 0.0, labels)
 
 
 def federation(reports, **options):
     """The federation of some reports."""
-    names = {
-        "registered_sizes": "sizes",
-        "binning": "grid",
-        "max_client_share": "max_share",
-        "expected_clients": "invited",
-    }
-    options = {names.get(name, name): value for name, value in options.items()}
     return Federation.from_reports(reports, **options)
 
 
 def intake_result(federation):
     """What became of everybody who sent something."""
     return {
-        "clients": list(federation.ids),
-        "sizes": federation.sizes.tolist(),
+        "clients": list(federation.clients),
+        "sizes": federation.sample_sizes.tolist(),
         "sizes_known": federation.sizes_known,
-        "rejected": msgspec.to_builtins(federation.faulty),
-        "missing": list(federation.missing),
-        "resubmitted": list(federation.repeated),
-        "verification": msgspec.to_builtins(federation.checked),
+        "rejected": msgspec.to_builtins(federation.rejected_reports),
+        "missing": list(federation.missing_clients),
+        "resubmitted": list(federation.resubmitted_clients),
+        "verification": msgspec.to_builtins(federation.verification),
     }
 
 
 def calibrate(reports, coverage=0.9, *, risk_level=None, guarantee=None, trusted=None, **options):
     """The calibration of some reports or of a federation."""
-    if "defense" in options:
-        options["defence"] = options.pop("defense")
     return robfcp.calibrate(
-        reports, coverage, risk=risk_level, promise=guarantee, anchor=trusted, **options
+        reports,
+        coverage,
+        risk_level=risk_level,
+        guarantee=guarantee,
+        trusted_report=trusted,
+        **options,
     )
 
 
@@ -159,8 +166,8 @@ def texts(calibration, *, everything=True):
         "diagnoses": json.dumps(diagnoses).encode(),
     }
     if everything:
-        found["feedback"] = b"\n".join(letter.to_json() for letter in letters(calibration))
-        page = page_data(calibration, About())
+        found["feedback"] = b"\n".join(letter.to_json() for letter in iter_feedback(calibration))
+        page = page_data(calibration, PageInfo())
         page = {key: value for key, value in page.items() if key not in PAGE_KEYS_LEFT_OUT}
         found["page"] = json.dumps(page, sort_keys=True, default=str).encode()
         differences = [difference.line for difference in verify_calibration(calibration)]
@@ -184,14 +191,16 @@ def decisions(calibration):
                 "lower_for_each_number": [point.lower for point in level.curve],
             }
         )
-    maliciousness = zip(calibration.federation.ids, calibration.oddness.tolist(), strict=True)
+    maliciousness = zip(
+        calibration.federation.clients, calibration.maliciousness.tolist(), strict=True
+    )
     return {
         "levels": levels,
-        "excluded": list(calibration.flagged),
-        "rejected": [fault.reason for fault in calibration.faulty],
+        "excluded": list(calibration.flagged_clients),
+        "rejected": [fault.reason for fault in calibration.rejected_reports],
         "n_malicious": calibration.liars,
         "maliciousness": dict(maliciousness),
-        "notes": list(calibration.remarks),
+        "notes": list(calibration.notes),
     }
 
 
@@ -200,20 +209,25 @@ def stored_calibrations(reports, guarantees, *, coverage=0.9):
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "round.parquet"
         Federation.from_reports(reports).save(path)
-        limit, parquet.HELD_VALUES = parquet.HELD_VALUES, 0
+        limit, _parquet.MAX_VALUES_IN_MEMORY = _parquet.MAX_VALUES_IN_MEMORY, 0
         try:
             return [
-                calibrate(Federation.read(path), coverage, guarantee=wanted)
+                calibrate(Federation.from_files(path), coverage, guarantee=wanted)
                 for wanted in guarantees
             ]
         finally:
-            parquet.HELD_VALUES = limit
+            _parquet.MAX_VALUES_IN_MEMORY = limit
 
 
 def monitor(calibration, *, seed, min_coverage=None, reference_report=None, client=None):
     """A monitor of a calibration."""
-    options = {"seed": seed, "floor": min_coverage, "report": reference_report, "client": client}
-    return robfcp.Monitor(calibration, **options)
+    return robfcp.Monitor(
+        calibration,
+        seed=seed,
+        min_coverage=min_coverage,
+        reference_report=reference_report,
+        client=client,
+    )
 
 
 def monitor_update(monitor, probabilities, labels):
@@ -224,12 +238,12 @@ def monitor_update(monitor, probabilities, labels):
 
 def e_value_report(monitor, round, step):
     """The e-value report of a monitor."""
-    return monitor.e_report(round, step).to_json()
+    return monitor.e_value_report(round, step).to_json()
 
 
 def evaluation_text(calibration, probabilities, labels, *, min_coverage):
     """The printed evaluation of fresh samples."""
-    return str(calibration.check(probabilities, labels, floor=min_coverage)).encode()
+    return str(calibration.evaluate(probabilities, labels, min_coverage=min_coverage)).encode()
 
 
 COMMANDS = {"evaluate": "check", "merge-alarms": "alarms"}

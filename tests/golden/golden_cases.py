@@ -105,7 +105,7 @@ def round_reports(
             groups = np.array(names)[rng.integers(0, 3, len(scores))]
             options = {"groups": groups, "classes": names}
         if include_all_labels:
-            options["all_label_scores"] = LAC.all_labels(probabilities, 0)
+            options["all_label_scores"] = adapter.all_label_scores(probabilities)
         reports.append(
             adapter.report(
                 f"s{k:03d}",

@@ -74,10 +74,15 @@ def readable_lines(data):
     return lines
 
 
-def differences(before, after):
-    """(case, part, lines that differ) of every part whose bytes differ."""
+def differences(before, after, names):
+    """(case, part, lines that differ) of every part whose bytes differ, of the named cases."""
     found = []
-    cases = sorted({place.name for folder in (before, after) for place in folder.iterdir()})
+    folders = {place.name for folder in (before, after) for place in folder.iterdir()}
+    cases = sorted(
+        folder
+        for folder in folders
+        if not names or any(wanted in folder.replace("__", "/") for wanted in names)
+    )
     for case in cases:
         folders = before / case, after / case
         parts = {place.name for folder in folders if folder.exists() for place in folder.iterdir()}
@@ -92,11 +97,19 @@ def differences(before, after):
     return found
 
 
-def answers_of_commit(commit, names):
-    """The folder with the answers of a commit by this tree's cases; kept for the next time."""
+def kept_answers(commit, names):
+    """The folder that keeps the answers of a commit to the named cases, or to all of them."""
     cases = (HERE / "golden_cases.py").read_bytes()
     key = hashlib.sha256(cases + repr((commit, sorted(names))).encode()).hexdigest()[:16]
-    answers = ROOT / "build" / "golden" / f"before-{key}"
+    return ROOT / "build" / "golden" / f"before-{key}"
+
+
+def answers_of_commit(commit, names):
+    """The folder with the answers of a commit by this tree's cases; kept for the next time."""
+    all_answers = kept_answers(commit, [])
+    if all_answers.exists():
+        return all_answers
+    answers = kept_answers(commit, names)
     if answers.exists():
         return answers
     with tempfile.TemporaryDirectory() as place:
@@ -124,7 +137,7 @@ def compare(base, names):
         pool.submit(run_in, ROOT, after, names).result()
         before = earlier.result()
 
-    found = differences(before, after)
+    found = differences(before, after, names)
     for case, part, lines in found:
         print(f"\n{case}: {part}")
         print("\n".join(lines[:MAX_LINES]))

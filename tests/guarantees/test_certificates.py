@@ -10,15 +10,26 @@ from effort import cases
 from plain_shift import class_cdfs, draw_sites, label_counts, site_reports
 
 import robfcp
-from robfcp.certificate import Certificate, at_least, at_most
+from robfcp.binning import Binning
+from robfcp.certificates import Certificate, format_lower, format_upper
 from robfcp.errors import RobfcpError
-from robfcp.federation import Fault, Federation
-from robfcp.grid import Grid
-from robfcp.guarantees import LabelShift, Marginal, Pac, certify, outside_of
-from robfcp.guarantees.alike import prune
-from robfcp.guarantees.curve import coverage_curve, coverage_interval, curve_budgets, empty_from
-from robfcp.guarantees.engine import counts_of
-from robfcp.guarantees.tails import pac_threshold
+from robfcp.federation import Federation, RejectedReport
+from robfcp.guarantees import (
+    LabelShiftGuarantee,
+    MarginalGuarantee,
+    PACGuarantee,
+    certify_threshold,
+    clients_not_covered,
+)
+from robfcp.guarantees._certify import (
+    certificate_points,
+    certified_max_malicious,
+    coverage_intervals,
+    vacuous_from,
+)
+from robfcp.guarantees._heterogeneity import prune_clients
+from robfcp.guarantees._tail_bounds import pac_threshold
+from robfcp.guarantees._worst_case import count_bounds
 
 LEVEL = Fraction(9, 10)
 
@@ -34,18 +45,20 @@ def promised(promise, here=None, confidence=0.95):
 
 def test_the_band_is_never_wider_than_hoeffdings_and_a_certificate_is_it_at_its_edge():
     here, edges = federation(bins=20), np.arange(20)
-    counts, e = counts_of(here), np.sqrt(np.log(2 * 20 / 0.05) / (2 * 91 * 500))
-    (lower,), (upper,) = coverage_interval(counts, edges, [9], 1 - 0.95)
-    (low,), (high,) = counts.shares(edges, np.array([9]), 0.0)
+    counts, e = count_bounds(here), np.sqrt(np.log(2 * 20 / 0.05) / (2 * 91 * 500))
+    (lower,), (upper,) = coverage_intervals(counts, edges, [9], 1 - 0.95)
+    (low,), (high,) = counts.min_coverage(edges, np.array([9]), 0.0)
     assert ((low - e - 1e-12 <= lower) & (lower <= low)).all()
     assert ((high <= upper) & (upper <= high + e + 1e-12)).all()
-    certificate = certify(here, 17, 9, 0.95)
+    certificate = certify_threshold(here, 17, 9, 0.95)
     assert (certificate.lower, certificate.upper) == (lower[17], upper[17])
     assert "either more than 9 of the 100 sites lie or coverage is between" in certificate.statement
 
 
 def test_a_number_read_off_the_reports_proves_as_much_and_is_called_one():
-    stated, read = (certify(federation(), 90, 9, estimated=e) for e in (False, True))
+    stated, read = (
+        certify_threshold(federation(), 90, 9, max_malicious_estimated=e) for e in (False, True)
+    )
     assert stated.statement == read.statement
     assert "read off the reports" in read.assumptions[0].text
     assert "stated before" in stated.assumptions[0].text
@@ -56,42 +69,42 @@ def test_a_number_read_off_the_reports_proves_as_much_and_is_called_one():
 
 
 def test_an_infinite_threshold_covers_everything_and_too_few_samples_prove_nothing():
-    full = certify(federation(), None, 9)
+    full = certify_threshold(federation(), None, 9)
     assert full.lower == full.upper == 1
     assert "every set is full" in full.statement
-    tiny = certify(Federation.from_counts(np.array([[2, 0], [0, 2], [1, 1]])), 0, 2)
-    assert tiny.vacuous
+    tiny = certify_threshold(Federation.from_counts(np.array([[2, 0], [0, 2], [1, 1]])), 0, 2)
+    assert tiny.is_vacuous
     assert "nothing is proved" in tiny.statement
 
 
 def test_missing_and_faulty_clients_are_outside_and_lower_no_budget():
-    faulty = (Fault("site-b", "counts", "negative"),)
-    fewer = replace(federation(), faulty=faulty, missing=("site-a",), registered=True)
-    certificate = certify(fewer, 90, 9)
-    assert (outside_of(fewer), certificate.m) == (("site-a", "site-b"), 9)
+    faulty = (RejectedReport("site-b", "counts", "negative"),)
+    fewer = replace(federation(), rejected_reports=faulty, missing_clients=("site-a",), sizes_registered=True)
+    certificate = certify_threshold(fewer, 90, 9)
+    assert (clients_not_covered(fewer), certificate.m) == (("site-a", "site-b"), 9)
     assert "2 missing or faulty sites" in certificate.statement
     assert {a.name: a.value for a in certificate.assumptions}["sizes"] == "registered"
 
 
 def test_a_marginal_guarantee_beyond_the_impossibility_says_who_can_force_full_sets():
-    certificate = promised(Marginal(20))
+    certificate = promised(MarginalGuarantee(20))
     assert certificate.lower == 0.9
     assert certificate.confidence is None
     assert certificate.full_sets_from == 8
     assert "guaranteed against 20 of 100" in certificate.statement
     assert "8 or more liars can make every set full" in certificate.statement
     assert "on average over calibration data" in certificate.statement
-    assert "full" not in promised(Marginal(5)).statement
+    assert "full" not in promised(MarginalGuarantee(5)).statement
 
 
 def test_pruned_pac_spends_a_fifth_of_delta_on_pruning_and_the_rest_on_the_threshold():
     counts = federation().counts.copy()
     counts[:15] = [500, *[0] * 99]
     attacked = Federation.from_counts(counts)
-    index, certificate = Pac(20, alike=0.02).threshold(attacked, LEVEL, 0.95)
-    pruning = prune(attacked, 20, 0.02, 0.01)
-    assert pruning.m == 5
-    assert index == pac_threshold(attacked.subset(pruning.kept), LEVEL, 5, 0.04)
+    index, certificate = PACGuarantee(20, alike=0.02).threshold(attacked, LEVEL, 0.95)
+    pruning = prune_clients(attacked, 20, 0.02, 0.01)
+    assert pruning.max_malicious_left == 5
+    assert index == pac_threshold(attacked.select(pruning.kept_mask), LEVEL, 5, 0.04)
     assert (certificate.lower, certificate.full_sets_from) == (0.9, None)
     assert "15 sites that cannot be honest were dropped" in certificate.statement
     assert "at least 90%, and at every honest site at least 86%" in certificate.statement
@@ -101,14 +114,16 @@ def test_pruned_pac_spends_a_fifth_of_delta_on_pruning_and_the_rest_on_the_thres
 def test_likeness_that_the_reports_refute_is_reported_and_nobody_dropped():
     counts = np.zeros((20, 4), dtype=int)
     counts[:10, 0] = counts[10:, 3] = 500
-    _, certificate = Pac(3, alike=0.01).threshold(Federation.from_counts(counts), LEVEL, 0.95)
+    _, certificate = PACGuarantee(3, alike=0.01).threshold(
+        Federation.from_counts(counts), LEVEL, 0.95
+    )
     assert "contradict" in certificate.statement
 
 
 def test_pac_carries_its_confidence_and_a_bound_on_samples_its_assumption():
-    pac = promised(Pac(5), confidence=0.99)
+    pac = promised(PACGuarantee(5), confidence=0.99)
     assert "with 99% confidence" in pac.statement
-    budget = promised(Marginal(samples=700))
+    budget = promised(MarginalGuarantee(samples=700))
     assert {a.name: a.value for a in budget.assumptions}["held"] == 700
     assert "with at most 700 samples together" in budget.statement
 
@@ -121,7 +136,7 @@ def uniform(seed=0, n_clients=20, n=100, truncated=0):
     rng = np.random.default_rng(seed)
     scores = rng.random((n_clients, n))
     scores[:truncated] *= 0.75
-    grid = Grid.uniform(100)
+    grid = Binning.uniform(100)
     return Federation.from_counts(np.array([grid.counts(row) for row in scores]), grid)
 
 
@@ -129,15 +144,15 @@ def uniform(seed=0, n_clients=20, n=100, truncated=0):
 def test_the_interval_for_more_liars_holds_the_interval_for_fewer():
     for seed in range(cases(6)):
         here = uniform(seed, n_clients=(9, 40)[seed % 2], n=60, truncated=seed % 4)
-        curve = coverage_curve(here, 80, range(here.n_clients))
+        curve = certificate_points(here, 80, range(here.n_clients))
         lower, upper = [p.lower for p in curve], [p.upper for p in curve]
         assert lower == sorted(lower, reverse=True)
         assert upper == sorted(upper)
         for m in (0, 2, 5):
-            one = certify(uniform(seed, (9, 40)[seed % 2], 60, seed % 4), 80, m)
+            one = certify_threshold(uniform(seed, (9, 40)[seed % 2], 60, seed % 4), 80, m)
             assert (one.lower, one.upper) == (lower[m], upper[m])
-        vacuous = [p.m for p in curve if p.vacuous]
-        assert empty_from(here, 80) == (vacuous[0] if vacuous else None)
+        vacuous = [p.m for p in curve if p.is_vacuous]
+        assert vacuous_from(here, 80) == (vacuous[0] if vacuous else None)
 
 
 @pytest.mark.effort
@@ -145,7 +160,7 @@ def test_the_default_statement_is_true_also_where_the_estimate_is_too_low():
     """Four of twenty truncate unseen; "either more lie or coverage is in the interval" holds."""
     wrong = missed_alone = too_low = 0
     for seed in range(cases(30)):
-        found = robfcp.calibrate(uniform(seed, truncated=4), defence="none")
+        found = robfcp.calibrate(uniform(seed, truncated=4), defense="none")
         certificate, coverage = found.certificate, found.threshold  # uniform honest scores
         outside = not certificate.lower <= coverage <= certificate.upper
         too_low += found.liars < 4
@@ -156,9 +171,13 @@ def test_the_default_statement_is_true_also_where_the_estimate_is_too_low():
 
 
 def test_curves_are_short_whatever_the_number_of_clients():
-    assert [curve_budgets(*one) for one in ((5,), (5, 4), (1,))] == [(0, 1, 2), (0, 1, 2, 4), (0,)]
-    assert curve_budgets(100)[-1] == 49
-    assert len(curve_budgets(10**6, 12345)) <= 12
+    assert [certified_max_malicious(*one) for one in ((5,), (5, 4), (1,))] == [
+        (0, 1, 2),
+        (0, 1, 2, 4),
+        (0,),
+    ]
+    assert certified_max_malicious(100)[-1] == 49
+    assert len(certified_max_malicious(10**6, 12345)) <= 12
 
 
 def test_lower_ends_round_down_and_upper_ends_up():
@@ -168,7 +187,7 @@ def test_lower_ends_round_down_and_upper_ends_up():
         (0.99999, "99.99%", "100%"),
         (1e-9, "0%", "0.01%"),
     ):
-        assert (at_least(share), at_most(share)) == (down, up)
+        assert (format_lower(share), format_upper(share)) == (down, up)
 
 
 # Whom it speaks of
@@ -185,7 +204,7 @@ def shifted(seed, liars=6, pooled=6):
         counts = tables[k].sum(axis=0)
         if k >= 20 - liars:
             counts = np.bincount([0], [counts.sum()], 50).astype(int)
-        reports[k] = robfcp.Report(f"site-{k:02d}", counts, Grid.uniform(50))
+        reports[k] = robfcp.Report(f"site-{k:02d}", counts, Binning.uniform(50))
     honest = sizes[: 20 - pooled]
     return reports, (honest @ cdfs).sum(axis=0) / honest.sum()
 
@@ -195,13 +214,13 @@ def test_label_shift_and_its_curve_speak_of_the_sites_with_counts_of_all_classes
     wrong = 0
     for seed in range(20):
         reports, truth = shifted(seed)
-        found = robfcp.calibrate(reports, promise=LabelShift(2), defence="none")
-        edge = int(np.searchsorted(found.federation.grid.upper, found.threshold))
+        found = robfcp.calibrate(reports, guarantee=LabelShiftGuarantee(2), defense="none")
+        edge = int(np.searchsorted(found.federation.binning.upper_edges, found.threshold))
         certificate = found.certificate
         assert (certificate.n_clients, certificate.n_outside) == (14, 0)
         for point in found.levels[0].curve:
-            words = certificate.for_liars(point, 0.95).statement
-            assert "of the 14 sites" in words or point.vacuous
+            words = certificate.for_max_malicious(point, 0.95).statement
+            assert "of the 14 sites" in words or point.is_vacuous
             assert "outside it: 6 sites without counts of all classes (site-14, site-15, " in words
             assert "missing or faulty" not in words
         wrong += any(not p.lower <= truth[edge] <= p.upper for p in found.levels[0].curve)
@@ -218,8 +237,10 @@ def test_a_cluster_with_merged_classes_speaks_of_the_classes_that_sites_show():
         for k in range(20):
             labels = rng.choice(3, 200, p=[0.57, 0.03, 0.4])
             scores, named["labels"] = rng.random(200) / 2 + (labels == 1) / 2, labels
-            reports.append(robfcp.Report.from_scores(f"s{k}", scores, Grid.uniform(200), **named))
-        found = robfcp.calibrate(reports, by=by, promise=Marginal(1), defence="none")
+            reports.append(
+                robfcp.Report.from_scores(f"s{k}", scores, Binning.uniform(200), **named)
+            )
+        found = robfcp.calibrate(reports, by=by, guarantee=MarginalGuarantee(1), defense="none")
         shown.append(np.clip([2 * found.threshold[0], 2 * found.threshold[0] - 1], 0, 1))
         for certificate in (found.certificate, found.levels[0].parts[0].certificate):
             assert {a.name: a.value for a in certificate.assumptions}["mixture"] == "shown"

@@ -11,14 +11,21 @@ import numpy as np
 import pytest
 from effort import cases
 
-from robfcp.arguments import exact_level
+from robfcp._validation import parse_level
+from robfcp.binning import Binning
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
-from robfcp.grid import Grid
-from robfcp.guarantees import LabelShift, Marginal, Pac, Promise, certify, engine
-from robfcp.guarantees.engine import Tail, counts_of, least_shares
-from robfcp.guarantees.promises import liars_no_rule_survives, marginal_threshold
-from robfcp.guarantees.tails import pac_tail, pac_threshold, swap_tail
+from robfcp.guarantees import (
+    Guarantee,
+    LabelShiftGuarantee,
+    MarginalGuarantee,
+    PACGuarantee,
+    _worst_case,
+    certify_threshold,
+)
+from robfcp.guarantees._base import breakdown_point_of_any_rule, marginal_threshold_bin
+from robfcp.guarantees._tail_bounds import marginal_tail_test, pac_tail_test, pac_threshold
+from robfcp.guarantees._worst_case import TailTest, count_bounds, min_coverage_over_removals
 from robfcp.privacy import Privacy
 
 LEVEL = Fraction(9, 10)
@@ -64,7 +71,9 @@ def test_the_one_rule_is_brute_force_over_all_removals_for_every_kind_of_loss(ki
                 curves[:, k] += weight * (missed - alpha)
         bound, sets = 10 * (largest or 1), list(plausible(n_clients, m))
         good = [all(row[kept].sum() + bound <= 0 for kept in sets) for row in curves]
-        holds = Tail(0, 1, np.array([bound])).reached(-curves, np.zeros(n_clients, dtype=int), m)
+        holds = TailTest(0, 1, np.array([bound])).accepts(
+            -curves, np.zeros(n_clients, dtype=int), m
+        )
         assert holds.tolist() == good
         found += any(good)
     assert found > 0.05 * cases(150)
@@ -73,15 +82,15 @@ def test_the_one_rule_is_brute_force_over_all_removals_for_every_kind_of_loss(ki
 @pytest.mark.effort
 @pytest.mark.parametrize("few", [512, 1])  # below so many all are sorted, above alike ones grouped
 def test_shares_are_the_least_and_largest_over_all_removals(few, monkeypatch):
-    monkeypatch.setattr(engine, "FEW_CLIENTS", few)
+    monkeypatch.setattr(_worst_case, "_MAX_CLIENTS_SORTING", few)
     rng = np.random.default_rng(1)
     for _ in range(cases(80)):
         federation = random_federation(rng, int(rng.choice([3, 12, 400])))
         federation = Federation.from_counts(federation.counts * int(rng.choice([1, 1, 10**12])))
-        edges, budgets = np.arange(federation.grid.n_bins), np.arange(federation.n_clients)
-        counts, sizes = counts_of(federation), federation.sizes
-        sides = [side.T for side in counts.each(edges, 0.0)]  # where all are in fives, apart
-        low, high = counts.shares(edges, budgets, 0.0)
+        edges, budgets = np.arange(federation.binning.n_bins), np.arange(federation.n_clients)
+        counts, sizes = count_bounds(federation), federation.sample_sizes
+        sides = [side.T for side in counts.per_client(edges, 0.0)]  # where all are in fives, apart
+        low, high = counts.min_coverage(edges, budgets, 0.0)
         for m in budgets.tolist():
             kept = np.array([np.isin(budgets, one) for one in plausible(len(sizes), m)]).astype(int)
             for side, ends, best in zip(sides, (low, high), (min, max), strict=True):
@@ -98,7 +107,7 @@ def test_noise_moves_the_least_share_by_what_it_may_add_to_either_side():
         sizes = rng.integers(20, 90, n_clients)
         counts, m = rng.integers(-5, sizes), int(rng.integers(0, n_clients))
         lost, more = rng.integers(0, 9, 1), rng.integers(-9, 9, 1)
-        share, total = least_shares(counts[None], sizes, np.array([m]), lost, more)
+        share, total = min_coverage_over_removals(counts[None], sizes, np.array([m]), lost, more)
         wanted = min(
             Fraction(int(counts[kept].sum() - lost[0]), int(sizes[kept].sum() + more[0]))
             for kept in plausible(n_clients, m)
@@ -110,11 +119,15 @@ def test_many_clients_of_whom_some_are_silent_are_not_taken_for_their_likes(monk
     """A silent client has 0 below and 0 above an edge; grouping clients must not forget it."""
     counts = np.tile([10, 0, 0, 2], (600, 1))
     noise = [Privacy(1e-3)] * 150 + [Privacy(3.0)] * 450
-    loud = Federation.from_counts(counts, Grid.uniform(4), privacy=noise, sizes=[12] * 600)
+    loud = Federation.from_counts(
+        counts, Binning.uniform(4), privacy=noise, sample_sizes=[12] * 600
+    )
     edges, budgets = np.arange(4), np.array([0, 20])
-    found = counts_of(loud).shares(edges, budgets, 0.01)
-    monkeypatch.setattr("robfcp.guarantees.engine.FEW_CLIENTS", 10**6)
-    np.testing.assert_array_equal(found, counts_of(replace(loud)).shares(edges, budgets, 0.01))
+    found = count_bounds(loud).min_coverage(edges, budgets, 0.01)
+    monkeypatch.setattr("robfcp.guarantees._worst_case._MAX_CLIENTS_SORTING", 10**6)
+    np.testing.assert_array_equal(
+        found, count_bounds(replace(loud)).min_coverage(edges, budgets, 0.01)
+    )
     assert found[1][0, 0] > 0.87 > 10 / 12 > 0.63 > found[0][0, 0]
 
 
@@ -123,10 +136,10 @@ def test_many_clients_of_whom_some_are_silent_are_not_taken_for_their_likes(monk
 
 def test_levels_are_read_as_people_mean_them_and_impossible_ones_refused():
     meant = {0.9: "9/10", 1 - 0.7: "3/10", "2/3": "2/3", Decimal("0.8"): "4/5"}
-    assert [exact_level(level) for level in meant] == [Fraction(one) for one in meant.values()]
+    assert [parse_level(level) for level in meant] == [Fraction(one) for one in meant.values()]
     for wrong in [0, 1, -0.1, np.nan, np.inf, "x", None, [0.9]]:
         with pytest.raises(RobfcpError, match="coverage"):
-            exact_level(wrong)
+            parse_level(wrong)
 
 
 # Marginal thresholds
@@ -157,7 +170,7 @@ def test_guaranteed_threshold_is_the_worst_plausible_fcp_threshold(number):
         for m in range(federation.n_clients):
             benign_sets = plausible(federation.n_clients, m)
             worst = max(fcp(federation, kept, level) for kept in benign_sets)
-            assert as_number(marginal_threshold(federation, level, m)) == worst
+            assert as_number(marginal_threshold_bin(federation, level, m)) == worst
             n_thresholds += 1
             n_finite += np.isfinite(worst)
     assert n_finite > 0.3 * n_thresholds
@@ -175,12 +188,17 @@ def test_a_bound_on_samples_is_at_least_the_worst_fcp_threshold_over_sets_within
             for kept in plausible(federation.n_clients, everybody)
             if federation.n_samples - federation.sizes[kept].sum() <= budget
         )
-        found = as_number(marginal_threshold(federation, level, samples=budget))
+        found = as_number(marginal_threshold_bin(federation, level, max_malicious_samples=budget))
         assert found >= worst
         equal += found == worst
         total += 1
     assert equal > 0.6 * total
-    assert marginal_threshold(federation, Fraction(1, 2), samples=federation.n_samples) is None
+    assert (
+        marginal_threshold_bin(
+            federation, Fraction(1, 2), max_malicious_samples=federation.n_samples
+        )
+        is None
+    )
 
 
 def test_levels_with_many_digits_and_large_sizes_stay_exact():
@@ -190,8 +208,8 @@ def test_levels_with_many_digits_and_large_sizes_stay_exact():
     exact = [int(c) - level * int(n) for c, n in zip(below, sizes, strict=True)]
     wanted = int((sum(exact) - max(0, max(exact))) * level.denominator)
     for needed, holds in ((wanted, True), (wanted + 1, False)):
-        tail = Tail(level.numerator, level.denominator, np.array([needed]))
-        assert tail.reached(below[None], sizes, 1)[0] == holds
+        tail = TailTest(level.numerator, level.denominator, np.array([needed]))
+        assert tail.accepts(below[None], sizes, 1)[0] == holds
 
 
 @pytest.mark.effort
@@ -200,18 +218,22 @@ def test_forcing_liars_are_worst_as_the_largest_clients(kind):
     rng = np.random.default_rng(7)
     for _ in range(cases(15)):
         sizes, level, m = rng.integers(5, 60, 7), Fraction(4, 5), int(rng.integers(0, 3))
-        tail = swap_tail(level, 7) if kind == "marginal" else pac_tail(sizes, m, level, 0.1)
+        tail = (
+            marginal_tail_test(level, 7)
+            if kind == "marginal"
+            else pac_tail_test(sizes, m, level, 0.1)
+        )
         forced = [
             len(liars)
             for number in range(1, 7)
             for liars in combinations(range(7), number)
-            if not tail.reached(np.where(np.isin(range(7), liars), 0, sizes)[None], sizes, m)[0]
+            if not tail.accepts(np.where(np.isin(range(7), liars), 0, sizes)[None], sizes, m)[0]
         ]
-        assert tail.forced_by(sizes, m) == (min(forced) if forced else None)
+        assert tail.breakdown_point(sizes, m) == (min(forced) if forced else None)
 
 
 def test_impossibility_number_by_trying_every_pair_of_groups():
-    assert liars_no_rule_survives(np.full(100, 50), LEVEL) == 10
+    assert breakdown_point_of_any_rule(np.full(100, 50), LEVEL) == 10
     rng = np.random.default_rng(8)
     for _ in range(100):
         sizes, level = rng.integers(5, 60, 6), Fraction(3, 5)
@@ -222,20 +244,20 @@ def test_impossibility_number_by_trying_every_pair_of_groups():
             for mimics in combinations([k for k in range(6) if k not in top], m)
             if sizes[list(top)].sum() > (1 - level) * int(sizes.sum() - sizes[list(mimics)].sum())
         ]
-        assert liars_no_rule_survives(sizes, level) == (min(broken) if broken else None)
+        assert breakdown_point_of_any_rule(sizes, level) == (min(broken) if broken else None)
 
 
 @pytest.mark.parametrize(
     ("promise", "words"),
     [
-        (lambda: Marginal(), "liars: state how many"),
-        (lambda: Marginal(samples=-1), "samples: -1 is not a whole number"),
-        (lambda: Pac(True), "liars: True is not a whole number"),
-        (lambda: Pac(None), "liars: None is not a whole number"),
-        (lambda: LabelShift(1, alike=float("nan")), "alike: nan is not"),
-        (lambda: Pac(8).threshold(EIGHT, LEVEL, 0.95), "nothing can be guaranteed"),
-        (lambda: certify(EIGHT, 0, 8), "nothing can be guaranteed against 8 of 8"),
-        (lambda: certify(EIGHT, 0, -1), "liars: -1 is not a whole number"),
+        (lambda: MarginalGuarantee(), "liars: state how many"),
+        (lambda: MarginalGuarantee(samples=-1), "samples: -1 is not a whole number"),
+        (lambda: PACGuarantee(True), "liars: True is not a whole number"),
+        (lambda: PACGuarantee(None), "liars: None is not a whole number"),
+        (lambda: LabelShiftGuarantee(1, alike=float("nan")), "alike: nan is not"),
+        (lambda: PACGuarantee(8).threshold(EIGHT, LEVEL, 0.95), "nothing can be guaranteed"),
+        (lambda: certify_threshold(EIGHT, 0, 8), "nothing can be guaranteed against 8 of 8"),
+        (lambda: certify_threshold(EIGHT, 0, -1), "liars: -1 is not a whole number"),
         (lambda: pac_threshold(EIGHT, LEVEL, 1, 0.0), "delta: 0.0 is not a number between"),
     ],
 )
@@ -245,12 +267,17 @@ def test_a_promise_that_cannot_be_meant_is_refused(promise, words):
 
 
 def test_promises_are_what_their_files_hold():
-    made = [Marginal(3), Marginal(samples=np.int64(40)), Pac(2, alike=0.1), LabelShift(1)]
-    made += [LabelShift(np.int8(1), 0.5, ["uniform", {"a": np.float32(0.25), "b": 0.75}])]
+    made = [
+        MarginalGuarantee(3),
+        MarginalGuarantee(samples=np.int64(40)),
+        PACGuarantee(2, alike=0.1),
+        LabelShiftGuarantee(1),
+    ]
+    made += [LabelShiftGuarantee(np.int8(1), 0.5, ["uniform", {"a": np.float32(0.25), "b": 0.75}])]
     for promise in made:
-        assert msgspec.json.decode(msgspec.json.encode(promise), type=Promise) == promise
+        assert msgspec.json.decode(msgspec.json.encode(promise), type=Guarantee) == promise
     with pytest.raises(msgspec.ValidationError, match="unknown field"):
-        msgspec.json.decode(b'{"type":"pac","liars":1,"heterogeneity":0}', type=Promise)
+        msgspec.json.decode(b'{"type":"pac","liars":1,"heterogeneity":0}', type=Guarantee)
 
 
 # Theorem S

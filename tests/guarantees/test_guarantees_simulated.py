@@ -24,17 +24,17 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 import label_shift as shift
 from noises import draw
 
-from robfcp import Pac, Privacy
+from robfcp import PACGuarantee, Privacy
+from robfcp.binning import Binning
 from robfcp.federation import Federation
-from robfcp.grid import Grid
-from robfcp.guarantees.curve import coverage_interval
-from robfcp.guarantees.engine import ExactCounts
-from robfcp.guarantees.label_shift import ClassCounts
-from robfcp.guarantees.promises import marginal_threshold
-from robfcp.guarantees.site import Anchor, clip_ranks, site_thresholds
-from robfcp.guarantees.tails import pac_tail, pac_threshold, swap_tail
-from robfcp.monitoring import monitor as betting
-from robfcp.monitoring.alarms import log_mean_of_smallest
+from robfcp.guarantees._base import marginal_threshold_bin
+from robfcp.guarantees._certify import coverage_intervals
+from robfcp.guarantees._label_shift import ClassCounts
+from robfcp.guarantees._local_bounds import TrustedInterval, client_thresholds, clipping_ranks
+from robfcp.guarantees._tail_bounds import marginal_tail_test, pac_tail_test, pac_threshold
+from robfcp.guarantees._worst_case import CountBounds
+from robfcp.monitoring import _monitor as betting
+from robfcp.monitoring._history import log_mean_of_smallest
 
 RUNS, LEVEL, ALPHA, DELTA = 2000, Fraction(9, 10), 0.1, 0.1
 EDGES = np.linspace(0.86, 0.94, 60)
@@ -74,12 +74,12 @@ def rounds(seed, sizes, liars, spread=0.5, unit=1, edges=tuple(EDGES)):
 
 def marginal(told, sizes=UNEQUAL, unit=1):
     here = rounds(1, tuple(sizes), 2, unit=unit)
-    return here.missed(here.reached(swap_tail(LEVEL, len(sizes), unit), told, unit))
+    return here.missed(here.reached(marginal_tail_test(LEVEL, len(sizes), unit), told, unit))
 
 
 def pac(told, sizes=UNEQUAL, unit=1, spread=0.5):
     here = rounds(2, tuple(sizes), 2, spread, unit)
-    tail = pac_tail(sizes, told, LEVEL, DELTA, unit)
+    tail = pac_tail_test(sizes, told, LEVEL, DELTA, unit)
     return here.missed(here.reached(tail, told, unit)) > ALPHA
 
 
@@ -88,12 +88,12 @@ def by_class(told):
     failed = np.zeros(RUNS, dtype=bool)
     for c in range(3):
         here = rounds((3, c), tuple(EQUAL), 2)
-        tail = pac_tail(EQUAL, told, LEVEL, DELTA / 3)
+        tail = pac_tail_test(EQUAL, told, LEVEL, DELTA / 3)
         failed |= here.missed(here.reached(tail, told)) > ALPHA
     return failed
 
 
-class AllAtOnce(ExactCounts):
+class AllAtOnce(CountBounds):
     """Many rounds as if each edge of each were an edge."""
 
     def __init__(self, here):
@@ -108,7 +108,7 @@ def curve(told):
     """The intervals of all m from the true number on, at all edges: one that errs is a failure."""
     here = rounds(4, tuple(10 * UNEQUAL), 2, edges=(0.3, 0.9))
     every, budgets = np.arange(RUNS * len(here.truth)), [told, told + 1]
-    low, high = coverage_interval(AllAtOnce(here), every, budgets, DELTA)
+    low, high = coverage_intervals(AllAtOnce(here), every, budgets, DELTA)
     truth = np.tile(here.truth, RUNS)
     outside = ((low > truth) | (high < truth)).any(axis=0)
     return outside.reshape(RUNS, -1).any(axis=1)
@@ -125,13 +125,13 @@ def forged(rng, here, share):
 
 def alike(told, sigma=0.0):
     """Four of nine sites hide inside the noise, or do not; the worst for the honest counts."""
-    rng, grid, failed = np.random.default_rng(5), Grid.uniform(61), np.zeros(RUNS, dtype=bool)
+    rng, grid, failed = np.random.default_rng(5), Binning.uniform(61), np.zeros(RUNS, dtype=bool)
     for run in range(RUNS):
         cdf = EDGES + rng.uniform(-sigma, sigma, (9, 1)) * (1 - EDGES) / (1 - EDGES[0])
         here = rng.multinomial(500, np.diff(cdf, prepend=0, append=1, axis=1))
         for share in (1, 1 / 8, 1 / 16):
             federation = Federation.from_counts(forged(rng, here, share), grid)
-            edge, _ = Pac(told, sigma).threshold(federation, LEVEL, 1 - DELTA)
+            edge, _ = PACGuarantee(told, sigma).threshold(federation, LEVEL, 1 - DELTA)
             failed[run] |= edge is not None and edge < 60 and cdf[:5, edge].mean() < 0.9
     return failed
 
@@ -139,7 +139,7 @@ def alike(told, sigma=0.0):
 def private(told, known=True):
     """Counts with Laplace noise: what a marginal threshold misses; with hidden sizes, whether a PAC
     one fails."""
-    rng, grid, found = np.random.default_rng(6), Grid.uniform(21), []
+    rng, grid, found = np.random.default_rng(6), Binning.uniform(21), []
     law = Privacy(2.0, neighbours="substitution" if known else "add-remove")
     here = rounds(7, tuple(10 * EQUAL), 2, edges=tuple(EDGES[::3]))
     counts = np.diff(here.below, prepend=0, axis=1).transpose(0, 2, 1)
@@ -147,8 +147,10 @@ def private(told, known=True):
         whole = np.column_stack([one, here.sizes - one.sum(axis=1)])
         noisy = whole + draw(rng, law.noise, whole.shape)
         noisy[-2:] = whole[-2:]
-        sent = Federation.from_counts(noisy, grid, privacy=law, sizes=here.sizes if known else None)
-        rule = marginal_threshold if known else pac_threshold
+        sent = Federation.from_counts(
+            noisy, grid, privacy=law, sample_sizes=here.sizes if known else None
+        )
+        rule = marginal_threshold_bin if known else pac_threshold
         edge = rule(sent, LEVEL, told, *([] if known else [DELTA]))
         found.append(0 if edge is None else 1 - np.append(here.truth, 1)[edge])
     return np.array(found) if known else np.array(found) > ALPHA
@@ -178,7 +180,7 @@ def at_site(told):
                 (1 - share) * times * (sizes[:, :, None] - below)[-1]
             )
             told_all = ClassCounts(said.transpose(2, 0, 1), lied, edges, tuple("abcdefghij"), names)
-            reached.append(site_thresholds(told_all, ALPHA, told, sites=[0])[0])
+            reached.append(client_thresholds(told_all, ALPHA, told, sites=[0])[0])
         miss = [1 - cdfs[:, edge] for edge in reached]  # -1, infinite, misses nothing
         found[run] = mix @ np.max(miss, axis=0)
     return found
@@ -186,11 +188,11 @@ def at_site(told):
 
 def floor_of_anchor(beyond):
     """Promise (i) of 29 trusted samples: everybody lies; no more than a/(n+1) is promised."""
-    a, _ = clip_ranks(29, 0.9, DELTA, DELTA)
+    a, _ = clipping_ranks(29, 0.9, DELTA, DELTA)
     ordered = np.sort(np.random.default_rng(10).random((RUNS, 29)), axis=1)
-    grid = Grid.uniform(2000)
-    held = [Anchor.of(grid.counts(row), LEVEL, DELTA) for row in ordered[:200]]
-    assert (grid.upper[[one.clipped(0) for one in held]] >= ordered[:200, a - 1]).all()
+    grid = Binning.uniform(2000)
+    held = [TrustedInterval.from_counts(grid.counts(row), LEVEL, DELTA) for row in ordered[:200]]
+    assert (grid.upper_edges[[one.clip(0) for one in held]] >= ordered[:200, a - 1]).all()
     return 1 - ordered[:, a - 1] - (1 - (a + 1 - beyond) / 30)
 
 
@@ -198,13 +200,16 @@ def floor_of_anchor(beyond):
 def anchors():
     """What 100 trusted samples allow in each round."""
     chances, rng = np.diff(EDGES, prepend=0, append=1), np.random.default_rng(9)
-    return [Anchor.of(own, LEVEL, DELTA) for own in rng.multinomial(100, chances, RUNS)]
+    return [
+        TrustedInterval.from_counts(own, LEVEL, DELTA)
+        for own in rng.multinomial(100, chances, RUNS)
+    ]
 
 
 def anchored_pac(told):
     """Promise (ii): a PAC threshold held between the ends of 100 trusted samples."""
     here = rounds(11, tuple(EQUAL), 2, spread=0)
-    accepted = here.reached(pac_tail(EQUAL, told, LEVEL, DELTA), told)
+    accepted = here.reached(pac_tail_test(EQUAL, told, LEVEL, DELTA), told)
     first = np.where(accepted.any(axis=1), accepted.argmax(axis=1), len(EDGES)).tolist()
     ends = [one.clipped(edge) for one, edge in zip(anchors(), first, strict=True)]
     return np.append(EDGES, 1)[ends] < 0.9
@@ -214,8 +219,8 @@ def common_alarm(told):
     """Seven sites at the floor, two report e^27; looked at after each of 50 samples."""
     honest, steps = 5, 50
     missed = np.random.default_rng(12).random((steps, RUNS * honest)) < 0.1
-    factors = betting.log_factors(0.9, missed.ravel()).reshape(steps, -1)
-    started = betting.log_started(np.full(factors.shape[1], -np.inf), 0, factors)
+    factors = betting.log_bet_factors(0.9, missed.ravel()).reshape(steps, -1)
+    started = betting.log_mixture_wealth(np.full(factors.shape[1], -np.inf), 0, factors)
     means = betting.log_mean(started.reshape(steps, RUNS, honest, betting.N_BETS))
     kept = -np.log1p(np.arange(1, steps + 1))[:, None, None]
     logs = np.logaddexp(means, kept)

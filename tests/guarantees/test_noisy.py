@@ -12,21 +12,21 @@ from scipy.stats import binom
 
 import robfcp
 from robfcp import Privacy
+from robfcp.binning import Binning
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
-from robfcp.federation.counts import DenseCounts, Stratified
-from robfcp.grid import Grid
-from robfcp.guarantees import fcp_index
-from robfcp.guarantees.alike import estimate_heterogeneity
-from robfcp.guarantees.curve import coverage_curve, coverage_interval
-from robfcp.guarantees.engine import NoisyCounts, counts_of
-from robfcp.guarantees.promises import marginal_tail, marginal_threshold
-from robfcp.guarantees.tails import kl_lower, pac_threshold
+from robfcp.federation._tables import DenseCounts, StratifiedTable
+from robfcp.guarantees import fcp_bin_index
+from robfcp.guarantees._base import marginal_tail, marginal_threshold_bin
+from robfcp.guarantees._certify import certificate_points, coverage_intervals
+from robfcp.guarantees._heterogeneity import estimate_heterogeneity
+from robfcp.guarantees._tail_bounds import kl_lower, pac_threshold
+from robfcp.guarantees._worst_case import NoisyCounts, count_bounds
 
 LEVEL = Fraction(9, 10)
 EXACT = Privacy(300)  # noise so rare that none is drawn
 BINS = 16
-GRID = Grid.uniform(BINS)
+GRID = Binning.uniform(BINS)
 EVERYWHERE = np.arange(BINS)
 EDGES = np.linspace(0, 1, BINS + 1)
 CLASSES = np.array([np.diff(beta_law.cdf(EDGES, shape, 3)) for shape in np.linspace(0.5, 3, 6)])
@@ -36,7 +36,7 @@ def noisy(rng, counts, privacy, known=True):
     """The counts with noise as a federation; sizes known or hidden."""
     noise = draw(rng, privacy.noise, counts.shape)
     sizes = counts.sum(axis=1) if known else None
-    return Federation.from_counts(counts + noise, GRID, privacy=privacy, sizes=sizes)
+    return Federation.from_counts(counts + noise, GRID, privacy=privacy, sample_sizes=sizes)
 
 
 def private(epsilon, known=True):
@@ -57,7 +57,7 @@ def test_the_marginal_threshold_is_the_brute_force_one(known, m):
             sent = np.column_stack([sizes, *np.zeros((BINS - 1, n_clients), dtype=int)])
             sent[:, 12], sent[:, 13] = -sizes // 2, -(-sizes // 2)
         federation = noisy(rng, sent, privacy, known)
-        counts = counts_of(federation)
+        counts = count_bounds(federation)
         beta = counts.level_share(LEVEL)
         target = LEVEL + beta
         # as much noise as in as many bins from below; both sides where sizes are hidden
@@ -65,7 +65,7 @@ def test_the_marginal_threshold_is_the_brute_force_one(known, m):
         charge = 1 if n_clients > 1 else target
         expected = BINS
         for edge in reversed(range(BINS)):
-            below = [Fraction(h, 2) for h in counts.least(np.array([edge]))[0].tolist()]
+            below = [Fraction(h, 2) for h in counts.lower(np.array([edge]))[0].tolist()]
             allowed = ((1 - target) * left[edge] + target * right[edge]) / 2
             gains = [c - target * int(n) for c, n in zip(below, counts.sizes, strict=True)]
             if not all(
@@ -75,7 +75,7 @@ def test_the_marginal_threshold_is_the_brute_force_one(known, m):
             ):
                 break
             expected = edge
-        found = marginal_threshold(federation, LEVEL, m)
+        found = marginal_threshold_bin(federation, LEVEL, m)
         assert found == (None if expected == BINS else expected)
         alone = counts.accepted(EVERYWHERE, marginal_tail(counts, LEVEL)[0], m, float(beta))
         fell += alone[:expected].any()
@@ -87,32 +87,32 @@ def test_where_no_noise_is_drawn_thresholds_are_those_of_the_raised_level():
     counts = rng.multinomial(400, CLASSES.mean(axis=0), size=20)
     plain, marked = Federation.from_counts(counts, GRID), noisy(rng, counts, EXACT)
     raised = LEVEL + Fraction(1, 500)
-    assert fcp_index(marked, LEVEL) == fcp_index(plain, LEVEL)
+    assert fcp_bin_index(marked, LEVEL) == fcp_bin_index(plain, LEVEL)
     for m, samples in ((0, None), (3, None), (None, 1500)):
-        wanted = marginal_threshold(plain, raised, m, samples)
-        assert marginal_threshold(marked, LEVEL, m, samples) == wanted
+        wanted = marginal_threshold_bin(plain, raised, m, samples)
+        assert marginal_threshold_bin(marked, LEVEL, m, samples) == wanted
     assert pac_threshold(marked, LEVEL, 3, 0.05) == pac_threshold(plain, LEVEL, 3, 0.04)
 
 
 @pytest.mark.parametrize("neighbours", thorough(["substitution", "add-remove"], "add-remove"))
-@pytest.mark.parametrize("promise", [None, robfcp.Marginal(2), robfcp.Pac(2)])
+@pytest.mark.parametrize("promise", [None, robfcp.MarginalGuarantee(2), robfcp.PACGuarantee(2)])
 def test_noise_too_small_to_matter_changes_nothing(promise, neighbours):
     rng = np.random.default_rng(12)
     counts = rng.multinomial(rng.integers(60, 200, 12), CLASSES[0])
     counts[0] = [0] * (BINS - 1) + [100]
-    law, asked = Privacy(1e6, neighbours=neighbours), {"defence": robfcp.Consensus(at_most=2)}
+    law, asked = Privacy(1e6, neighbours=neighbours), {"defense": robfcp.Consensus(at_most=2)}
     plain, marked = (
         robfcp.calibrate(
-            Federation.from_counts(counts, GRID, privacy=one, sizes=counts.sum(axis=1)),
+            Federation.from_counts(counts, GRID, privacy=one, sample_sizes=counts.sum(axis=1)),
             [0.8, 0.95],
-            promise=promise,
+            guarantee=promise,
             **asked,
         )
         for one in (None, law)
     )
-    top = GRID.upper[-1]  # infinite in a private round: what leaves the grid counts there
+    top = GRID.upper_edges[-1]  # infinite in a private round: what leaves the grid counts there
     assert marked.threshold == tuple(np.inf if t == top else t for t in plain.threshold)
-    assert marked.flagged == plain.flagged
+    assert marked.flagged_clients == plain.flagged_clients
     for one, other in zip(marked.certificate, plain.certificate, strict=True):
         assert (one.lower, one.upper, one.m) == (other.lower, other.upper, other.m)
         assert "noise of 12 private reports is allowed for" in one.note
@@ -125,7 +125,7 @@ def test_pooled_noise_stays_within_its_allowance_as_often_as_stated():
     allowance = NoisyCounts(noisy(rng, counts, privacy)).noise(EVERYWHERE, 0.05)[0]
     exceeded = np.zeros(BINS)
     for _ in range(600):
-        found = NoisyCounts(noisy(rng, counts, privacy)).least(EVERYWHERE).sum(axis=1)
+        found = NoisyCounts(noisy(rng, counts, privacy)).lower(EVERYWHERE).sum(axis=1)
         exceeded += found - 60 * np.cumsum(counts[0]) > allowance
     assert (binom.sf(exceeded - 1, 600, 0.05) > 1e-4).all()
     assert exceeded[:-1].mean() > 0.03 * 600  # and no larger than it must be
@@ -137,25 +137,25 @@ def test_a_client_that_claims_endless_noise_cannot_drown_the_others():
     privacy = [Privacy(1e-4), *[private(2.0)] * 19]
     sizes = counts.sum(axis=1)
     forged = counts + draw(rng, private(2.0).noise, counts.shape)
-    loud = Federation.from_counts(forged, GRID, privacy=privacy, sizes=sizes)
+    loud = Federation.from_counts(forged, GRID, privacy=privacy, sample_sizes=sizes)
     top = forged.copy()
     top[0] = [0] * (BINS - 1) + [500]
-    liar = Federation.from_counts(top, GRID, privacy=[None, *privacy[1:]], sizes=sizes)
-    assert marginal_threshold(loud, LEVEL, 1) == marginal_threshold(liar, LEVEL, 1)
-    assert marginal_threshold(loud, LEVEL, 1) < BINS - 1
-    silent = counts_of(loud)  # taken as nothing from below and as everything from above
-    assert not silent.least(EVERYWHERE[:-1])[:, 0].any()
-    assert (silent.greatest(EVERYWHERE)[:, 0] == 2 * 500).all()
+    liar = Federation.from_counts(top, GRID, privacy=[None, *privacy[1:]], sample_sizes=sizes)
+    assert marginal_threshold_bin(loud, LEVEL, 1) == marginal_threshold_bin(liar, LEVEL, 1)
+    assert marginal_threshold_bin(loud, LEVEL, 1) < BINS - 1
+    silent = count_bounds(loud)  # taken as nothing from below and as everything from above
+    assert not silent.lower(EVERYWHERE[:-1])[:, 0].any()
+    assert (silent.upper(EVERYWHERE)[:, 0] == 2 * 500).all()
 
 
 def test_hidden_sizes_refuse_what_needs_them():
     rng = np.random.default_rng(4)
     counts = rng.multinomial(300, CLASSES[0], size=10)
     hidden = noisy(rng, counts, private(1, known=False), known=False)
-    for promise in (robfcp.Pac(1, alike=0.1), robfcp.Marginal(samples=100)):
+    for promise in (robfcp.PACGuarantee(1, alike=0.1), robfcp.MarginalGuarantee(samples=100)):
         with pytest.raises(RobfcpError, match="register the sizes or use substitution"):
             promise.threshold(hidden, LEVEL, 0.95)
-    assert estimate_heterogeneity(hidden, 1).at_least == 0
+    assert estimate_heterogeneity(hidden, 1).lower_bound == 0
 
 
 @pytest.mark.parametrize("known", [True, False])
@@ -165,12 +165,12 @@ def test_certificates_spend_the_noise_its_whole_share_and_no_more(known):
     counts, chance = NoisyCounts(federation), 0.2 * 0.05
     # both ends at every edge; where sizes are hidden both sides of each, and the total once
     one = chance / (2 * BINS) if known else 2 * chance / (4 * BINS + 1)
-    (low,), (high,) = counts.shares(EVERYWHERE, np.array([2]), one)
+    (low,), (high,) = counts.min_coverage(EVERYWHERE, np.array([2]), one)
     total = np.sort(counts.sizes)[:-2].sum()
     if not known:
         total -= counts.noise(EVERYWHERE[-1:], 2 * chance / (4 * BINS + 1))[0][0] / 2
     radius = np.log(2 * BINS / (0.05 - chance)) / total
-    (lower,), (upper,) = coverage_interval(counts, EVERYWHERE, [2], 0.05)
+    (lower,), (upper,) = coverage_intervals(counts, EVERYWHERE, [2], 0.05)
     np.testing.assert_allclose(lower, kl_lower(low, radius), rtol=1e-9)
     np.testing.assert_allclose(1 - upper, kl_lower(1 - high, radius), rtol=1e-9)
 
@@ -181,7 +181,7 @@ def test_certificates_shrink_with_more_budget_and_hold_the_truth(known):
     counts = rng.multinomial(500, CLASSES[2], size=30)
     for epsilon in (0.1, 0.5, 2, 300):
         federation = noisy(rng, counts, private(epsilon, known), known)
-        curve = coverage_curve(federation, 9, range(4))
+        curve = certificate_points(federation, 9, range(4))
         assert curve[0].lower <= np.cumsum(CLASSES[2])[9] <= curve[0].upper
         assert all(b.lower <= a.lower and a.upper <= b.upper for a, b in pairwise(curve))
         widths.append(curve[2].upper - curve[2].lower)
@@ -198,21 +198,23 @@ def test_every_private_reporter_holds_every_class_so_that_no_noise_is_chosen_by_
             tuple(f"s{k:02d}" for k in range(30)),
             sent[:, :2] + sent[:, 2:],
             np.full(30, 100),
-            Grid.uniform(2),
+            Binning.uniform(2),
             privacy=(privacy,) * 30,
-            strata=Stratified("class", 2, DenseCounts(sent), np.arange(30), 2),
+            strata=StratifiedTable("class", 2, DenseCounts(sent), np.arange(30), 2),
         )
-        held = federation.stratum(1)
-        assert held.ids == federation.ids
-        counts, top = counts_of(held), np.array([1])
-        exceeded += counts.least(top).sum() > counts.noise(top, 0.002)[0][0]
+        held = federation.select_stratum(1)
+        assert held.clients == federation.clients
+        counts, top = count_bounds(held), np.array([1])
+        exceeded += counts.lower(top).sum() > counts.noise(top, 0.002)[0][0]
     assert binom.sf(exceeded - 1, runs, 0.001) > 1e-3  # 4.4% when they dropped out
 
 
 def test_reports_in_fives_among_private_ones_hold_no_less_than_their_counts():
     counts = np.array([[9, 12, 8, 11], [10, 10, 15, 5], [11, 7, 12, 10]])
-    mixed = Federation.from_counts(counts, privacy=[Privacy(1), None, Privacy(1)], sizes=[40] * 3)
-    assert mixed.in_fives.tolist() == [False, True, False]
-    held, edges = counts_of(mixed), np.arange(4)
-    assert (held.greatest(edges) >= held.least(edges)).all()
-    assert (held.greatest(edges) > held.least(edges))[:, 1].any()
+    mixed = Federation.from_counts(
+        counts, privacy=[Privacy(1), None, Privacy(1)], sample_sizes=[40] * 3
+    )
+    assert mixed.is_coarsened.tolist() == [False, True, False]
+    held, edges = count_bounds(mixed), np.arange(4)
+    assert (held.upper(edges) >= held.lower(edges)).all()
+    assert (held.upper(edges) > held.lower(edges))[:, 1].any()

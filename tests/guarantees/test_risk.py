@@ -11,8 +11,8 @@ from makers import said
 import robfcp
 from robfcp import Federation, Privacy, Report, Risk
 from robfcp.errors import ReportError, RobfcpError
-from robfcp.guarantees.promises import marginal_threshold
-from robfcp.page.data import About, page_data
+from robfcp.guarantees._base import marginal_threshold_bin
+from robfcp.page._data import PageInfo, page_data
 
 LAMBDAS = np.linspace(0, 1, 21)
 
@@ -46,9 +46,9 @@ def test_labels_and_losses_give_the_same_report_which_adds_up(classes):
     """In whole parts: exact where a twelfth divides every loss, else never too small."""
     p, y = outputs(np.random.default_rng(classes), classes=classes)
     y[3] = 0  # nothing to miss
-    grid = robfcp.Grid.uniform(20)
-    table, n = loss_table(p, y, grid.upper), len(p)
-    given = Report.from_losses("a", table, grid.upper, risk="fnr")
+    grid = robfcp.Binning.uniform(20)
+    table, n = loss_table(p, y, grid.upper_edges), len(p)
+    given = Report.from_losses("a", table, grid.upper_edges, risk="fnr")
     for report, bins in ((Report.from_multilabel("a", p, y, grid, fine=True), 20), (given, -1)):
         unit = report.risk.resolution
         assert (report.counts.sum(), report.n_samples) == (n * unit, n)
@@ -58,20 +58,20 @@ def test_labels_and_losses_give_the_same_report_which_adds_up(classes):
         if classes <= 12:
             np.testing.assert_allclose(lost, table.sum(axis=0), atol=1e-9)
     rough = -np.sort(-np.random.default_rng(12).random((50, 21)), axis=1)
-    _, gains, number = Risk("x", resolution=7).falls(rough, np.arange(21))
+    _, gains, number = Risk("x", resolution=7).count_loss_drops(rough, np.arange(21))
     assert (number - np.cumsum(gains)[:-1] / 7 >= rough.sum(axis=0) - 1e-9).all()
 
 
 def brute(federation, alpha, m, level_of_one):
     """The first lambda at which every plausible S has summed loss + B <= alpha N_S; else none."""
-    unit = federation.unit
+    unit = federation.counts_per_sample
     below = np.cumsum(federation.counts, axis=1)
     k = federation.n_clients
-    for edge in range(federation.grid.n_bins):
+    for edge in range(federation.binning.n_bins):
         good = True
         for size in range(k - m, k + 1):
             for kept in combinations(range(k), size):
-                n = int(federation.sizes[list(kept)].sum())
+                n = int(federation.sample_sizes[list(kept)].sum())
                 lost = n - Fraction(int(below[list(kept), edge].sum()), unit)
                 charge = 1 if k > 1 else level_of_one
                 good &= lost + charge <= alpha * n
@@ -91,12 +91,12 @@ def test_the_lambda_is_the_worst_over_all_removals(number):
         shares = rng.dirichlet(np.linspace(1.5, 0.2, 8), n_clients)
         counts = rng.multinomial(sizes * risk.resolution, shares)
         made = [
-            Report(f"s{k}", row, robfcp.Grid.uniform(8), n_samples=int(n), risk=risk)
+            Report(f"s{k}", row, robfcp.Binning.uniform(8), n_samples=int(n), risk=risk)
             for k, (row, n) in enumerate(zip(counts, sizes, strict=True))
         ]
         federation = Federation.from_reports(made)
         alpha, m = Fraction(int(rng.integers(1, 9)), 10), int(rng.integers(0, n_clients))
-        found = marginal_threshold(federation, 1 - alpha, m)
+        found = marginal_threshold_bin(federation, 1 - alpha, m)
         assert found == brute(federation, alpha, m, 1 - alpha)
         finite += found is not None
     assert finite > 0.2 * number
@@ -111,8 +111,8 @@ def test_one_client_and_nobody_lying_is_conformal_risk_control():
         n = len(p)
         good = np.flatnonzero(n / (n + 1) * table.mean(axis=0) + 1 / (n + 1) <= alpha + 1e-12)
         report = Report.from_losses("a", table, LAMBDAS, risk="fnr")
-        for promise in (None, robfcp.Marginal(0)):
-            calibration = robfcp.calibrate([report], risk=alpha, promise=promise)
+        for promise in (None, robfcp.MarginalGuarantee(0)):
+            calibration = robfcp.calibrate([report], risk_level=alpha, guarantee=promise)
             assert calibration.threshold == LAMBDAS[good[0]]
 
 
@@ -158,12 +158,16 @@ def test_broken_reports_and_losses_that_cannot_be_are_refused_in_words(change, w
 
 def test_losses_and_scores_do_not_mix_and_each_is_asked_for_by_its_own_word():
     losses, scores = reports(np.random.default_rng(7), 3), Report.from_scores("x", [0.3] * 40)
-    calibration = robfcp.calibrate([*losses, scores], risk=0.3)
-    assert [fault.client for fault in calibration.faulty] == ["x"]
+    calibration = robfcp.calibrate([*losses, scores], risk_level=0.3)
+    assert [fault.client for fault in calibration.rejected_reports] == ["x"]
     for sent, asked, words in (
         (losses, {}, "state the mean loss"),
         ([scores], {"risk": 0.1}, "hold no losses"),
-        (losses, {"risk": 0.3, "promise": robfcp.LabelShift(1)}, "not proved for losses"),
+        (
+            losses,
+            {"risk": 0.3, "guarantee": robfcp.LabelShiftGuarantee(1)},
+            "not proved for losses",
+        ),
         (losses, {"risk": 1.5}, "1.5 is not in"),
     ):
         with pytest.raises(RobfcpError, match=words):
@@ -175,7 +179,7 @@ def test_weights_and_pixels_are_losses_too():
     heavy, edge = (10.0, 1.0, 1.0, 1.0), 500
     report = Report.from_multilabel("a", p, y, weights=heavy, fine=True)
     lost = 30 - np.cumsum(report.counts)[edge] / report.risk.resolution
-    sets = 1 - p <= report.grid.upper[edge]
+    sets = 1 - p <= report.grid.upper_edges[edge]
     assert lost == pytest.approx(report.risk.multilabel_losses(sets, y, heavy).sum(), abs=0.01)
     flat, pixels = (
         Report.from_multilabel("a", one, two, risk="miss-rate", fine=True)
@@ -191,7 +195,7 @@ def test_private_losses_hold_with_their_noise_and_huge_budgets_change_nothing():
     for epsilon in (None, 1e6, 3.0):
         made["privacy"] = None if epsilon is None else Privacy(epsilon)
         sent = [Report.from_losses(f"s{k}", t, LAMBDAS, **made) for k, t in enumerate(tables)]
-        asked = {"risk": 0.25, "defence": "none", "promise": robfcp.Pac(1)}
+        asked = {"risk": 0.25, "defense": "none", "guarantee": robfcp.PACGuarantee(1)}
         found[epsilon] = robfcp.calibrate(sent, **asked).threshold
     assert found[None] == found[1e6] <= found[3.0] + 0.051
     hidden = Privacy(1, neighbours="add-remove")
@@ -207,8 +211,10 @@ def test_every_sentence_names_the_loss_in_its_units():
         worst = rng.beta(*((30, 2) if k == 7 else (2, 2)), (100, 1))
         losses = 2 * np.clip(worst - steps, 0, 1)
         reports.append(Report.from_losses(f"s{k}", losses, steps, risk=robfcp.Risk("cost", 2)))
-    found = robfcp.calibrate(reports, risk=0.2, promise=robfcp.Pac(1), defence="none")
-    page, letter = page_data(found, About()), found.letter("s7").sentence
+    found = robfcp.calibrate(
+        reports, risk_level=0.2, guarantee=robfcp.PACGuarantee(1), defense="none"
+    )
+    page, letter = page_data(found, PageInfo()), found.feedback("s7").sentence
     assert "for a mean cost of at most 0.2\n" in str(found)
     for words in (letter, page["diagnoses"]["s7"]["fact"]):
         assert "own mean cost is 0.5" in words
@@ -217,6 +223,6 @@ def test_every_sentence_names_the_loss_in_its_units():
     assert dict(page["audit"])["wanted"] == "a mean cost of at most 0.2"
     said = [str(found), repr(found), letter, *page["message"].values(), *page["headline"].values()]
     assert not any(word in one for one in said for word in ("cover", "missed", "true label"))
-    for look in (lambda: found.check([[0.5, 0.5]], [0]), lambda: robfcp.Monitor(found)):
+    for look in (lambda: found.evaluate([[0.5, 0.5]], [0]), lambda: robfcp.Monitor(found)):
         with pytest.raises(robfcp.RobfcpError, match=r"promises a mean cost of at most 0\.2, not"):
             look()

@@ -13,11 +13,11 @@ from plain_shift import ATTACKS, by_class, class_cdfs, draw_sites, label_counts,
 from scipy.stats import binom
 
 import robfcp
-from robfcp.calibration.audit import verify_calibration
-from robfcp.certificate import at_least
+from robfcp.audit import verify_calibration
+from robfcp.certificates import format_lower
 from robfcp.errors import RobfcpError
-from robfcp.guarantees import site as sites
-from robfcp.guarantees.label_shift import class_counts
+from robfcp.guarantees import _local_bounds as sites
+from robfcp.guarantees._label_shift import class_counts
 
 
 def federation(seed, n_sites, n_classes, n, bins, liars=0, attack="bottom"):
@@ -25,14 +25,14 @@ def federation(seed, n_sites, n_classes, n, bins, liars=0, attack="bottom"):
     rng = np.random.default_rng(seed)
     sizes = label_counts(rng, n_sites, n_classes, n)
     tables = draw_sites(rng, sizes, class_cdfs(n_classes, bins))
-    return replace(class_counts(by_class(lie(rng, tables, liars, attack))), most=None)
+    return replace(class_counts(by_class(lie(rng, tables, liars, attack))), cumulative_upper=None)
 
 
 def others(counts, site):
     """The counts without one site."""
-    rows = [k for k in range(len(counts.ids)) if k != site]
-    ids = tuple(counts.ids[k] for k in rows)
-    return replace(counts, below=counts.below[:, rows], sizes=counts.sizes[rows], ids=ids)
+    rows = [k for k in range(len(counts.clients)) if k != site]
+    ids = tuple(counts.clients[k] for k in rows)
+    return replace(counts, cumulative=counts.cumulative[:, rows], sample_sizes=counts.class_sizes[rows], ids=ids)
 
 
 def next_mixes(sizes):
@@ -56,15 +56,15 @@ def test_site_edges_are_those_of_the_rule_on_the_others():
         n, alpha, sigma = int(rng.choice([40, 150, 400])), 0.3, 0.04 * (trial % 3 == 0)
         counts = federation([1, trial], n_sites, n_classes, n, 8, liars, ATTACKS[trial % 4])
         delta = alpha / 20
-        found = sites.site_thresholds(counts, alpha, m, sigma)
+        found = sites.client_thresholds(counts, alpha, m, sigma)
         for site in range(n_sites):
             alone = [
                 mix_edge(counts, [mix], alpha - delta - sigma, m, delta, sigma, without=site)
-                for mix in next_mixes(counts.sizes[site])
+                for mix in next_mixes(counts.class_sizes[site])
             ]
             wanted = -1 if None in alone else max(alone)
             assert found[site] == wanted
-            stranger = sites.stranger_threshold(
+            stranger = sites.unseen_client_threshold(
                 others(counts, site), counts.sizes[site], alpha, m, sigma
             )
             assert (-1 if stranger is None else stranger) == wanted
@@ -78,15 +78,15 @@ def test_site_edges_are_those_of_the_rule_on_the_others():
 def test_sites_not_asked_for_one_alone_or_without_room_get_none():
     counts = federation(4, 8, 2, 300, 20)
     every, some = (
-        sites.site_thresholds(counts, 0.3, 1),
-        sites.site_thresholds(counts, 0.3, 1, sites=[2, 5]),
+        sites.client_thresholds(counts, 0.3, 1),
+        sites.client_thresholds(counts, 0.3, 1, sites=[2, 5]),
     )
     assert some.tolist() == np.where(np.isin(range(8), [2, 5]), every, -1).tolist()
-    assert sites.site_thresholds(federation(5, 1, 2, 300, 20), 0.3, 0).tolist() == [-1]
-    assert (sites.site_thresholds(counts, 0.1, 0, 0.1) == -1).all()
-    assert sites.stranger_threshold(counts, np.array([3, 4]), 0.1, 0, 0.1) is None
+    assert sites.client_thresholds(federation(5, 1, 2, 300, 20), 0.3, 0).tolist() == [-1]
+    assert (sites.client_thresholds(counts, 0.1, 0, 0.1) == -1).all()
+    assert sites.unseen_client_threshold(counts, np.array([3, 4]), 0.1, 0, 0.1) is None
     with pytest.raises(RobfcpError, match="nothing can be guaranteed against 3 of 3"):
-        sites.site_thresholds(federation(6, 4, 2, 50, 10), 0.2, 3)
+        sites.client_thresholds(federation(6, 4, 2, 50, 10), 0.2, 3)
 
 
 # Order statistics of trusted samples: a site's own, and the server's anchor
@@ -100,7 +100,7 @@ def binomial_ends(n, level, low, high):
 
 
 BINS = 200
-GRID = robfcp.Grid.uniform(BINS)
+GRID = robfcp.Binning.uniform(BINS)
 LEVEL = Fraction(9, 10)
 
 
@@ -115,22 +115,24 @@ def test_ends_of_trusted_samples_are_those_of_binomials(level, delta):
     rng = np.random.default_rng(13)
     for n in (1, 10, 28, 29, 37, 100, 500):
         scores = np.sort(rng.random(n))
-        ordered = GRID.index(scores)
-        found = sites.Anchor.of(np.bincount(ordered, minlength=BINS), level, delta)
+        ordered = GRID.bin_indices(scores)
+        found = sites.TrustedInterval.from_counts(
+            np.bincount(ordered, minlength=BINS), level, delta
+        )
         a, b = binomial_ends(n, float(level), delta, delta)
-        assert (found.low, found.floor) == (ordered[a - 1], a / (n + 1))
+        assert (found.low, found.marginal_lower) == (ordered[a - 1], a / (n + 1))
         assert found.high == (ordered[b - 1] if b <= n else None)
-        own = sites.own_interval(scores, float(1 - level))
+        own = sites.local_threshold_range(scores, float(1 - level))
         a, b = binomial_ends(n, float(level), 0.05, 0.025)
         wanted = scores[a - 1], scores[b - 1] if b <= n else np.inf, a / (n + 1), n
-        assert (own.low, own.high, own.floor, own.n) == wanted
+        assert (own.low, own.high, own.marginal_lower, own.n) == wanted
     with pytest.raises(RobfcpError, match="samples: there are none"):
-        sites.own_interval(np.array([]), 0.1)
-    few = sites.Anchor.of(np.bincount([3], minlength=9), level, delta)
-    assert (few.clipped(None), few.clipped(1), few.clipped(5)) == (None, 3, 5)
-    ends = sites.Anchor(2, 6, 0.5, 99, 0.05)
-    assert [ends.clipped(edge) for edge in (None, 0, 4, 8)] == [6, 2, 4, 6]
-    assert [ends.from_below().clipped(edge) for edge in (None, 0, 8)] == [None, 2, 8]
+        sites.local_threshold_range(np.array([]), 0.1)
+    few = sites.TrustedInterval.from_counts(np.bincount([3], minlength=9), level, delta)
+    assert (few.clip(None), few.clip(1), few.clip(5)) == (None, 3, 5)
+    ends = sites.TrustedInterval(2, 6, 0.5, 99, 0.05)
+    assert [ends.clip(edge) for edge in (None, 0, 4, 8)] == [6, 2, 4, 6]
+    assert [ends.lower_only().clip(edge) for edge in (None, 0, 8)] == [None, 2, 8]
 
 
 def attacked(rng, share, forged, n_sites=20, n=60):
@@ -154,14 +156,17 @@ LIES = {
 def test_whoever_lies_trusted_samples_hold_coverage_from_below_and_sets_from_above(n, share, lie):
     rng = np.random.default_rng(14)
     anchor, reports = anchored(rng, n), attacked(rng, share, LIES[lie])
-    held = sites.Anchor.of(anchor.counts, LEVEL, 0.05)
-    for promise in (None, robfcp.Pac(3)):
-        asked = {"defence": "none", "promise": promise}
+    held = sites.TrustedInterval.from_counts(anchor.counts, LEVEL, 0.05)
+    for promise in (None, robfcp.PACGuarantee(3)):
+        asked = {"defense": "none", "guarantee": promise}
         free = robfcp.calibrate(reports, **asked).threshold
-        found = robfcp.calibrate(reports, anchor=anchor, **asked)
-        assert found.threshold == GRID.upper[held.clipped(int(GRID.edge_at([free])[0]))]
-        assert GRID.upper[held.low] <= found.threshold <= GRID.upper[held.high]
-        words = f"whoever lies, at least {at_least(held.floor)} on average over {n} trusted"
+        found = robfcp.calibrate(reports, trusted_report=anchor, **asked)
+        assert (
+            found.threshold
+            == GRID.upper_edges[held.clip(int(GRID.bin_index_of_threshold([free])[0]))]
+        )
+        assert GRID.upper_edges[held.low] <= found.threshold <= GRID.upper_edges[held.high]
+        words = f"whoever lies, at least {format_lower(held.marginal_lower)} on average over {n} trusted"
         assert words in found.statement
         assert promise is None or found.certificate.confidence == pytest.approx(0.9)
 
@@ -169,12 +174,19 @@ def test_whoever_lies_trusted_samples_hold_coverage_from_below_and_sets_from_abo
 def test_an_average_is_held_from_below_only():
     rng = np.random.default_rng(17)
     reports, anchor = attacked(rng, 0.4, LIES["ones"]), anchored(rng, 100)
-    found = robfcp.calibrate(reports, promise=robfcp.Marginal(8), anchor=anchor, defence="none")
+    found = robfcp.calibrate(
+        reports, guarantee=robfcp.MarginalGuarantee(8), trusted_report=anchor, defense="none"
+    )
     assert found.threshold == 1  # eight of twenty force full sets, which the average allows
     assert found.certificate.confidence is None
     reports = attacked(rng, 0.9, LIES["zeros"])
-    low = robfcp.calibrate(reports, promise=robfcp.Marginal(1), anchor=anchor, defence="none")
-    assert low.threshold == GRID.upper[sites.Anchor.of(anchor.counts, LEVEL, 0.05).low]
+    low = robfcp.calibrate(
+        reports, guarantee=robfcp.MarginalGuarantee(1), trusted_report=anchor, defense="none"
+    )
+    assert (
+        low.threshold
+        == GRID.upper_edges[sites.TrustedInterval.from_counts(anchor.counts, LEVEL, 0.05).low]
+    )
 
 
 def by_classes(rng, name, n, mix=(0.5, 0.45, 0.05), **more):
@@ -189,19 +201,21 @@ def test_classes_are_held_by_their_own_trusted_samples_and_thin_ones_together():
     lies = {"labels": labels, "classes": 3}
     reports += [robfcp.Report.from_scores(f"z{k}", 0 * labels, GRID, **lies) for k in range(14)]
     anchor, delta = by_classes(rng, "server", 200), 0.05 / 3
-    asked = {"by": "class", "defence": "none"}
-    found = robfcp.calibrate(reports, anchor=anchor, **asked)
+    asked = {"by": "class", "defense": "none"}
+    found = robfcp.calibrate(reports, trusted_report=anchor, **asked)
     *classes, rare = found.levels[0].parts
-    held = [sites.Anchor.of(counts, LEVEL, delta) for counts in anchor.strata.dense()]
+    held = [
+        sites.TrustedInterval.from_counts(counts, LEVEL, delta) for counts in anchor.strata.dense()
+    ]
     for part, own in zip(classes, held[:2], strict=True):
-        assert GRID.upper[own.low] <= part.threshold <= GRID.upper[own.high]
-        assert part.certificate.floor == own.floor
+        assert GRID.upper_edges[own.low] <= part.threshold <= GRID.upper_edges[own.high]
+        assert part.certificate.floor == own.marginal_lower
     assert (held[2].high, rare.certificate.floor, found.certificate.floor) == (None, None, None)
-    assert rare.threshold >= GRID.upper[held[2].low]
+    assert rare.threshold >= GRID.upper_edges[held[2].low]
     assert f"held from below by {held[2].n} trusted samples" in rare.certificate.note
     pooled = robfcp.Report("server", anchor.counts, GRID)
-    parts = robfcp.calibrate(reports, anchor=pooled, **asked).levels[0].parts
-    low = GRID.upper[sites.Anchor.of(pooled.counts, LEVEL, delta).low]
+    parts = robfcp.calibrate(reports, trusted_report=pooled, **asked).levels[0].parts
+    low = GRID.upper_edges[sites.TrustedInterval.from_counts(pooled.counts, LEVEL, delta).low]
     assert all(one.threshold >= low and "200 trusted" in one.certificate.note for one in parts)
 
 
@@ -213,8 +227,8 @@ OWN = robfcp.Report("server", [1] * BINS, GRID)
     ("anchor", "asked", "words"),
     [
         (0.9, {}, "is no report"),
-        (OWN, {"promise": robfcp.LabelShift(1)}, "with LabelShift"),
-        (robfcp.Report("server", [1] * 9, robfcp.Grid.uniform(9)), {}, "grid"),
+        (OWN, {"guarantee": robfcp.LabelShiftGuarantee(1)}, "with LabelShift"),
+        (robfcp.Report("server", [1] * 9, robfcp.Binning.uniform(9)), {}, "grid"),
         (robfcp.Report("s01", [1] * BINS, GRID), {}, "is among the reports"),
         (robfcp.Report("server", [1] * BINS, GRID, **NOISE), {}, "holds noise"),
         (OWN, {"confidence": 0.5}, "more than 0.5"),
@@ -223,7 +237,7 @@ OWN = robfcp.Report("server", [1] * BINS, GRID)
 def test_trusted_samples_that_cannot_hold_the_threshold_are_refused(anchor, asked, words):
     reports = [by_classes(np.random.default_rng(k), f"s{k:02d}", 60) for k in range(5)]
     with pytest.raises(RobfcpError, match=f"anchor: .*{words}"):
-        robfcp.calibrate(reports, anchor=anchor, defence="none", **asked)
+        robfcp.calibrate(reports, trusted_report=anchor, defense="none", **asked)
 
 
 def test_the_record_keeps_the_anchor_so_that_the_calibration_can_be_repeated(tmp_path):
@@ -250,10 +264,12 @@ def test_whatever_the_federation_says_own_losses_hold_lambda_where_brute_force_d
     for _ in range(cases(300)):
         losses = (rng.random((n, 3, 1)) ** 2 > lambdas).mean(axis=1)
         report = robfcp.Report.from_losses("a", losses, lambdas, risk="fnr")
-        own = sites.own_risk(report.counts, n, unit, Fraction(9, 10), report.grid.upper)
+        own = sites.local_lambda_range(
+            report.counts, n, unit, Fraction(9, 10), report.grid.upper_edges
+        )
         fine = (losses.sum(axis=0) + 1) / (n + 1) <= allowed + 1e-9
         assert own.low == lambdas[fine.argmax()]
-        assert own.floor == pytest.approx(1 - allowed)
+        assert own.marginal_lower == pytest.approx(1 - allowed)
         told = np.array([0.0, 0.81, 1.0])  # a lie, the truth, a lie
         costs.append(1 - np.sqrt(np.maximum(own.low, np.minimum(told, own.high)).clip(0, 1)))
         high.append(own.high)

@@ -10,9 +10,16 @@ from plain_shift import by_class, class_cdfs, draw_sites, label_counts
 from scipy.stats import binom
 
 import robfcp
+from robfcp.binning import Binning
 from robfcp.federation import Federation
-from robfcp.grid import Grid
-from robfcp.guarantees import Marginal, alike, engine, label_shift, promises, tails
+from robfcp.guarantees import (
+    MarginalGuarantee,
+    _base,
+    _heterogeneity,
+    _label_shift,
+    _tail_bounds,
+    _worst_case,
+)
 from robfcp.privacy import Privacy
 
 LEVEL = Fraction(4, 5)
@@ -23,7 +30,7 @@ def brute_force(below, sizes, m, level, delta):
     for number in range(m + 1):
         for removed in combinations(range(len(sizes)), number):
             kept = [k for k in range(len(sizes)) if k not in removed]
-            needed = tails.critical_counts(np.array([sizes[kept].sum()]), level, delta)[0]
+            needed = _tail_bounds.critical_counts(np.array([sizes[kept].sum()]), level, delta)[0]
             if below[kept].sum() < needed:
                 return False
     return True
@@ -33,7 +40,9 @@ def brute_force(below, sizes, m, level, delta):
 @pytest.mark.parametrize("delta", thorough([0.05, 0.4, 1e-6], 0.05))
 def test_critical_count_is_the_least_rare_count_beyond_the_mean(level, delta):
     totals = np.arange(1, 400, 7)
-    for total, found in zip(totals, tails.critical_counts(totals, level, delta), strict=True):
+    for total, found in zip(
+        totals, _tail_bounds.critical_counts(totals, level, delta), strict=True
+    ):
         candidates = [
             c
             for c in range(int(total) + 2)
@@ -46,10 +55,10 @@ def test_the_critical_gain_is_the_least_that_hoeffding_or_bentkus_calls_rare():
     """Of 0/1 losses, the hardest, the chance of reaching it is at most delta."""
     for n in (20, 100, 400):
         for level in (Fraction(9, 10), Fraction(4, 5)):
-            (gain,) = tails.critical_gains(np.array([n]), level, 0.05, 36)
+            (gain,) = _tail_bounds.critical_loss_drops(np.array([n]), level, 0.05, 36)
             lost, miss = np.arange(36 * n) / 36, float(1 - level)
             lost = lost[lost <= n * miss]
-            hoeffding = np.exp(-n * tails.kl_divergence(lost / n, np.full(len(lost), miss)))
+            hoeffding = np.exp(-n * _tail_bounds.kl_divergence(lost / n, np.full(len(lost), miss)))
             bentkus = np.e * binom.cdf(np.ceil(lost), n, miss)
             rare = lost[np.minimum(hoeffding, bentkus) <= 0.05]
             assert gain == (36 * n - round(36 * rare[-1]) if rare.size else 36 * n + 1)
@@ -61,7 +70,7 @@ def test_the_critical_gain_is_the_least_that_hoeffding_or_bentkus_calls_rare():
 def test_pac_asks_the_critical_count_of_every_benign_set(sizes, monkeypatch):
     """Exactly so for equal sizes, never less for unequal ones, also between the totals tried."""
     if sizes == "looked at in steps":
-        monkeypatch.setattr(tails, "_TOTALS", 3)
+        monkeypatch.setattr(_tail_bounds, "_TOTALS", 3)
     rng = np.random.default_rng(len(sizes))
     passed, agreed = [], []
     for _ in range(cases(60)):
@@ -70,12 +79,12 @@ def test_pac_asks_the_critical_count_of_every_benign_set(sizes, monkeypatch):
         number = np.full(n_clients, rng.integers(5, 60)) if sizes == "equal" else number
         below = rng.binomial(number, rng.uniform(0.75, 1))
         wanted = brute_force(below, number, m, LEVEL, 0.1)
-        tail = tails.pac_tail(number, m, LEVEL, 0.1)
+        tail = _tail_bounds.pac_tail_test(number, m, LEVEL, 0.1)
         for j in range(m + 1):  # the line lies above the critical count of every total
             totals = np.unique([sum(kept) for kept in combinations(number, n_clients - j)])
-            line = tail.needed[j] + tail.p * totals
-            assert (line >= tail.q * tails.critical_counts(totals, LEVEL, 0.1)).all()
-        found = bool(tail.reached(below[None, :], number, m)[0])
+            line = tail.min_excess[j] + tail.p * totals
+            assert (line >= tail.q * _tail_bounds.critical_counts(totals, LEVEL, 0.1)).all()
+        found = bool(tail.accepts(below[None, :], number, m)[0])
         assert found == wanted if sizes == "equal" else wanted or not found
         passed.append(found)
         agreed.append(found == wanted)
@@ -88,19 +97,21 @@ def test_pac_threshold_is_the_first_edge_at_which_the_tail_is_reached():
     for trial in range(50):
         sizes = np.full(9, 60) if trial % 2 else rng.integers(30, 90, 9)
         federation = Federation.from_counts(rng.multinomial(sizes, np.full(12, 1 / 12)))
-        holds = tails.pac_tail(sizes, 1, LEVEL, 0.1).reached(federation.cumulative().T, sizes, 1)
-        assert tails.pac_threshold(federation, LEVEL, 1, 0.1) == holds.argmax()
-    assert tails.pac_threshold(Federation.from_counts([[1] * 4] * 5), LEVEL, 2, 0.01) is None
+        holds = _tail_bounds.pac_tail_test(sizes, 1, LEVEL, 0.1).accepts(
+            federation.cumulative_counts().T, sizes, 1
+        )
+        assert _tail_bounds.pac_threshold(federation, LEVEL, 1, 0.1) == holds.argmax()
+    assert _tail_bounds.pac_threshold(Federation.from_counts([[1] * 4] * 5), LEVEL, 2, 0.01) is None
 
 
 def test_kl_lower_end_is_the_root_of_the_divergence_and_errs_downwards():
     for share, radius in product((0.02, 0.5, 0.9, 0.999, 1.0), (1e-5, 1e-3, 0.1)):
-        p = float(tails.kl_lower(np.array(share), radius))
-        divergence = float(tails.kl_divergence(np.array(share), np.array(p)))
+        p = float(_tail_bounds.kl_lower(np.array(share), radius))
+        divergence = float(_tail_bounds.kl_divergence(np.array(share), np.array(p)))
         assert radius * (1 - 1e-9) <= divergence == pytest.approx(radius, rel=1e-6)
-    assert tails.kl_lower(np.array(0.0), 0.1) == 0
+    assert _tail_bounds.kl_lower(np.array(0.0), 0.1) == 0
     ends = np.array([0.0, 1.0, 0.3]), np.array([0.5, 0.5, 0.3])
-    assert tails.kl_divergence(*ends) == pytest.approx([np.log(2), np.log(2), 0.0])
+    assert _tail_bounds.kl_divergence(*ends) == pytest.approx([np.log(2), np.log(2), 0.0])
 
 
 # Where each rule spends its chance to fail: every part is recorded, and they sum to delta
@@ -108,12 +119,12 @@ def test_kl_lower_end_is_the_root_of_the_divergence_and_errs_downwards():
 DELTA, BINS, K = 0.05, 24, 12
 RNG = np.random.default_rng(0)
 COUNTS = RNG.multinomial(300, np.full(BINS, 1 / BINS), K)
-PLAIN = Federation.from_counts(COUNTS, Grid.uniform(BINS))
+PLAIN = Federation.from_counts(COUNTS, Binning.uniform(BINS))
 PRIVATE = Federation.from_counts(
-    COUNTS, Grid.uniform(BINS), privacy=Privacy(2.0), sizes=COUNTS.sum(axis=1)
+    COUNTS, Binning.uniform(BINS), privacy=Privacy(2.0), sample_sizes=COUNTS.sum(axis=1)
 )
 HIDDEN = Federation.from_counts(
-    COUNTS, Grid.uniform(BINS), privacy=Privacy(2.0, neighbours="add-remove")
+    COUNTS, Binning.uniform(BINS), privacy=Privacy(2.0, neighbours="add-remove")
 )
 CLASSED = by_class(draw_sites(RNG, label_counts(RNG, K, 3, 300), class_cdfs(3, BINS)))
 
@@ -132,48 +143,52 @@ def spent(monkeypatch):
 
         monkeypatch.setattr(place, name, watched)
 
-    for place in (tails, label_shift):
-        watch(place, "pac_tail", "samples", lambda sizes, m, level, delta, *_: delta)
-    watch(tails, "hidden_tail", "samples", lambda counts, m, level, delta, noise: delta)
-    watch(engine.NoisyCounts, "noise", "noise", lambda self, edges, chance: chance)
+    for place in (_tail_bounds, _label_shift):
+        watch(place, "pac_tail_test", "samples", lambda sizes, m, level, delta, *_: delta)
+    watch(_tail_bounds, "noisy_size_tail_test", "samples", lambda counts, m, level, delta, noise: delta)
+    watch(_worst_case.NoisyCounts, "noise", "noise", lambda self, edges, chance: chance)
     # of hidden sizes the least and the largest total are bounded too
-    watch(engine.NoisyCounts, "smallest_totals", "totals", lambda *given: 2 * given[-1])
-    watch(alike.ClientIntervals, "__init__", "pruning", lambda self, reports, beta: beta)
-    watch(label_shift.Pairs, "against", "pruning", lambda self, below, m, beta, *_: beta)
-    watch(label_shift, "accepted", "samples", lambda *given: given[-1])
+    watch(_worst_case.NoisyCounts, "smallest_totals", "totals", lambda *given: 2 * given[-1])
+    watch(_heterogeneity.ClientIntervals, "__init__", "pruning", lambda self, reports, beta: beta)
+    watch(_label_shift.ClientPairs, "against", "pruning", lambda self, below, m, beta, *_: beta)
+    watch(_label_shift, "accepted", "samples", lambda *given: given[-1])
     monkeypatch.setattr(
-        promises, "pac_tail", tails.pac_tail
+        _base, "pac_tail", _tail_bounds.pac_tail_test
     )  # who can force full sets costs nothing
-    label_shift._tail.cache_clear()
+    _label_shift._tail.cache_clear()
     return found
 
 
 @pytest.mark.parametrize(
     ("promise", "reports", "parts"),
     [
-        (robfcp.Pac(2), PLAIN, {"samples": 1}),
-        (robfcp.Pac(2, alike=0.1), PLAIN, {"pruning": 0.2, "samples": 0.8}),
-        (robfcp.Pac(2), PRIVATE, {"noise": 0.2, "samples": 0.8}),
-        (robfcp.Pac(2), HIDDEN, {"totals": 0.1, "noise": 0.1, "samples": 0.8}),
+        (robfcp.PACGuarantee(2), PLAIN, {"samples": 1}),
+        (robfcp.PACGuarantee(2, alike=0.1), PLAIN, {"pruning": 0.2, "samples": 0.8}),
+        (robfcp.PACGuarantee(2), PRIVATE, {"noise": 0.2, "samples": 0.8}),
+        (robfcp.PACGuarantee(2), HIDDEN, {"totals": 0.1, "noise": 0.1, "samples": 0.8}),
         # noise has half of every interval's chance, and a fifth of what pruning leaves
         (
-            robfcp.Pac(2, alike=0.1),
+            robfcp.PACGuarantee(2, alike=0.1),
             PRIVATE,
             {"pruning": 0.2, "noise": 0.2 * 0.8, "samples": 0.8 * 0.8},
         ),
-        (robfcp.LabelShift(2), CLASSED, {"pruning": 0.2, "samples": 0.8}),
-        (robfcp.LabelShift(2, mix="uniform"), CLASSED, {"pruning": 0.2, "samples": 0.8}),
-        (Marginal(2), PRIVATE, {"noise": 0.1 / 50 / DELTA}),  # a fiftieth of the miss rate
+        (robfcp.LabelShiftGuarantee(2), CLASSED, {"pruning": 0.2, "samples": 0.8}),
+        (robfcp.LabelShiftGuarantee(2, mix="uniform"), CLASSED, {"pruning": 0.2, "samples": 0.8}),
+        (MarginalGuarantee(2), PRIVATE, {"noise": 0.1 / 50 / DELTA}),  # a fiftieth of the miss rate
     ],
     ids=str,
 )
 def test_the_parts_of_delta_sum_to_delta(promise, reports, parts, spent):
     promise.threshold(reports, Fraction(9, 10), 1 - DELTA)
     assert spent == pytest.approx({what: share * DELTA for what, share in parts.items()})
-    assert sum(parts.values()) == pytest.approx(0.04 if isinstance(promise, Marginal) else 1)
+    assert sum(parts.values()) == pytest.approx(
+        0.04 if isinstance(promise, MarginalGuarantee) else 1
+    )
 
 
 def test_classes_share_delta_equally(spent):
-    found = robfcp.calibrate(CLASSED, by="class", promise=robfcp.Pac(2), confidence=1 - DELTA)
+    found = robfcp.calibrate(
+        CLASSED, by="class", guarantee=robfcp.PACGuarantee(2), certificate_confidence=1 - DELTA
+    )
     assert spent == pytest.approx({"samples": DELTA / 3})
-    assert len(found.parts) == 3
+    assert len(found.strata) == 3

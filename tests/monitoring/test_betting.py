@@ -7,7 +7,7 @@ import pytest
 from scipy.integrate import quad
 from scipy.stats import kstest
 
-from robfcp.monitoring import monitor as betting
+from robfcp.monitoring import _monitor as betting
 
 FLOORS = [0.5, 0.8, 0.9, 0.99]
 NOTHING = np.full(betting.N_BETS, -np.inf)
@@ -15,13 +15,13 @@ NOTHING = np.full(betting.N_BETS, -np.inf)
 
 def bets(floor):
     """The lambdas behind the mixture, (q - a) / (a (1 - a))."""
-    return betting.SPREAD / (1 - floor)
+    return betting.BET_FRACTIONS / (1 - floor)
 
 
 def wealth(floor, missed):
     """(T,) ln W after each sample."""
-    factors = betting.log_factors(floor, np.asarray(missed))
-    return betting.log_wealth(betting.log_started(NOTHING, 0, factors), 0)
+    factors = betting.log_bet_factors(floor, np.asarray(missed))
+    return betting.log_wealth(betting.log_mixture_wealth(NOTHING, 0, factors), 0)
 
 
 @pytest.mark.parametrize("floor", FLOORS)
@@ -43,7 +43,9 @@ def test_mean_wealth_is_one_at_the_floor_and_less_above_it(floor):
     at = above = change = 0.0
     for sequence in product([False, True], repeat=9):
         found, chance = np.exp(wealth(floor, sequence)[-1]), np.where(sequence, 1 - floor, floor)
-        logs = betting.log_changes(NOTHING, betting.log_factors(floor, np.array(sequence)))
+        logs = betting.log_shiryaev_roberts(
+            NOTHING, betting.log_bet_factors(floor, np.array(sequence))
+        )
         at += found * np.prod(chance)
         change += np.exp(betting.log_mean(logs)[-1]) * np.prod(chance)
         less = 0.7 * (1 - floor)
@@ -58,7 +60,7 @@ def test_change_is_the_plain_recursion():
     for miss in missed:
         plain = (1 + plain) * (1 + bets(0.9) * (miss - 0.1))
         rows.append(plain)
-    logs = betting.log_changes(NOTHING, betting.log_factors(0.9, missed))
+    logs = betting.log_shiryaev_roberts(NOTHING, betting.log_bet_factors(0.9, missed))
     np.testing.assert_allclose(np.exp(logs), rows, rtol=1e-9)
 
 
@@ -76,7 +78,7 @@ def test_p_values_are_those_of_the_definition_whatever_the_blocks(n):
     rng = np.random.default_rng(n)
     report, fresh, u = rng.integers(0, 12, 40), rng.integers(0, 12, n), rng.random(n)
     bag = np.bincount(report, minlength=12)
-    found = betting.p_values(bag, fresh, u)
+    found = betting.conformal_p_values(bag, fresh, u)
     np.testing.assert_allclose(found, brute_p_values(report, fresh, u))
     np.testing.assert_array_equal(bag, np.bincount(np.concatenate([report, fresh]), minlength=12))
 
@@ -92,7 +94,7 @@ def test_p_values_are_uniform_over_all_orders_of_any_bag():
     for order in set(permutations(scores)):
         for draws in product(u, repeat=3):
             bag = np.bincount(order[:3], minlength=3)
-            p = betting.p_values(bag, np.array(order[3:]), np.array(draws))
+            p = betting.conformal_p_values(bag, np.array(order[3:]), np.array(draws))
             counts[tuple((p >= 0.5).astype(int))] += 1
     np.testing.assert_allclose(counts / counts.sum(), 1 / 8, atol=0.008)
 
@@ -104,11 +106,11 @@ def test_every_bet_is_fair_whatever_was_seen():
     for j in range(betting.N_EXCHANGE_BETS):
 
         def factor(p, j=j):
-            return np.exp(betting.log_bets(np.array([p]), cells.copy())[0, j])
+            return np.exp(betting.log_p_value_bets(np.array([p]), cells.copy())[0, j])
 
         area, _ = quad(factor, 0, 1, points=edges, limit=500)
         assert area == pytest.approx(1, abs=1e-5)
 
 
 def test_tie_breaking_draws_are_uniform():
-    assert kstest(betting.uniforms(7, 0, 1000), "uniform").pvalue > 0.01
+    assert kstest(betting.philox_uniforms(7, 0, 1000), "uniform").pvalue > 0.01

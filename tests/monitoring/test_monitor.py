@@ -11,22 +11,22 @@ from makers import LAC, by_class, outputs, refused, said, table
 from scipy.special import betaincinv
 
 import robfcp
-from robfcp.calibration.coverage_check import floor_of
-from robfcp.calibration.local_threshold import LocalThreshold, at_stranger, own_floor
 from robfcp.errors import RobfcpError
-from robfcp.guarantees.site import own_interval
-from robfcp.monitoring import EReport, MonitorState
-from robfcp.monitoring import monitor as betting
+from robfcp.evaluation import coverage_floor
+from robfcp.guarantees._local_bounds import local_threshold_range
+from robfcp.local._threshold import LocalThreshold, calibrate_unseen_client, local_coverage_bound
+from robfcp.monitoring import EValueReport, MonitorState
+from robfcp.monitoring import _monitor as betting
 
-GRID = robfcp.Grid.uniform(20)
+GRID = robfcp.Binning.uniform(20)
 
 
 def calibration(**options):
     federation = robfcp.Federation.from_counts([[50] * 20] * 20, GRID, score=LAC)
-    return robfcp.calibrate(federation, **{"defence": "none", **options})
+    return robfcp.calibrate(federation, **{"defense": "none", **options})
 
 
-CALIBRATION, AVERAGE = calibration(), calibration(promise=robfcp.Marginal(1))
+CALIBRATION, AVERAGE = calibration(), calibration(guarantee=robfcp.MarginalGuarantee(1))
 
 
 def samples(n, missing, seed):
@@ -46,7 +46,7 @@ def own_report(n=200, seed=0, **options):
 
 
 def monitor(floor=0.9, **options):
-    return robfcp.Monitor(CALIBRATION, floor=floor, **{"seed": 1, **options})
+    return robfcp.Monitor(CALIBRATION, min_coverage=floor, **{"seed": 1, **options})
 
 
 @pytest.mark.effort
@@ -55,10 +55,12 @@ def test_a_site_that_keeps_the_promise_rings_as_rarely_as_stated():
     rng, rung, short = np.random.default_rng(0), 0, 0
     number = cases(100)
     for seed in range(number):
-        watch = monitor(report=own_report(100, seed), delta=0.1, seed=seed)
-        assert watch.state.limit == pytest.approx(np.log(20))  # both alarms share delta
+        watch = monitor(reference_report=own_report(100, seed), delta=0.1, seed=seed)
+        assert watch.state.log_alarm_threshold == pytest.approx(
+            np.log(20)
+        )  # both alarms share delta
         state = watch.update(*samples(1000, 0.1, rng))
-        rung, short = rung + state.alarm, short + (state.short_since is not None)
+        rung, short = rung + state.has_alarm, short + (state.short_since is not None)
     assert max(rung, short) <= 0.1 * number + 2.33 * np.sqrt(0.09 * number)
 
 
@@ -66,7 +68,7 @@ def test_the_line_says_whether_the_wanted_level_is_missed_though_no_alarm_rings(
     watch = monitor(floor=0.8)
     assert "the wanted 0.9000 is not shown to be missed" in watch.update(*samples(40, 0.14, 0)).line
     state = watch.update(*samples(4000, 0.14, 1))
-    assert not state.alarm
+    assert not state.has_alarm
     assert 40 < state.short_since < 4000
     assert f"the wanted 0.9000 is missed (shown at {state.short_since})" in state.line
     assert watch.update(*samples(500, 0.0, 2)).short_since == state.short_since
@@ -84,20 +86,22 @@ def test_a_drop_is_seen_soon_also_after_a_long_good_time(good, drop, median):
     assert good < min(found) <= np.median(found) < median
     p, y = samples(600, 0.02, 0)
     p = np.where(p > 0.5, 0.5 + (p - 0.5) * 0.3, 0.5 - (0.5 - p) * 0.3)  # less sure, still covered
-    assert list(monitor(report=own_report(500), floor=0.85).update(p, y).alarms) == ["drift"]
+    assert list(monitor(reference_report=own_report(500), floor=0.85).update(p, y).alarms) == [
+        "drift"
+    ]
 
 
 def test_batches_and_single_samples_give_the_same():
     (p, y), states = samples(300, 0.25, 3), []
     for parts in (1, 7, 300):
-        watch = monitor(report=own_report(), run_length=1000)
+        watch = monitor(reference_report=own_report(), average_run_length=1000)
         for rows in np.array_split(np.arange(300), parts):
             state = watch.update(p[rows], y[rows], ids=rows)
         states.append(state)
     assert {"coverage", "change"} <= set(states[0].alarms)
     for name in ("alarms", "n", "misses", "rows"):
         assert len({str(getattr(state, name)) for state in states}) == 1
-    for name in ("log_coverage", "log_change", "log_drift"):
+    for name in ("log_e_coverage", "log_shiryaev_roberts", "log_e_exchangeability"):
         values = [getattr(state, name) for state in states]
         np.testing.assert_allclose(values, values[0], rtol=1e-9)
 
@@ -143,18 +147,18 @@ def test_a_refused_batch_changes_nothing_and_a_score_at_the_threshold_is_covered
 
 
 NOISY = robfcp.Report("a", [10] * 20, GRID, LAC, n_samples=200, privacy=robfcp.Privacy(1.0))
-FULL = robfcp.calibrate(robfcp.Federation.from_counts([[1, 1]], score=LAC), 0.99, defence="none")
+FULL = robfcp.calibrate(robfcp.Federation.from_counts([[1, 1]], score=LAC), 0.99, defense="none")
 
 
 @pytest.mark.parametrize(
     ("options", "words"),
     [
         ({"delta": 0}, "delta"),
-        ({"floor": 1}, "floor"),
-        ({"run_length": 0.5}, "run_length"),
+        ({"min_coverage": 1}, "floor"),
+        ({"average_run_length": 0.5}, "run_length"),
         ({"client": "a\nb"}, "unprintable"),
-        ({"report": own_report(model="other")}, "model: not the calibration's"),
-        ({"report": NOISY}, "holds noise"),
+        ({"reference_report": own_report(model="other")}, "model: not the calibration's"),
+        ({"reference_report": NOISY}, "holds noise"),
         ({"calibration": AVERAGE}, r"on average.*state a floor"),
         ({"calibration": FULL}, "every set is full"),
     ],
@@ -165,33 +169,33 @@ def test_what_does_not_fit_is_refused(options, words):
 
 
 def test_the_state_goes_on_where_it_was_and_only_for_what_it_watched(tmp_path):
-    path, options = tmp_path / "m.json", {"report": own_report()}
+    path, options = tmp_path / "m.json", {"reference_report": own_report()}
     memory = monitor(**options)
     for seed in range(6):
         memory.update(*samples(80, 0.2, seed))
         monitor(path=path, **options).update(*samples(80, 0.2, seed))
     assert path.read_bytes() == memory.state.to_json()
     with pytest.raises(RobfcpError, match="watches another calibration"):
-        robfcp.Monitor(calibration(coverage=0.8), path=path, floor=0.9, **options)
-    other = {"report": own_report(seed=9)}
+        robfcp.Monitor(calibration(coverage=0.8), path=path, min_coverage=0.9, **options)
+    other = {"reference_report": own_report(seed=9)}
     for change in ({"delta": 0.01}, {"floor": 0.8}, {"client": "b"}, other):
         with pytest.raises(RobfcpError, match="was begun with"):
             monitor(path=path, **{**options, **change})
 
 
 def test_the_state_stays_small_and_keeps_the_sample_at_which_an_alarm_rang():
-    watch = monitor(report=own_report())
+    watch = monitor(reference_report=own_report())
     for number in range(60):
         state = watch.update(*samples(500, 0.5 if number == 3 else 0.02, number))
     points, rang = {point.n: point.coverage for point in state.curve}, state.alarms["coverage"]
-    assert points[rang] >= -np.log(state.delta) > state.log_coverage
+    assert points[rang] >= -np.log(state.delta) > state.log_e_coverage
     assert len(points) <= betting.MAX_POINTS + len(state.alarms)
     assert (max(points), len(state.to_json()) < 60_000) == (30_000, True)
 
 
 def feed(path, first=0, last=24):
     for k in range(first, last):
-        monitor(report=own_report(), path=path).update(*samples(40, 0.12, k))
+        monitor(reference_report=own_report(), path=path).update(*samples(40, 0.12, k))
 
 
 def feeders(path, *parts):
@@ -218,7 +222,7 @@ def test_killed_at_any_point_it_ends_where_it_would_have(tmp_path, times):
 
 def test_processes_at_once_lose_nothing(tmp_path):
     path = tmp_path / "m.json"
-    monitor(report=own_report(), path=path).update(*samples(30, 0.1, 99))
+    monitor(reference_report=own_report(), path=path).update(*samples(30, 0.1, 99))
     for process in feeders(path, (0, 12), (12, 24), (6, 18)):
         process.join(120)
         assert process.exitcode == 0
@@ -236,7 +240,10 @@ def test_the_command_counts_batches_once_draws_and_reports(tmp_path, monkeypatch
     assert not (tmp_path / "n.json").exists()  # nothing was counted
     said(*nameless[:-2])
     said(*nameless, "-c", "site-9")  # and one begun without a name can get it
-    assert (EReport.load("e.json").client, EReport.load("e.json").n_samples) == ("site-9", 120)
+    assert (EValueReport.load("e.json").client, EValueReport.load("e.json").n_samples) == (
+        "site-9",
+        120,
+    )
     common = ["monitor", "c.json", "--own", "own.json", "--state", "m.json"]
     assert "no alarm: 120 samples" in said(*common, "mon.csv")
     few = table("few.csv", *samples(9, 0.1, 0))
@@ -249,7 +256,7 @@ def test_the_command_counts_batches_once_draws_and_reports(tmp_path, monkeypatch
     told = json.loads(said(*twice, code=3))
     assert (told["n"], told["alarm"], told["new"]) == (400, True, 400)
     told = json.loads(said("monitor", "c.json", "--own", "own.json", "-s", "x.json", "--json"))
-    floor = own_floor(own_report(), CALIBRATION.threshold, 1 - 0.05 / 20)
+    floor = local_coverage_bound(own_report(), CALIBRATION.threshold, 1 - 0.05 / 20)
     assert (told["floor"], told["wanted"]) == (floor, 0.9)  # the site's own, not the pool's
 
 
@@ -257,10 +264,10 @@ def test_the_command_counts_batches_once_draws_and_reports(tmp_path, monkeypatch
 def test_the_floors_of_own_thresholds_of_20_sites_fail_together_as_rarely_as_stated():
     """Sites of 80 uniform scores: X_(a) covers less than the floor at one of 20 in 5% of rounds."""
     rng, number = np.random.default_rng(0), cases(800)
-    found = own_interval(rng.random(80), 0.1)
-    ends = (found.high, found.low, 1.0, found.floor, 80, (1, 1, 1), None, 0.0)
-    floor = floor_of(CALIBRATION, own=LocalThreshold(0.9, 1.0, *ends))
-    lows = np.sort(rng.random((number, 20, 80)))[:, :, round(81 * found.floor) - 1]
+    found = local_threshold_range(rng.random(80), 0.1)
+    ends = (found.high, found.low, 1.0, found.marginal_lower, 80, (1, 1, 1), None, 0.0)
+    floor = coverage_floor(CALIBRATION, own=LocalThreshold(0.9, 1.0, *ends))
+    lows = np.sort(rng.random((number, 20, 80)))[:, :, round(81 * found.marginal_lower) - 1]
     below = np.count_nonzero(lows.min(axis=1) < floor.value)
     assert floor.source.endswith("0.95 confidence at all 20 sites together")
     usual = 0.05 * number
@@ -272,23 +279,25 @@ def test_a_sites_own_threshold_is_checked_and_watched(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     own = {f"site-{k:02d}": outputs(k, 120, 2, 0.3) for k in range(6)}
     reports = by_class(own.values(), ("flu", "cold"))
-    found = robfcp.calibrate(reports, defence="none", promise=robfcp.Marginal(1))
+    found = robfcp.calibrate(reports, defense="none", guarantee=robfcp.MarginalGuarantee(1))
     p, y = outputs(11, 600, 2, 0.3)
-    local, other = (found.letter(name).at_site(*own[name]) for name in ("site-02", "site-03"))
-    missed, checked = (LAC(p, y) > local.threshold).sum(), local.check(p, y)
+    local, other = (
+        found.feedback(name).calibrate_locally(*own[name]) for name in ("site-02", "site-03")
+    )
+    missed, checked = (LAC(p, y) > local.threshold).sum(), local.evaluate(p, y)
     assert checked.overall.coverage == pytest.approx(1 - missed / 600)
     a = round(local.levels[0].floor * 121)
     assert checked.floor.value == pytest.approx(betaincinv(a, 121 - a, 0.05 / 6))
     watch = robfcp.Monitor(local, path="m.json", seed=0)
     state = watch.update(p, y)
     assert (state.floor, state.misses) == (checked.floor.value, missed)
-    assert watch.e_report().client == "site-02"
+    assert watch.e_value_report().client == "site-02"
     for wrong in (found, other):
         with pytest.raises(RobfcpError, match="watches another threshold"):
-            robfcp.Monitor(wrong, path="m.json", client="site-02", floor=0.7)
+            robfcp.Monitor(wrong, path="m.json", client="site-02", min_coverage=0.7)
     with pytest.raises(RobfcpError, match="has no name"):
-        robfcp.Monitor(at_stranger(found, *own["site-02"])).e_report()
-    found.letter("site-02").save("letter.json")
+        robfcp.Monitor(calibrate_unseen_client(found, *own["site-02"])).e_value_report()
+    found.feedback("site-02").save("letter.json")
     table("own.csv", *own["site-02"], ("flu", "cold"))
     table("turned.csv", p[:, ::-1], 1 - y, ("cold", "flu"))  # columns are read by their names
     words = ("monitor", "letter.json", "turned.csv", "--local", "own.csv", "--json")

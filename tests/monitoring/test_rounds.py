@@ -14,7 +14,7 @@ from robfcp.federation import Federation
 from robfcp.monitoring import compare_rounds
 from robfcp.monitoring._rounds import drift_distances, unchanged_clients
 
-GRID = robfcp.Grid.uniform(4)
+GRID = robfcp.Binning.uniform(4)
 
 
 def federation(rng, n_samples=200, n_clients=12, shifted=(), **context):
@@ -26,13 +26,13 @@ def federation(rng, n_samples=200, n_clients=12, shifted=(), **context):
 
 
 def calibration(reports, **options):
-    return robfcp.calibrate(reports, **{"defence": "none", **options})
+    return robfcp.calibrate(reports, **{"defense": "none", **options})
 
 
 def compare_counts(counts_before, counts_now, *, ids_before=None, ids_now=None):
     """The comparison of two rounds of counts, which are calibrated without a defense."""
-    before = Federation.from_counts(counts_before, GRID, ids=ids_before)
-    now = Federation.from_counts(counts_now, GRID, ids=ids_now)
+    before = Federation.from_counts(counts_before, GRID, clients=ids_before)
+    now = Federation.from_counts(counts_now, GRID, clients=ids_now)
     return compare_rounds(calibration(before), calibration(now))
 
 
@@ -97,8 +97,8 @@ def test_rounding_to_five_samples_is_not_taken_for_drift():
     """
     rng = np.random.default_rng(0)
     small, large = coarsened_reports(rng, 250), coarsened_reports(rng, 10_000)
-    assert small.in_fives.all()
-    assert large.in_fives.all()
+    assert small.is_coarsened.all()
+    assert large.is_coarsened.all()
     assert drift_distances(small, large, 0.05) == {}
 
     shifted = coarsened_reports(rng, 10_000, shift=0.4)
@@ -108,7 +108,7 @@ def test_rounding_to_five_samples_is_not_taken_for_drift():
 def noisy_federation():
     counts = np.random.default_rng(0).integers(50, 90, (6, 4))
     privacy = robfcp.Privacy(1.0)
-    return Federation.from_counts(counts, GRID, privacy=privacy, sizes=counts.sum(axis=1))
+    return Federation.from_counts(counts, GRID, privacy=privacy, sample_sizes=counts.sum(axis=1))
 
 
 def loss_federation(rng):
@@ -137,7 +137,7 @@ def test_drift_is_not_tested_where_reports_cannot_be_compared():
 
 def test_losses_of_one_distribution_are_not_said_to_drift():
     rng = np.random.default_rng(0)
-    before, now = (calibration(loss_federation(rng), risk=0.3) for _ in range(2))
+    before, now = (calibration(loss_federation(rng), risk_level=0.3) for _ in range(2))
     comparison = compare_rounds(before, now)
     assert comparison.drift_distances == {}
     assert comparison.lines[0].startswith("mean fnr of at most 30%: threshold ")
@@ -160,14 +160,14 @@ def test_a_report_is_unchanged_where_every_count_is():
     assert unchanged_clients(before, now) == ("client-0",)  # the last has too few samples
 
     same_counts_on_another_grid = Federation.from_counts(
-        [[10, 10, 10, 10]] * 3, robfcp.Grid([0.0, 0.1, 0.2, 0.3, 1.0])
+        [[10, 10, 10, 10]] * 3, robfcp.Binning([0.0, 0.1, 0.2, 0.3, 1.0])
     )
     assert unchanged_clients(before, same_counts_on_another_grid) == ()
 
 
 def test_noise_shows_a_report_sent_again():
     private = noisy_federation()
-    assert unchanged_clients(private, private) == private.ids
+    assert unchanged_clients(private, private) == private.clients
 
 
 # Clients
@@ -201,10 +201,10 @@ def test_flagged_clients_of_both_rounds_are_named():
     reports = reports_of(scores)[:12]
     reports_now = reports_of(scores_now)
     del reports_now[3]
-    before = calibration(reports, defence=robfcp.Consensus(exactly=3))
-    now = calibration(reports_now, defence=robfcp.Consensus(exactly=3))
-    assert before.flagged == ("site-00", "site-01", "site-03")
-    assert now.flagged == ("site-01", "site-02", "site-12")
+    before = calibration(reports, defense=robfcp.Consensus(exactly=3))
+    now = calibration(reports_now, defense=robfcp.Consensus(exactly=3))
+    assert before.flagged_clients == ("site-00", "site-01", "site-03")
+    assert now.flagged_clients == ("site-01", "site-02", "site-12")
 
     comparison = compare_rounds(before, now)
 

@@ -27,8 +27,12 @@ from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 from nvflare.fuel.utils import fobs
 
 import robfcp
-from robfcp.engines.nvflare import CalibrationController, CalibrationExecutor, MonitorController
-from robfcp.engines.protocol import RECORD
+from robfcp.integrations._messages import RECORD
+from robfcp.integrations.nvflare import (
+    CalibrationController,
+    CalibrationExecutor,
+    MonitorController,
+)
 
 STAGED = ("data", "faults", "only", "configs")
 HELD, FRESH = {}, {}  # what a test lets the sites hold

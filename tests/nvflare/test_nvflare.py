@@ -26,10 +26,10 @@ from nvflare.app_common.abstract.model import make_model_learnable  # noqa: E402
 from nvflare.app_common.abstract.model_persistor import ModelPersistor  # noqa: E402
 from nvflare.app_common.utils.fl_model_utils import FLModelUtils  # noqa: E402
 
-from robfcp.engines import nvflare as script  # noqa: E402
-from robfcp.engines.nvflare import CalibrationController, calibrate_client  # noqa: E402
-from robfcp.engines.protocol import RECORD, ReportRequest, SizeRequest  # noqa: E402
-from robfcp.report.wire import wire_grid, wire_score  # noqa: E402
+from robfcp.integrations import nvflare as script  # noqa: E402
+from robfcp.integrations._messages import RECORD, ReportRequest, SizeRequest  # noqa: E402
+from robfcp.integrations.nvflare import CalibrationController, run_client  # noqa: E402
+from robfcp.reports._wire import to_wire_binning, to_wire_score  # noqa: E402
 
 
 @pytest.fixture
@@ -105,7 +105,7 @@ def test_the_server_says_where_results_go_and_no_job_does(tmp_path):
     local.mkdir(parents=True)
     (local / "robfcp.json").write_text(json.dumps({"output-folder": str(tmp_path / "kept")}))
     _, server = nvflare_faults.run(controller, tmp_path)
-    assert robfcp.Calibration.load(tmp_path / "kept" / "job" / "calibration.json").trusted
+    assert robfcp.Calibration.load(tmp_path / "kept" / "job" / "calibration.json").benign_clients
     assert not list(server.run_dir.rglob("calibration*"))
 
 
@@ -125,7 +125,7 @@ def test_a_site_that_hangs_is_freed_when_its_task_is_over(tmp_path):
 
 
 P, Y = DATA["site-0"]
-WHAT = {"grid": wire_grid(robfcp.Grid.uniform(20)), "score": wire_score(robfcp.APS())}
+WHAT = {"grid": to_wire_binning(robfcp.Binning.uniform(20)), "score": to_wire_score(robfcp.APS())}
 REPORT = ReportRequest(client="site-0", round="r", model=None, **WHAT)
 
 
@@ -137,7 +137,7 @@ def replies(monkeypatch, folder, tasks, *arguments, **options):
         init=lambda: None, get_site_name=lambda: "site-0", is_running=lambda: bool(left),
         receive=lambda: left.pop(0), send=lambda model: sent.append(model.metrics),
     ))  # fmt: skip
-    calibrate_client(*arguments, **options)
+    run_client(*arguments, **options)
     return sent
 
 

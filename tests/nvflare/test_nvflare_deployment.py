@@ -36,14 +36,14 @@ def test_training_and_calibration_in_one_job_in_the_simulator(tmp_path):
     output = example("simulation.py", tmp_path, "--rounds", 1, "--deadline", 120)
     calibration = robfcp.Calibration.load(*(tmp_path / "w").rglob("calibration.json"))
     clients = calibration.provenance["clients"]
-    assert calibration.flagged == ("site-2", "site-5")
+    assert calibration.flagged_clients == ("site-2", "site-5")
     assert "reports under another name" in clients["site-8"]["reason"]
     assert "not a valid report" in clients["site-11"]["reason"]
     faulty = {"site-8", "site-11"}
     assert {client for client, entry in clients.items() if entry["status"] != "ok"} == faulty
     assert len(clients) == 12
-    assert calibration.federation.registered
-    core = robfcp.calibrate(list(calibration.federation), defence=robfcp.Consensus(at_most=2))
+    assert calibration.federation.sizes_registered
+    core = robfcp.calibrate(list(calibration.federation), defense=robfcp.Consensus(at_most=2))
     assert core.threshold == calibration.threshold
     assert "site-8: faulty" in output
 
@@ -65,11 +65,11 @@ def test_a_secured_deployment_survives_a_killed_and_a_hanging_site(tmp_path):
     kits = tmp_path / "w" / "kits" / "robfcp" / "prod_00"
     for site in ("site-1", "localhost"):
         resources = json.loads((kits / site / "local" / "resources.json").read_text())
-        assert resources["class_allow_list"][-1] == "robfcp.engines.nvflare."
+        assert resources["class_allow_list"][-1] == "robfcp.integrations.nvflare."
 
 
 def test_the_deployed_job_carries_no_code(tmp_path):
-    from robfcp.engines.nvflare import CalibrationRecipe
+    from robfcp.integrations.nvflare import CalibrationRecipe
 
     CalibrationRecipe(min_clients=2, liars=1).export(str(tmp_path))
     files = [path.relative_to(tmp_path) for path in tmp_path.rglob("*") if path.is_file()]

@@ -7,9 +7,9 @@ import pytest
 from makers import beta_scores, embedded, refused, reports_of, said
 
 import robfcp
-from robfcp.monitoring import AlarmHistory, EReport
-from robfcp.page import History, render
-from robfcp.page.history import MOST_LINES, MOST_SITES
+from robfcp.monitoring import AlarmHistory, EValueReport
+from robfcp.page import PageHistory, render_html
+from robfcp.page._history import MOST_LINES, MOST_SITES
 
 DIGEST = "ab" * 32
 
@@ -21,39 +21,41 @@ def looks(calibration=DIGEST, rising=3, drift=0.25):
         logs = [4.0 * step if k < rising else -0.5 for k in range(6 if step < 3 else 5)]
         told = [500 * step] * 4 + [500 * step if step < 4 else 3] * 2
         sent = [
-            EReport(f"site-{k:02d}", calibration, 0.9, told[k], log, "spring", step, drift * step)
+            EValueReport(
+                f"site-{k:02d}", calibration, 0.9, told[k], log, "spring", step, drift * step
+            )
             for k, log in enumerate(logs)
         ]
-        _, history = history.looked(sent, step)
+        _, history = history.with_inspection(sent, step)
     return history
 
 
 def calibrated(seed):
-    return robfcp.calibrate(reports_of(beta_scores(seed, 6, 300)), defence="none")
+    return robfcp.calibrate(reports_of(beta_scores(seed, 6, 300)), defense="none")
 
 
 def test_who_was_never_heard_is_shown_by_name_where_that_is_known():
-    heard = EReport("a", DIGEST, 0.9, 500, -1.0, None, 1)
-    history = AlarmHistory(DIGEST, None, 3, 1, 0.05).looked([heard], 1)[1]
+    heard = EValueReport("a", DIGEST, 0.9, 500, -1.0, None, 1)
+    history = AlarmHistory(DIGEST, None, 3, 1, 0.05).with_inspection([heard], 1)[1]
     for names, silent in (((), ["2 of 3 sites"]), (("a", "b", "c"), ["b", "c"])):
-        rows = shown(History(history, registered=names))["watch"]["sites"]
+        rows = shown(PageHistory(history, registered_clients=names))["watch"]["sites"]
         assert [row["name"] for row in rows if row["word"] == "never heard"] == silent
 
 
 def shown(history):
-    return embedded(render(history))["history"]
+    return embedded(render_html(history))["history"]
 
 
 def test_the_page_shows_every_site_over_time_and_what_to_do():
     history = looks()
-    data = shown(History(history))
+    data = shown(PageHistory(history))
     watch, coverage = data["watch"], data["watch"]["kinds"][0]
     assert coverage["limit"] == pytest.approx(math.log10(2 / 0.05), abs=1e-4)
     lines = {line["name"]: line for line in coverage["lines"]}
     assert lines["site-00"]["state"] == "alarm"
     assert lines["site-00"]["y"] == [round(4 * s / math.log(10), 3) for s in range(1, 5)]
     assert lines["site-05"]["x"] == [1, 2]
-    merged = [round(one.log_coverage / math.log(10), 3) for one in history.merged]
+    merged = [round(one.log_e_coverage / math.log(10), 3) for one in history.merged]
     assert lines["all sites together"]["y"] == merged
     rows = {row["name"]: f"{row['word']}: {row['todo']}" for row in watch["sites"]}
     told = ("alarms: ", "no alarm: nothing", "counts 3 samples", "last heard at step 2: counts for")
@@ -72,7 +74,7 @@ RANG = [
 
 @pytest.mark.parametrize(("rising", "drift", "claim", "todo", "line"), RANG)
 def test_the_claim_says_what_rang_and_what_to_do(rising, drift, claim, todo, line):
-    data = shown(History(looks(rising=rising, drift=drift)))
+    data = shown(PageHistory(looks(rising=rising, drift=drift)))
     assert data["alarm"] is (rising == 3)
     assert data["claim"].startswith(claim)
     assert (todo in data["todo"], line in data["watch"]["line"]) == (True, True)
@@ -81,7 +83,9 @@ def test_the_claim_says_what_rang_and_what_to_do(rising, drift, claim, todo, lin
 def monitor(name, missed, own=True):
     calibration = calibrated(0)
     report = next(iter(calibration.federation)) if own else None
-    found = robfcp.Monitor(calibration, report=report, client=name, floor=0.85, seed=0)
+    found = robfcp.Monitor(
+        calibration, reference_report=report, client=name, min_coverage=0.85, seed=0
+    )
     rng = np.random.default_rng(1)
     scores = np.where(rng.random(400) < missed, 0.99, rng.choice([0.02, 0.1, 0.3], 400))
     found.update(np.column_stack([1 - scores, scores]), np.zeros(400, int), batch="first")
@@ -97,26 +101,30 @@ def test_a_sites_own_monitors_have_a_page():
         ({"quiet": quiet}, "No alarm after 400 fresh samples", 1),
         ({"new": new}, "", 0),
     ):
-        data = shown(History(monitors=tuple(states.items())))
+        data = shown(PageHistory(monitors=tuple(states.items())))
         assert data["claim"].startswith(claim)
         assert len([kind for kind in data["watch"]["kinds"] if kind["lines"]]) == drawn
         assert ("no samples yet" in data["watch"]["line"]) is (drawn == 0)
-    first = shown(History(monitors=(("bad", bad),)))["watch"]["sites"][0]
+    first = shown(PageHistory(monitors=(("bad", bad),)))["watch"]["sites"][0]
     assert "coverage at sample" in first["word"]
     assert first["covered"] == pytest.approx(1 - bad.misses / 400, abs=1e-5)
 
 
 def test_a_page_of_nothing_is_refused_and_a_calibration_needs_no_history():
-    assert embedded(render(calibrated(0)))["history"] is None
+    assert embedded(render_html(calibrated(0)))["history"] is None
     with pytest.raises(robfcp.RobfcpError, match="there is none; pass alarms or a monitor's state"):
-        render(History())
+        render_html(PageHistory())
 
 
 def test_hostile_names_and_many_sites_stay_inside():
     hostile, own = "</script><script>alert(1)</script>&", (DIGEST, 0.9, 500)
     history = AlarmHistory(DIGEST, hostile, 700, 1, 0.05)
-    sent = [EReport(f"s{k}", *own, -1.0, None, 1) for k in range(699)]
-    page = render(History(history.looked([*sent, EReport(hostile, *own, 60.0, None, 1)], 1)[1]))
+    sent = [EValueReport(f"s{k}", *own, -1.0, None, 1) for k in range(699)]
+    page = render_html(
+        PageHistory(
+            history.with_inspection([*sent, EValueReport(hostile, *own, 60.0, None, 1)], 1)[1]
+        )
+    )
     assert hostile not in page
     watch = embedded(page)["history"]["watch"]
     assert watch["sites"][0]["name"] == hostile
@@ -129,7 +137,7 @@ def test_the_commands_write_a_page_of_what_they_are_given(tmp_path, monkeypatch)
     monkeypatch.chdir(tmp_path)
     calibration = calibrated(0)
     calibration.save("c.json")
-    looks(calibration.identity).save("alarms.json")
+    looks(calibration.fingerprint).save("alarms.json")
     looks().save("other.json")
     monitor("m", 0.5).state.save("m.json")
 

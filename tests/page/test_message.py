@@ -5,10 +5,13 @@ from makers import beta_scores, reports_of
 
 import robfcp
 from robfcp import Diagnosis
-from robfcp.page.sentences import message
+from robfcp.page._text import summary_text
 
 SITES = reports_of(beta_scores(0, 12, 90))
-CALM, PROMISED = robfcp.calibrate(SITES), robfcp.calibrate(SITES, promise=robfcp.Marginal(5))
+CALM, PROMISED = (
+    robfcp.calibrate(SITES),
+    robfcp.calibrate(SITES, guarantee=robfcp.MarginalGuarantee(5)),
+)
 
 
 def one(client, trusted=False, cause="labels mixed up", covered=0.4, other=""):
@@ -34,8 +37,8 @@ TOLD = [
 
 @pytest.mark.parametrize(("found", "words"), TOLD, ids=range(len(TOLD)))
 def test_a_few_are_named_with_their_causes_and_many_are_counted(found, words):
-    told = message(CALM, {each.client: each for each in found})
+    told = summary_text(CALM, {each.client: each for each in found})
     assert words in f"{told['first']}\n{told['then']}"
     if "left out" in words:
-        told = message(PROMISED, {each.client: each for each in found})
+        told = summary_text(PROMISED, {each.client: each for each in found})
         assert words.replace("left out", "flagged") in f"{told['first']}\n{told['then']}"

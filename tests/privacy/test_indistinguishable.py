@@ -4,22 +4,22 @@ import numpy as np
 import pytest
 
 import robfcp
-from robfcp import LAC, Federation, Grid, Privacy, Report
+from robfcp import LAC, Binning, Federation, Privacy, Report
 from robfcp.errors import RobfcpError
-from robfcp.report.private import clamped
-from robfcp.scores.base import scores_or_nan
+from robfcp.reports._private import clip_to_binning
+from robfcp.scores._base import scores_with_nan
 
 pytest.importorskip("opendp.prelude")
 SCORES = [LAC(), robfcp.APS(False), robfcp.RAPS(), robfcp.APS(True)]
 NAN, INF = float("nan"), float("inf")
 QUIET = Privacy(epsilon=1e6)  # noise that never moves a count
-GRID = Grid.uniform(4)
+GRID = Binning.uniform(4)
 
 
 @pytest.mark.parametrize("odd", [0.7, NAN, INF, -INF, 1e300, -5.0])
 def test_every_score_counts_somewhere(odd):
-    grid, scores = Grid([0.0, 0.25, 0.5]), [0.1, 0.3, odd]
-    counts = grid.counts(clamped(np.array(scores), grid))
+    grid, scores = Binning([0.0, 0.25, 0.5]), [0.1, 0.3, odd]
+    counts = grid.counts(clip_to_binning(np.array(scores), grid))
     assert counts.tolist() == ([2, 1] if odd < 0 else [1, 2])
     with pytest.raises(RobfcpError, match="scores"):
         Report.from_scores("a", scores, grid)
@@ -30,7 +30,7 @@ def test_one_odd_row_changes_one_score(score):
     rng = np.random.default_rng(0)
     rows, labels = rng.dirichlet(np.ones(4), 50), rng.integers(0, 4, 50)
     whole = score(rows, labels, 5)
-    assert np.array_equal(scores_or_nan(score, rows, labels, 5), whole)
+    assert np.array_equal(scores_with_nan(score, rows, labels, 5), whole)
     odd = []
     for label, kind in (("?", object), (NAN, float), (-1, int), (4, int), (2**62, int)):
         odd.append((rows, labels.astype(kind)))
@@ -39,7 +39,7 @@ def test_one_odd_row_changes_one_score(score):
         odd.append((rows.copy(), labels))
         odd[-1][0][17, place] = value
     for given, truth in odd:
-        found = scores_or_nan(score, given, truth, 5)
+        found = scores_with_nan(score, given, truth, 5)
         assert np.isnan(found[17])
         assert np.array_equal(np.delete(found, 17), np.delete(whole, 17))
 
@@ -67,7 +67,9 @@ def test_an_unknown_label_counts_in_one_fixed_cell(by, usual, names, odd):
 @pytest.mark.parametrize("odd", [NAN, None, -1, 7, "cow"])
 def test_no_label_makes_a_private_report_of_probabilities_fail(odd):
     p, y = np.full((4, 3), [0.5, 0.3, 0.2]), np.array([0, 1, 2, odd], dtype=object)
-    found = Report.of("a", p, y, grid=GRID, classes=3, by_class=True, privacy=QUIET)
+    found = Report.from_predictions(
+        "a", p, y, binning=GRID, classes=3, stratify_by_class=True, privacy=QUIET
+    )
     assert found.strata.dense().tolist() == [[0, 1, 0, 1], [0, 0, 1, 0], [0, 0, 0, 1]]
 
 
@@ -100,13 +102,13 @@ def test_multilabel_outputs_of_private_reports_are_clamped(p, y):
 
 def test_regression_scores_are_tolerant_too_and_nobody_left_is_no_failure():
     predictions, truth = np.array([1.0, NAN, 3.0]), np.array([1.5, 2.0, INF])
-    found = scores_or_nan(robfcp.AbsoluteResidual(), predictions, truth)
+    found = scores_with_nan(robfcp.AbsoluteResidual(), predictions, truth)
     assert (found[0], np.isfinite(found[1])) == (0.5, False)
-    assert scores_or_nan(LAC(), np.zeros((0, 3)), np.zeros(0, int)).shape == (0,)
-    raises = scores_or_nan(lambda p, y, rng: [[0.5][k] for k in y], np.zeros((2, 2)), [0, 3])
+    assert scores_with_nan(LAC(), np.zeros((0, 3)), np.zeros(0, int)).shape == (0,)
+    raises = scores_with_nan(lambda p, y, rng: [[0.5][k] for k in y], np.zeros((2, 2)), [0, 3])
     assert (raises[0], np.isnan(raises[1])) == (0.5, True)  # whatever an own score raises
     with pytest.raises(RobfcpError, match="one a prediction"):
-        scores_or_nan(LAC(), np.zeros((2, 3)), [1])
+        scores_with_nan(LAC(), np.zeros((2, 3)), [1])
     hiding = Privacy(epsilon=1.0, neighbours="add-remove")
     assert Report.from_scores("a", [], GRID, privacy=hiding).n_samples >= 1
 
@@ -116,6 +118,6 @@ def test_a_threshold_in_the_last_bin_of_a_private_round_covers_everything():
     noisy = {"privacy": Privacy(epsilon=100.0), "sizes": [100] * 6}
     private = Federation.from_counts(counts, GRID, score=LAC(), **noisy)
     plain = Federation.from_counts(counts, GRID, score=LAC())
-    assert robfcp.calibrate(private, defence="none").threshold == INF
-    assert robfcp.calibrate(private, promise=robfcp.Marginal(liars=1)).threshold == INF
-    assert robfcp.calibrate(plain, defence="none").threshold == 1.0
+    assert robfcp.calibrate(private, defense="none").threshold == INF
+    assert robfcp.calibrate(private, guarantee=robfcp.MarginalGuarantee(liars=1)).threshold == INF
+    assert robfcp.calibrate(plain, defense="none").threshold == 1.0

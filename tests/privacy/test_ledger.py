@@ -9,7 +9,7 @@ from contextlib import suppress
 import pytest
 
 from robfcp.errors import RobfcpError
-from robfcp.privacy import Ledger, Privacy
+from robfcp.privacy import Privacy, PrivacyLedger
 
 TWO, THREE, FOUR = Privacy(1.0, rounds=2), Privacy(1.0, rounds=3), Privacy(4.0, rounds=4)
 FORK = multiprocessing.get_context("fork")
@@ -17,13 +17,13 @@ FORK = multiprocessing.get_context("fork")
 
 def charge_once(path):
     with suppress(RobfcpError):
-        return Ledger(path).charge(TWO, str(os.getpid()))
+        return PrivacyLedger(path).charge(TWO, str(os.getpid()))
 
 
 def test_eight_processes_with_a_budget_of_two_are_allowed_two(tmp_path):
     with FORK.Pool(8) as pool:
         allowed = pool.map(charge_once, [tmp_path / "l.json"] * 8, chunksize=1)
-    assert sum(map(bool, allowed)) == len(Ledger(tmp_path / "l.json").releases()) == 2
+    assert sum(map(bool, allowed)) == len(PrivacyLedger(tmp_path / "l.json").releases()) == 2
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ def test_eight_processes_with_a_budget_of_two_are_allowed_two(tmp_path):
     ],
 )
 def test_no_later_statement_spends_more_than_any_budget_stated(first, then, words, tmp_path):
-    ledger = Ledger(tmp_path / "l.json")
+    ledger = PrivacyLedger(tmp_path / "l.json")
     ledger.charge(first, "0")
     *fine, last = then
     for number, privacy in enumerate(fine, 1):
@@ -49,20 +49,20 @@ def test_no_later_statement_spends_more_than_any_budget_stated(first, then, word
 
 def test_a_ledger_belongs_to_one_data_set(tmp_path):
     path = tmp_path / "l.json"
-    Ledger(path, "patients of 2025").charge(TWO)
+    PrivacyLedger(path, "patients of 2025").charge(TWO)
     with pytest.raises(RobfcpError, match="is the ledger of 'patients of 2025', not of 'x'"):
-        Ledger(path, "x").charge(TWO)
-    assert Ledger(path).charge(TWO).epsilon() == 1.0
+        PrivacyLedger(path, "x").charge(TWO)
+    assert PrivacyLedger(path).charge(TWO).epsilon() == 1.0
     for name in ("", "a\nb", "x" * 201, 7):
         with pytest.raises(RobfcpError, match="no short name"):
-            Ledger(path, name)
+            PrivacyLedger(path, name)
 
 
 def test_a_ledger_that_is_gone_or_old_refuses(tmp_path):
     path, lock = tmp_path / "l.json", tmp_path / "l.json.lock"
-    Ledger(path).charge(TWO)
+    PrivacyLedger(path).charge(TWO)
     old = path.read_bytes()
-    Ledger(path).charge(TWO)
+    PrivacyLedger(path).charge(TWO)
     for spoil, words in (
         (lambda: path.write_bytes(old), "is an old copy: 2 reports were recorded and it holds"),
         (path.unlink, "is gone"),
@@ -70,9 +70,9 @@ def test_a_ledger_that_is_gone_or_old_refuses(tmp_path):
     ):
         spoil()
         with pytest.raises(RobfcpError, match=words):
-            Ledger(path).charge(TWO)
+            PrivacyLedger(path).charge(TWO)
     with pytest.raises(RobfcpError, match="cannot be written"):
-        Ledger(tmp_path / "no" / "l.json").charge(TWO)
+        PrivacyLedger(tmp_path / "no" / "l.json").charge(TWO)
 
 
 def charge_and_die(path, step):
@@ -89,21 +89,21 @@ def charge_and_die(path, step):
 
     for name in ("fsync", "replace", "write", "lseek", "fdopen", "chmod"):
         setattr(os, name, dying(getattr(os, name)))
-    Ledger(path).charge(THREE, "r")
+    PrivacyLedger(path).charge(THREE, "r")
 
 
 def test_killed_between_any_two_writes_nothing_is_lost_and_nothing_is_free(tmp_path):
     for step in range(1, 40):
         path = tmp_path / f"{step}.json"
-        Ledger(path).charge(THREE, "first")
+        PrivacyLedger(path).charge(THREE, "first")
         child = FORK.Process(target=charge_and_die, args=(path, step))
         child.start()
         child.join()
-        spent = len(Ledger(path).releases())
+        spent = len(PrivacyLedger(path).releases())
         for _ in range(3 - spent):  # whole, unlocked, and counting on
-            Ledger(path).charge(THREE, "later")
+            PrivacyLedger(path).charge(THREE, "later")
         with pytest.raises(RobfcpError, match="have spent"):
-            Ledger(path).charge(THREE)
+            PrivacyLedger(path).charge(THREE)
         if child.exitcode == 0:
             break
         assert (child.exitcode, spent in (1, 2)) == (-signal.SIGKILL, True)
@@ -115,8 +115,8 @@ def test_links_to_a_ledger_share_its_budget(tmp_path):
     real, link = tmp_path / "real.json", tmp_path / "link.json"
     link.symlink_to(real)
     for path in (link, real):
-        Ledger(path).charge(TWO)
+        PrivacyLedger(path).charge(TWO)
     assert not (tmp_path / "link.json.lock").exists()
     assert link.is_symlink()
     with pytest.raises(RobfcpError, match="2 reports have spent"):
-        Ledger(link).charge(TWO)
+        PrivacyLedger(link).charge(TWO)

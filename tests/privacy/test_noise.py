@@ -7,9 +7,9 @@ from makers import peak
 from scipy.stats import dlaplace
 
 import robfcp
-from robfcp import Grid, Privacy, Report
-from robfcp.privacy import noise as noise_module
-from robfcp.privacy.noise import Noise, noise_bound
+from robfcp import Binning, Privacy, Report
+from robfcp.privacy import _noise as noise_module
+from robfcp.privacy._noise import Noise, noise_bound
 
 LAWS = [Noise("laplace", scale) for scale in (0.3, 2.0, 20.0)]
 LAWS += [Noise("gaussian", scale) for scale in (0.4, 1.0, 6.4)]
@@ -69,11 +69,11 @@ def test_wide_noise_has_a_bound_that_is_safe_and_not_far(terms, monkeypatch):
 
 
 @pytest.mark.parametrize("n", [500, 10**9])
-@pytest.mark.parametrize("promise", [None, robfcp.Pac(liars=1)])
+@pytest.mark.parametrize("promise", [None, robfcp.PACGuarantee(liars=1)])
 def test_reports_that_claim_endless_noise_cost_little(n, promise):
-    privacy, grid, rng = Privacy(2e-5), Grid.uniform(100), np.random.default_rng(0)
+    privacy, grid, rng = Privacy(2e-5), Binning.uniform(100), np.random.default_rng(0)
     counts = np.rint(rng.laplace(0, privacy.scale, (6, 100))).astype(int)
     counts[:, 50] += n
     told = {"n_samples": n, "privacy": privacy}
     sent = [Report(f"s{k}", row, grid, **told) for k, row in enumerate(counts)]
-    assert peak(lambda: robfcp.calibrate(sent, promise=promise)) < 2**26
+    assert peak(lambda: robfcp.calibrate(sent, guarantee=promise)) < 2**26

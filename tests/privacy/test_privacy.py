@@ -10,14 +10,14 @@ from scipy.stats import chisquare
 
 import robfcp
 from robfcp import Privacy, Report, ReportError, RobfcpError
-from robfcp.federation.federation import Federation
-from robfcp.grid import Grid
-from robfcp.privacy import budget
-from robfcp.privacy.budget import Accountant, logistic_grid, recommend_grid
-from robfcp.privacy.noise import add_noise, noise_bound
+from robfcp.binning import Binning
+from robfcp.federation._federation import Federation
+from robfcp.privacy import _budget
+from robfcp.privacy._budget import Accountant, logistic_binning, recommend_binning
+from robfcp.privacy._noise import add_noise, noise_bound
 
 dp = pytest.importorskip("opendp.prelude")
-GRID = Grid.uniform(10)
+GRID = Binning.uniform(10)
 SCORES = np.random.default_rng(0).random(200)
 HIDING = Privacy(1, neighbours="add-remove")
 
@@ -55,9 +55,9 @@ def test_zcdp_conversion_is_the_best_order_of_proposition_7():
     for rho, delta in ((0.1, 1e-6), (1.0, 1e-2)):
         tail = np.log(1 / delta) + order * np.log1p(-1 / order) - np.log(order - 1)
         bound = order * rho + tail / (order - 1)
-        assert budget.zcdp_epsilon(rho, delta) == pytest.approx(bound.min(), rel=1e-6)
-    assert budget.zcdp_epsilon(budget.zcdp_rho(1.0, 1e-6), 1e-6) == pytest.approx(1, rel=1e-6)
-    assert (budget.zcdp_epsilon(0.0, 1e-6), budget.zcdp_epsilon(0.1, 0.0)) == (0, np.inf)
+        assert _budget.zcdp_epsilon(rho, delta) == pytest.approx(bound.min(), rel=1e-6)
+    assert _budget.zcdp_epsilon(_budget.zcdp_rho(1.0, 1e-6), 1e-6) == pytest.approx(1, rel=1e-6)
+    assert (_budget.zcdp_epsilon(0.0, 1e-6), _budget.zcdp_epsilon(0.1, 0.0)) == (0, np.inf)
 
 
 @pytest.mark.parametrize(
@@ -96,21 +96,25 @@ def test_hidden_sizes_are_registered_or_estimated_and_then_need_the_same_noise()
     reports = [*(private(client, HIDING) for client in "abc"), private("d", Privacy(4))]
     unknown = Federation.from_reports(reports)
     assert (unknown.sizes_known, list(unknown)) == (False, reports[:3])
-    (fault,) = unknown.faulty
+    (fault,) = unknown.rejected_reports
     assert (fault.client, "other noise than most reports" in fault.reason) == ("d", True)
-    known = Federation.from_reports(reports, sizes=dict.fromkeys("abcd", 200))
-    assert (known.sizes_known, known.faulty, known.sizes.tolist()) == (True, (), [200] * 4)
+    known = Federation.from_reports(reports, registered_sizes=dict.fromkeys("abcd", 200))
+    assert (known.sizes_known, known.rejected_reports, known.sample_sizes.tolist()) == (
+        True,
+        (),
+        [200] * 4,
+    )
 
 
 def test_recommended_grids_grow_with_what_the_noise_leaves():
     asked = ((0.01, 500), (1, 50), (1, 500), (1, 5000))
-    assert [recommend_grid(epsilon, n, 20).n_bins for epsilon, n in asked] == [8, 8, 34, 160]
-    assert recommend_grid(1, 500, 20) == logistic_grid(34)
+    assert [recommend_binning(epsilon, n, 20).n_bins for epsilon, n in asked] == [8, 8, 34, 160]
+    assert recommend_binning(1, 500, 20) == logistic_binning(34)
     scores = np.random.default_rng(0).exponential(3, 1000)
-    grid = recommend_grid(Privacy(1), 500, 20, prior=scores)
+    grid = recommend_binning(Privacy(1), 500, 20, prior=scores)
     shares = np.searchsorted(np.sort(scores), grid.edges[1:-1]) / 1000
     assert 0.4 < (shares > 0.9).mean() < 0.6
-    assert recommend_grid(1, 500, 20, prior=scores / scores.max()).edges[-1] == 1
+    assert recommend_binning(1, 500, 20, prior=scores / scores.max()).edges[-1] == 1
 
 
 @pytest.mark.parametrize(
@@ -130,18 +134,18 @@ def test_noise_is_the_least_that_spends_the_budget_exactly(settings, scale):
     assert privacy.mechanism == ("gaussian" if scale is None else "laplace")
     if scale is not None:
         assert privacy.scale == scale
-        assert privacy.pure * privacy.rounds == pytest.approx(privacy.epsilon)
+        assert privacy.pure_epsilon * privacy.rounds == pytest.approx(privacy.epsilon)
         assert privacy.rho == pytest.approx((privacy.epsilon / privacy.rounds) ** 2 / 2)
     accountant = Accountant()
     for _ in range(privacy.rounds):
-        assert accountant.broken_by(privacy) is None
+        assert accountant.budget_exceeded_by(privacy) is None
         accountant = accountant.spend(privacy)
-    assert accountant.broken_by(privacy) == privacy
+    assert accountant.budget_exceeded_by(privacy) == privacy
     assert accountant.epsilon(privacy.delta) == pytest.approx(privacy.epsilon, rel=1e-5)
     report = private("a", privacy)
     assert Report.from_json(report.to_json()) == report
-    assert ("n_samples" in json.loads(report.to_json())) is not privacy.hides_size
-    assert privacy.hides_size or report.n_samples == 200
+    assert ("n_samples" in json.loads(report.to_json())) is not privacy.protects_sample_size
+    assert privacy.protects_sample_size or report.n_samples == 200
 
 
 @pytest.mark.parametrize("epsilon", [1e-4, 1e6])
@@ -150,7 +154,7 @@ def test_extreme_budgets_have_a_scale(epsilon, delta):
     privacy = Privacy(epsilon, delta)
     assert 0 < privacy.scale <= 2.1 / epsilon
     assert privacy.noise.variance >= 0
-    assert Accountant().broken_by(privacy) is None
+    assert Accountant().budget_exceeded_by(privacy) is None
 
 
 WISHED = {"privacy": 1, "n_samples": 500, "n_clients": 20}
@@ -171,16 +175,16 @@ SENT = {"client": "a", "scores": SCORES, "privacy": Privacy(1), "patients": PAIR
         (Privacy, {"epsilon": 1, "scale": 1.9}, "too little"),
         (Privacy, {"epsilon": 1, "scale": -1}, "scale is -1"),
         (Privacy, {"epsilon": 1e-12}, "give a number from 1e-09"),
-        (logistic_grid, {"bins": 4}, "8 to 10000 bins"),
-        (recommend_grid, WISHED | {"n_samples": 0}, "numbers from 1"),
-        (recommend_grid, WISHED | {"prior": [1.0, 2.0]}, "finite scores"),
-        (recommend_grid, WISHED | {"prior": np.ones(99), "confidence_level": 1}, "between"),
+        (logistic_binning, {"bins": 4}, "8 to 10000 bins"),
+        (recommend_binning, WISHED | {"n_samples": 0}, "numbers from 1"),
+        (recommend_binning, WISHED | {"prior": [1.0, 2.0]}, "finite scores"),
+        (recommend_binning, WISHED | {"prior": np.ones(99), "confidence_level": 1}, "between"),
         (Report.from_scores, SENT, "somebody has 2 samples but samples_per_patient is 1"),
         (Report.from_scores, SENT | {"privacy": None}, "only privacy protects them"),
         (Report.from_scores, SENT | {"patients": PAIRS[1:]}, "one name a score"),
     ],
 )
 def test_what_cannot_be_private_is_refused(make, options, words):
-    private("a", Privacy(1, samples_per_patient=2), patients=PAIRS)  # as many as stated
+    private("a", Privacy(1, samples_per_patient=2), patient_ids=PAIRS)  # as many as stated
     with pytest.raises(RobfcpError, match=words):
         make(**options)

@@ -9,14 +9,14 @@ from makers import outputs, reports_of
 
 import robfcp
 from robfcp.errors import RobfcpError
-from robfcp.scores.base import SCORES, Score, named_score
+from robfcp.scores._base import BUILTIN_SCORES, Score, get_score
 
 
-@pytest.mark.parametrize("name", sorted(SCORES))
+@pytest.mark.parametrize("name", sorted(BUILTIN_SCORES))
 def test_every_score_we_ship_passes(name):
-    kind = SCORES[name]
+    kind = BUILTIN_SCORES[name]
     assert isinstance(kind(), Score)
-    assert named_score(name, **asdict(kind())) == kind()
+    assert get_score(name, **asdict(kind())) == kind()
     assert len(robfcp.scores.check_score(kind())) >= 7
     if "randomized" in kind.__dataclass_fields__:
         robfcp.scores.check_score(kind(randomized=False))
@@ -26,8 +26,8 @@ def test_every_score_we_ship_passes(name):
 class Margin(robfcp.ClassificationScore):
     name: ClassVar[str] = "margin"
 
-    def of_all(self, p, u):
-        return (1 + p.max(axis=1, keepdims=True).astype(float) - p) / 2
+    def label_scores(self, probabilities, uniforms):
+        return (1 + probabilities.max(axis=1, keepdims=True).astype(float) - probabilities) / 2
 
 
 def test_a_score_of_ones_own_goes_from_reports_to_sets_but_not_into_files(tmp_path):
@@ -69,7 +69,7 @@ def own_label(self, p, label, u):
 
 
 def unchecked(self, predictions, targets, rng=None):
-    return Margin.of_all(self, np.asarray(predictions), 1)[np.arange(len(targets)), targets]
+    return Margin.label_scores(self, np.asarray(predictions), 1)[np.arange(len(targets)), targets]
 
 
 def moved(self, predictions, threshold):
@@ -78,7 +78,7 @@ def moved(self, predictions, threshold):
 
 class Open(robfcp.ClassificationScore):
     name = "open"
-    of_all = logarithm
+    label_scores = logarithm
 
 
 Nameless = type("Nameless", (robfcp.ClassificationScore,), {"of_all": logarithm})
@@ -96,7 +96,7 @@ Residual = robfcp.AbsoluteResidual
         (made(Margin, ("given", object, field(default_factory=object))), "plain numbers"),
         (made(of_all=lambda self, p, u: 5 - p), "leave its default grid"),
         (made(default_grid=lambda self: 100), "must return a robfcp.Grid"),
-        (made(of_all=logarithm, default_grid=Residual.default_grid), "NaN or infinite"),
+        (made(of_all=logarithm, default_grid=Residual.default_binning), "NaN or infinite"),
         (made(of_all=surprise), "draws numbers of its own"),
         (made(of_all=lambda self, p, u: (1 - p) / (1 + len(p))), "depends on other samples"),
         (made(of_all=lambda self, p, u: 1 - p[:, :1], _of_labels=own_label), "for every label"),

@@ -7,7 +7,7 @@ import pytest
 
 from robfcp.errors import RobfcpError
 from robfcp.scores import APS, CQR, LAC, RAPS, SAPS, AbsoluteResidual, OrdinalAPS
-from robfcp.scores.base import named_score
+from robfcp.scores._base import get_score
 
 CLASSIFICATION = [LAC(), APS(), RAPS(), SAPS(), OrdinalAPS(), APS(False), OrdinalAPS(False)]
 CLASSIFICATION += [RAPS(0.2, 1, randomized=False), SAPS(0.3, randomized=False)]
@@ -54,7 +54,7 @@ def test_every_label_gets_the_score_of_the_definition(score, dtype):
     u = np.random.default_rng(5).random(len(p))
     if not getattr(score, "randomized", False):
         u[:] = 1
-    scores = score.all_labels(p, rng=5)
+    scores = score.score_all_labels(p, rng=5)
     expected = [
         [by_hand(score, row.astype(float), j, v) for j in range(7)]
         for row, v in zip(p, u, strict=True)
@@ -66,23 +66,23 @@ def test_every_label_gets_the_score_of_the_definition(score, dtype):
 
 def test_lac_keeps_its_digits_near_zero():
     tiny = np.array([[1 - 3e-17, 1e-17, 2e-17]])
-    found = LAC()(tiny, [0])[0], LAC().all_labels(tiny)[0, 0]
+    found = LAC()(tiny, [0])[0], LAC().score_all_labels(tiny)[0, 0]
     assert found == pytest.approx((3e-17, 3e-17), rel=1e-12, abs=0)
 
 
 def test_scores_of_probabilities_stay_in_the_unit_interval():
     p, _ = draw(5000, concentration=0.02)
     for score in (LAC(), APS(), APS(False), OrdinalAPS(), OrdinalAPS(False)):
-        scores = score.all_labels(p.astype(np.float32), rng=0)
+        scores = score.score_all_labels(p.astype(np.float32), rng=0)
         assert 0 <= scores.min() <= scores.max() <= 1
 
 
 def test_blocks_do_not_change_the_scores(monkeypatch):
     p, _ = draw(150)
-    whole = {score: score.all_labels(p, rng=1) for score in CLASSIFICATION}
-    monkeypatch.setattr("robfcp.probabilities.BLOCK_BYTES", 1)
+    whole = {score: score.score_all_labels(p, rng=1) for score in CLASSIFICATION}
+    monkeypatch.setattr("robfcp._probabilities.BLOCK_BYTES", 1)
     for score in CLASSIFICATION:
-        np.testing.assert_array_equal(score.all_labels(p, rng=1), whole[score])
+        np.testing.assert_array_equal(score.score_all_labels(p, rng=1), whole[score])
 
 
 def test_regression_scores_are_distances():
@@ -105,7 +105,7 @@ def test_half_precision_gives_the_sets_of_single(score):
         p[row, rng.choice(1000, held, replace=False)] = 1 / held
     for limit in (0.0, 0.5, 0.9, 1 - 1e-16):
         found = [
-            np.concatenate([rows for _, rows in score.iterate_sets(q, [limit], non_empty=True)])
+            np.concatenate([rows for _, rows in score.iter_prediction_sets(q, [limit], non_empty=True)])
             for q in (p, p.astype(np.float32))
         ]
         np.testing.assert_array_equal(*found)
@@ -143,9 +143,9 @@ RAGGED = [[0.5], [0.2, 0.3]]
         (AbsoluteResidual(), ([1 + 1j], [1.0]), "predictions"),
         *((RAPS, (penalty,), "penalty") for penalty in ("a", 1e308)),
         (RAPS, (0.1, 1.5), "k_reg"),
-        (named_score, ("nope",), "nope"),
-        (partial(named_score, "raps"), {"x": 1}, "raps"),
-        (partial(named_score, "raps"), {"penalty": -1.0}, "penalty"),
+        (get_score, ("nope",), "nope"),
+        (partial(get_score, "raps"), {"x": 1}, "raps"),
+        (partial(get_score, "raps"), {"penalty": -1.0}, "penalty"),
     ],
 )
 def test_what_cannot_be_scored_is_refused_with_a_reason(make, arguments, message):

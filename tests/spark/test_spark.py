@@ -11,9 +11,9 @@ from in_process import run
 from makers import LAC
 
 import robfcp
-from robfcp import Consensus, Federation, Grid, Report
+from robfcp import Binning, Consensus, Federation, Report
 from robfcp.errors import RobfcpError
-from robfcp.federation import spark as module
+from robfcp.fleet import _spark as module
 
 sql = pytest.importorskip("pyspark.sql")
 pq = pytest.importorskip("pyarrow.parquet")
@@ -39,7 +39,7 @@ def report(k, rng):
     more = {"labels": rng.integers(0, 3, 40), "classes": ["a", "b", "c"][:: 1 if k % 5 else -1]}
     scores = rng.beta(1, 3, 40) if k % 9 else rng.random(40) / 20
     return Report.from_scores(
-        f"s{k:03d}", scores, Grid.uniform(40), score=LAC, round="r", **(more if k % 3 else {})
+        f"s{k:03d}", scores, Binning.uniform(40), score=LAC, round="r", **(more if k % 3 else {})
     )
 
 
@@ -50,7 +50,7 @@ def place(tmp_path_factory):
     reports = [report(k, rng) for k in range(300)]
     for k in range(8):
         Federation.from_reports([*reports[k::8], reports[0]]).save(folder / f"{k}.parquet")
-    liar = Report.from_scores("s007", [0.5] * 9, Grid.uniform(40), score=LAC, round="r")
+    liar = Report.from_scores("s007", [0.5] * 9, Binning.uniform(40), score=LAC, round="r")
     table = pq.read_table(folder / "3.parquet")
     rows = table.to_pylist()
     rows[5]["counts"][0], rows[6]["n"] = -3, 2**50
@@ -73,17 +73,17 @@ def killed_once(flag):
 
 
 def test_the_calibration_is_the_same_to_the_byte_though_an_executor_dies(cluster, place, tmp_path):
-    here = Federation.read(place)
-    there = Federation.read(cluster.read.parquet(str(place)))
-    assert there.stored
-    assert list(there.ids) == list(here.ids)
-    assert there.faulty == here.faulty
-    assert len(here.faulty) == 3  # two wrong rows, and a name that says two things
-    found = there.map(killed_once(str(tmp_path / "killed")))
+    here = Federation.from_files(place)
+    there = Federation.from_files(cluster.read.parquet(str(place)))
+    assert there.is_out_of_core
+    assert list(there.clients) == list(here.clients)
+    assert there.rejected_reports == here.rejected_reports
+    assert len(here.rejected_reports) == 3  # two wrong rows, and a name that says two things
+    found = there.map_blocks(killed_once(str(tmp_path / "killed")))
     assert (tmp_path / "killed").exists()
-    np.testing.assert_array_equal(found, here.below(7))
-    wanted = robfcp.calibrate(here, defence=Consensus(seed=5))
-    assert robfcp.calibrate(there, defence=Consensus(seed=5)).to_json() == wanted.to_json()
+    np.testing.assert_array_equal(found, here.cumulative_count(7))
+    wanted = robfcp.calibrate(here, defense=Consensus(seed=5))
+    assert robfcp.calibrate(there, defense=Consensus(seed=5)).to_json() == wanted.to_json()
 
 
 def test_the_command_reads_by_spark_and_writes_verdicts_as_a_table(cluster, place, tmp_path):
@@ -103,20 +103,20 @@ def test_what_does_not_fit_is_one_line(cluster, place, tmp_path):
     pq.write_table(whole.replace_schema_metadata({}), alone / "b.parquet")
     pq.write_table(whole, alone / "a.parquet")
     frame = cluster.read.parquet(str(alone))
-    found = Federation.read(frame)
+    found = Federation.from_files(frame)
     assert found.n_clients == len(whole)
-    assert "its metadata do not say what its rows share" in found.faulty[0].reason
+    assert "its metadata do not say what its rows share" in found.rejected_reports[0].reason
     (alone / "a.parquet").unlink()
-    assert found.pooled().sum() == found.n_samples  # of what Spark has kept
+    assert found.pooled_counts().sum() == found.n_samples  # of what Spark has kept
     with pytest.raises(RobfcpError, match=r"^frame: a file of it is not there; check the path$"):
-        Federation.read(frame)
+        Federation.from_files(frame)
     columns = "client string, n long, bins array<int>, counts array<bigint>"
     for wrong, words in (
         (cluster.createDataFrame([("a", 1)], ["client", "n"]), "frame: has no column 'bins'"),
         (cluster.createDataFrame([("a", 1, [0], [1])], columns), "its rows lie in no file"),
     ):
         with pytest.raises(RobfcpError, match=words):
-            Federation.read(wrong)
+            Federation.from_files(wrong)
     with pytest.raises(RobfcpError, match=r"is not there; check the path"):
         module.read_tables([tmp_path / "nowhere"], MASTER)
 

@@ -4,7 +4,7 @@ import numpy as np
 from flwr.app import Context, Message, MetricRecord, RecordDict
 
 from flower_app.task import fit, lie, load_split, predict
-from robfcp.engines.flower import client_app
+from robfcp.integrations.flower import make_client_app
 
 
 def data(split, context):
@@ -45,4 +45,4 @@ def attack(scores, context):
     return lie(str(context.run_config["attack"]), scores, rng)
 
 
-app = client_app(outputs, train, attack=attack)
+app = make_client_app(outputs, train, attack=attack)

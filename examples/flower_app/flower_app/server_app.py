@@ -1,6 +1,6 @@
 """The server: registers sizes, trains, calibrates and writes the calibration."""
 
 from flower_app.task import initial_arrays
-from robfcp.engines.flower import server_app
+from robfcp.integrations.flower import make_server_app
 
-app = server_app(lambda context: initial_arrays())
+app = make_server_app(lambda context: initial_arrays())

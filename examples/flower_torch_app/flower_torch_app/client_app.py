@@ -4,7 +4,7 @@ from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
 from flower_torch_app.task import fit, load_split, make_model, predict
-from robfcp.engines.flower import add_calibration
+from robfcp.integrations.flower import add_calibration
 
 app = ClientApp()
 

@@ -6,8 +6,8 @@ from flwr.serverapp.strategy import FedAvg
 
 import robfcp
 from flower_torch_app.task import make_model
-from robfcp.engines import calibration_round, register_sizes
-from robfcp.engines.flower import Flower
+from robfcp.integrations import register_sample_sizes, run_calibration_round
+from robfcp.integrations.flower import FlowerTransport
 
 app = ServerApp()
 
@@ -18,14 +18,14 @@ def main(network: Grid, context: Context) -> None:
     config = context.run_config
     arrays = ArrayRecord(make_model().state_dict())
     patience = {"deadline": config["deadline"], "poll": config["poll"]}
-    sizes = register_sizes(Flower(network, arrays, **patience))
+    sizes = register_sample_sizes(FlowerTransport(network, arrays, **patience))
 
     strategy = FedAvg(fraction_evaluate=0.0)
     result = strategy.start(network, arrays, num_rounds=config["num-server-rounds"])
 
-    calibration = calibration_round(
-        Flower(network, result.arrays, **patience),
-        sizes=sizes,
+    calibration = run_calibration_round(
+        FlowerTransport(network, result.arrays, **patience),
+        registered_sizes=sizes,
         coverage=config["coverage"],
         defence=robfcp.Consensus(at_most=None if config["liars"] == "unknown" else config["liars"]),
         run_id=context.run_id,

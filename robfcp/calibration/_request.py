@@ -1,0 +1,191 @@
+"""What is asked of a calibration: checked once, so that nothing in it contradicts anything else."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from robfcp._validation import parse_level
+from robfcp.calibration._strata import resolve_strata
+from robfcp.errors import RobfcpError
+from robfcp.federation import Federation
+from robfcp.guarantees import (
+    Guarantee,
+    LabelShiftGuarantee,
+    MarginalGuarantee,
+    PACGuarantee,
+    TrustedInterval,
+)
+from robfcp.reports import Report, StratumKind
+
+LevelLike = float | str | Fraction
+DEFAULT_COVERAGE = 0.9
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is asked of a calibration.
+
+    Attributes
+    ----------
+    levels : tuple of Fraction
+        The target coverages; of losses, one minus the risk level over the bound of the loss.
+    several : bool
+        Whether they were given as a list.
+    by : {"class", "group"} or None
+        Whether every class or group has a threshold of its own.
+    clusters : dict of str to str, optional
+        The cluster of each class or group, where some share a threshold.
+    guarantee : Guarantee or None
+        What the threshold is to guarantee; None for the defense's own threshold.
+    trusted_report : Report or None
+        The report of the server's trusted samples.
+    confidence : float
+        The confidence of certificates, over the calibration data.
+    """
+
+    levels: tuple[Fraction, ...]
+    several: bool
+    by: StratumKind | None
+    clusters: dict[str, str] | None
+    guarantee: Guarantee | None
+    trusted_report: Report | None
+    confidence: float
+
+    @staticmethod
+    def from_arguments(
+        federation: Federation,
+        coverage: LevelLike | Sequence[LevelLike],
+        risk_level: LevelLike | Sequence[LevelLike] | None,
+        by: str | Mapping[str, str] | None,
+        guarantee: Guarantee | None,
+        trusted_report: Report | None,
+        confidence: float,
+    ) -> Request:
+        """Check the arguments of `calibrate` against the reports and each other.
+
+        Raises
+        ------
+        RobfcpError
+            Where they do not fit.
+        """
+        kind: StratumKind | None = None
+        clusters = None
+        if isinstance(by, Mapping):
+            clusters = {str(name): str(cluster) for name, cluster in by.items()}
+            kind = resolve_strata(federation, None).by
+        elif by is not None:
+            kind = resolve_strata(federation, by).by
+
+        _check_types(guarantee, trusted_report)
+        if guarantee is not None:
+            _check_guarantee(guarantee, federation, kind)
+        if trusted_report is not None:
+            _check_trusted_report(trusted_report, federation, guarantee, confidence)
+
+        levels, several = _parse_levels(federation, coverage, risk_level)
+        return Request(levels, several, kind, clusters, guarantee, trusted_report, confidence)
+
+    def trusted_interval(self, level: Fraction) -> TrustedInterval | None:
+        """Return the interval in which the trusted samples hold the threshold, if there are any."""
+        if self.trusted_report is None:
+            return None
+        failure_probability = 1 - self.confidence
+        return TrustedInterval.from_counts(self.trusted_report.counts, level, failure_probability)
+
+
+def _check_guarantee(guarantee: Guarantee, federation: Federation, by: StratumKind | None) -> None:
+    """Refuse a guarantee that is not proved for these reports."""
+    if isinstance(guarantee, MarginalGuarantee):
+        if guarantee.samples is not None and by is not None:
+            raise RobfcpError("promise: by class or group state liars, not samples")
+        return
+    if not isinstance(guarantee, LabelShiftGuarantee):
+        return
+    if federation.risk is not None:
+        raise RobfcpError(
+            "promise: LabelShiftGuarantee is not proved for losses; use MarginalGuarantee or "
+            "PACGuarantee"
+        )
+    if by is not None:
+        raise RobfcpError(
+            "promise: thresholds by class need no LabelShiftGuarantee; use MarginalGuarantee or "
+            "PACGuarantee, or drop by"
+        )
+    if federation.has_noise:
+        raise RobfcpError(
+            "promise: LabelShiftGuarantee is not proved for private reports; use "
+            "MarginalGuarantee or PACGuarantee"
+        )
+
+
+def _check_trusted_report(
+    trusted: Report, federation: Federation, guarantee: Guarantee | None, confidence: float
+) -> None:
+    """Refuse trusted samples that cannot be compared with the reports."""
+    if isinstance(guarantee, LabelShiftGuarantee):
+        raise RobfcpError(
+            "anchor: is not proved with LabelShiftGuarantee; use MarginalGuarantee or PACGuarantee"
+        )
+    if federation.risk is not None or trusted.risk is not None:
+        raise RobfcpError("anchor: is for scores, not for losses; leave it out")
+    if trusted.privacy is not None:
+        raise RobfcpError("anchor: holds noise; keep and pass an exact one")
+    if trusted.grid.digest != federation.binning.digest:
+        raise RobfcpError("anchor: is on another grid than the reports; make it with grid=")
+
+    both_name_a_score = trusted.score is not None and federation.score is not None
+    if both_name_a_score and trusted.score != federation.score:
+        raise RobfcpError("anchor: has another score than the reports; use that")
+    if trusted.client in federation.clients:
+        raise RobfcpError("anchor: is among the reports; trusted samples are in none")
+    if confidence <= 0.5:
+        raise RobfcpError("anchor: takes as much of the confidence again; state more than 0.5")
+
+
+def _check_types(guarantee: object, trusted_report: object) -> None:
+    """Refuse what is no guarantee and no report."""
+    kinds = (MarginalGuarantee, PACGuarantee, LabelShiftGuarantee)
+    if guarantee is not None and not isinstance(guarantee, kinds):
+        raise RobfcpError(
+            f"promise: {guarantee!r:.60} is none; use robfcp.MarginalGuarantee(liars=1), say"
+        )
+    if trusted_report is not None and not isinstance(trusted_report, Report):
+        raise RobfcpError(
+            "anchor: is no report; make one of trusted samples, Report.from_predictions(...)"
+        )
+
+
+def _parse_levels(
+    federation: Federation,
+    coverage: LevelLike | Sequence[LevelLike],
+    risk_level: LevelLike | Sequence[LevelLike] | None,
+) -> tuple[tuple[Fraction, ...], bool]:
+    """Return the levels, and whether they were given as a list.
+
+    A mean loss of at most r, of losses up to B, is a level of 1 - r / B.
+    """
+    if federation.risk is None and risk_level is not None:
+        raise RobfcpError("risk: the reports hold no losses; drop it, or use from_losses")
+    if federation.risk is not None and risk_level is None:
+        raise RobfcpError("risk: the reports hold losses; state the mean loss you accept")
+    if federation.risk is not None and coverage != DEFAULT_COVERAGE:
+        raise RobfcpError("coverage: the reports hold losses; state risk= instead")
+
+    values: Any = coverage if risk_level is None else risk_level
+    is_list = isinstance(values, (Sequence, np.ndarray)) and not isinstance(values, str)
+    several = is_list and np.ndim(values) > 0
+    if several and len(values) == 0:
+        field, item = "coverage", "level"
+        if risk_level is not None:
+            field, item = "risk", "mean loss"
+        raise RobfcpError(f"{field}: the list is empty; give at least one {item}")
+    if not several:
+        values = [np.asarray(values, dtype=object)[()]]
+
+    parse = parse_level if federation.risk is None else federation.risk.coverage_level
+    return tuple(parse(value) for value in values), several

@@ -1,0 +1,138 @@
+"""The strata of a round: its classes or groups, or clusters of them, each a smaller federation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from robfcp.errors import RobfcpError
+from robfcp.federation import Federation, StratifiedTable
+from robfcp.reports import OTHER_STRATUM, StratumKind
+
+
+def resolve_strata(federation: Federation, by: str | None) -> StratifiedTable:
+    """Return the counts by class or group.
+
+    Parameters
+    ----------
+    federation : Federation
+        The reports of one round.
+    by : {"class", "group"} or None
+        The kind of strata that is asked for; None for the one that the reports keep.
+
+    Raises
+    ------
+    RobfcpError
+        Where the reports do not keep them.
+    """
+    if by not in (None, "class", "group"):
+        raise RobfcpError(f"by: {by!r} is unknown; use 'class', 'group' or {{class: cluster}}")
+    strata = federation.strata
+    if strata is None:
+        raise RobfcpError(
+            f"by: the reports keep no counts by {by or 'class'}; make them with --by-class or "
+            "--group (by_class=True, groups=)"
+        )
+    if by is not None and strata.by != by:
+        raise RobfcpError(f"by: the reports keep counts by {strata.by}, not by {by}; use that")
+    return strata
+
+
+@dataclass(frozen=True, eq=False)
+class StratumFederation:
+    """One class, group or cluster of them, as a federation of the clients that hold it.
+
+    Attributes
+    ----------
+    name : str
+        Its name; empty for a whole round.
+    members : tuple of str
+        The classes or groups that it consists of.
+    parent : Federation
+        The round, with its strata.
+    number : int or None
+        The position of the stratum among those of `parent`; None for a whole round.
+    """
+
+    name: str
+    members: tuple[str, ...]
+    parent: Federation
+    number: int | None = None
+
+    def federation(self) -> Federation:
+        """Return the clients that hold the stratum, with their counts of it.
+
+        Made anew with every call, as there may be thousands of strata.
+        """
+        if self.number is None:
+            return self.parent
+        return self.parent.select_stratum(self.number)
+
+
+def stratum_federations(
+    federation: Federation, by: StratumKind, clusters: Mapping[str, str] | None
+) -> tuple[StratumFederation, ...]:
+    """Return every class, group or cluster that has a name, as a federation.
+
+    What clients merged as "(other)" has no threshold of its own.
+
+    Parameters
+    ----------
+    federation : Federation
+        The reports of one round.
+    by : {"class", "group"}
+        The kind of its strata.
+    clusters : mapping of str to str, optional
+        The cluster of each class or group.
+    """
+    strata = resolve_strata(federation, by)
+    labels = strata.labels
+
+    cluster_of_label = labels
+    if clusters is not None:
+        _check_clusters(clusters, labels, strata.by)
+        cluster_of_label = tuple(clusters.get(label, OTHER_STRATUM) for label in labels)
+
+    # Number the clusters in the order of their first labels.
+    number_of_cluster: dict[str, int] = {}
+    for cluster in cluster_of_label:
+        number_of_cluster.setdefault(cluster, len(number_of_cluster))
+    names = tuple(number_of_cluster)
+
+    merges_labels = len(names) < len(labels)
+    if merges_labels and federation.has_noise:
+        is_private = any(federation.privacy[row] is not None for row in strata.rows)
+        if is_private:
+            raise RobfcpError("by: private reports hold noise a class; let sites report by cluster")
+    if clusters is not None:
+        numbers = [number_of_cluster[cluster] for cluster in cluster_of_label]
+        federation = replace(federation, strata=strata.merge_strata(numbers, names))
+
+    members: dict[str, list[str]] = {name: [] for name in names}
+    for label, cluster in zip(labels, cluster_of_label, strict=True):
+        if label != OTHER_STRATUM:
+            members[cluster].append(label)
+
+    results = []
+    for number, name in enumerate(names):
+        if members[name]:
+            results.append(StratumFederation(name, tuple(members[name]), federation, number))
+    if not results:
+        raise RobfcpError(f"by: no {by} has a name; every site merged all of them")
+    return tuple(results)
+
+
+def _check_clusters(
+    clusters: Mapping[str, str], labels: tuple[str, ...], kind: StratumKind
+) -> None:
+    """Refuse clusters that leave out a class or name an unknown one."""
+    for label in labels:
+        if label not in clusters and label != OTHER_STRATUM:
+            raise RobfcpError(f"by: {label!r} has no cluster; give every class one")
+    unknown = sorted(set(clusters) - (set(labels) - {OTHER_STRATUM}))
+    if unknown:
+        raise RobfcpError(f"by: {unknown[0]!r:.60} is none of the {kind} names")
+    if OTHER_STRATUM in clusters.values():
+        raise RobfcpError(
+            f"by: {OTHER_STRATUM!r} is kept for what sites merge; rename that cluster"
+        )

@@ -1,0 +1,425 @@
+"""The threshold of one level and its certificate: for a whole round, or for each of its strata."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+import msgspec
+import numpy as np
+
+from robfcp._typing import BoolArray, IntArray
+from robfcp._validation import abbreviate
+from robfcp.calibration._calibration import CoverageLevel, StratumThreshold
+from robfcp.calibration._request import Request
+from robfcp.calibration._strata import StratumFederation, resolve_strata, stratum_federations
+from robfcp.certificates import Certificate, CertificatePoint, max_malicious_assumption
+from robfcp.defense import Assessment
+from robfcp.federation import Federation
+from robfcp.guarantees import (
+    FCPThreshold,
+    MarginalGuarantee,
+    TrustedInterval,
+    certificate_curve,
+    certificate_of_point,
+    certificate_points,
+    certified_max_malicious,
+    certify_threshold,
+)
+from robfcp.reports import OTHER_STRATUM, Report, StratumKind, stratum_labels
+
+# Where there are more strata, the curve of each has only its first points.
+MAX_STRATA_ALL_POINTS = 25
+N_POINTS_OF_MANY_STRATA = 5
+
+
+@dataclass(frozen=True)
+class MaliciousBound:
+    """The number of clients that are held to be malicious at most.
+
+    Attributes
+    ----------
+    number : int
+        The number of the guarantee, else of the defense, else of the excluded clients.
+    is_given : bool
+        Whether it was given beforehand, rather than read off the reports.
+    """
+
+    number: int
+    is_given: bool
+
+    @staticmethod
+    def from_request(request: Request, assessment: Assessment) -> MaliciousBound:
+        """Return the bound that certificates of a round speak of.
+
+        Parameters
+        ----------
+        request : Request
+            For the number in its guarantee, which comes first.
+        assessment : Assessment
+            For the number that the defense was given, or found.
+        """
+        guarantee = request.guarantee
+        if guarantee is not None and guarantee.liars is not None:
+            return MaliciousBound(guarantee.liars, is_given=True)
+        if assessment.n_malicious is not None:
+            return MaliciousBound(assessment.n_malicious, assessment.n_malicious_given)
+        n_excluded = int((~assessment.benign_mask).sum())
+        return MaliciousBound(n_excluded, assessment.n_malicious_given)
+
+
+def calibrate_level(
+    level: Fraction,
+    federation: Federation,
+    request: Request,
+    assessment: Assessment,
+    bound: MaliciousBound,
+) -> CoverageLevel:
+    """Return the threshold of one level: for everybody, or for each class or group.
+
+    Parameters
+    ----------
+    level : Fraction
+        The target coverage.
+    federation : Federation
+        The reports of one round.
+    request : Request
+        What is asked for.
+    assessment : Assessment
+        The verdict of the defense.
+    bound : MaliciousBound
+        The number of malicious clients that the certificate speaks of.
+    """
+    if request.by is None:
+        return _calibrate_round(level, federation, request, assessment, bound)
+    return _calibrate_strata(level, federation, request, request.by, assessment, bound)
+
+
+def _calibrate_round(
+    level: Fraction,
+    federation: Federation,
+    request: Request,
+    assessment: Assessment,
+    bound: MaliciousBound,
+) -> CoverageLevel:
+    """Return the guarantee's threshold, else the defense's, held by the trusted samples."""
+    confidence, trusted = request.confidence, request.trusted_interval(level)
+    if request.guarantee is not None:
+        guarantee = request.guarantee
+        bin_index, certificate = guarantee.threshold(federation, level, confidence, trusted)
+        covered = guarantee.covered_federation(federation)
+        max_malicious_values = certified_max_malicious(covered.n_clients, bound.number)
+        curve = certificate_curve(covered, bin_index, max_malicious_values, confidence)
+    else:
+        bin_index = assessment.threshold_rule(federation).bin_index(level)
+        if trusted is not None:
+            bin_index = trusted.clip(bin_index)
+        max_malicious_values = certified_max_malicious(federation.n_clients, bound.number)
+        curve = certificate_curve(federation, bin_index, max_malicious_values, confidence)
+        certificate = certificate_of_point(
+            federation,
+            bin_index,
+            _point_of(curve.points, bound.number),
+            confidence,
+            max_malicious_estimated=not bound.is_given,
+        )
+        if trusted is not None:
+            certificate = trusted.annotate(certificate)
+
+    return CoverageLevel(
+        coverage=level,
+        threshold=federation.threshold_at(bin_index),
+        certificate=certificate,
+        curve=curve.points,
+        empty_from=curve.vacuous_from,
+    )
+
+
+def _calibrate_strata(
+    level: Fraction,
+    federation: Federation,
+    request: Request,
+    by: StratumKind,
+    assessment: Assessment,
+    bound: MaliciousBound,
+) -> CoverageLevel:
+    """Return the threshold of every class or group, and the largest of them for all others.
+
+    The certificates of all strata hold at once with the confidence that was asked for: each of G
+    strata takes 1/G of the probability to fail (Bonferroni). Marginal guarantees need no share, as
+    an expectation holds for each stratum by itself.
+    """
+    strata = stratum_federations(federation, by, request.clusters)
+    confidence = 1 - (1 - request.confidence) / len(strata)
+    trusted: Mapping[str, TrustedInterval] = {}
+    if request.trusted_report is not None:
+        trusted = _trusted_intervals(request.trusted_report, by, strata, level, 1 - confidence)
+
+    max_points = None if len(strata) <= MAX_STRATA_ALL_POINTS else N_POINTS_OF_MANY_STRATA
+    labels = resolve_strata(federation, by).labels
+    clients_merged_some = request.clusters is not None and OTHER_STRATUM in labels
+
+    threshold_of_member: dict[str, StratumThreshold] = {}
+    for stratum in strata:
+        calibrator = _StratumCalibrator(
+            level=level,
+            request=request,
+            confidence=confidence,
+            trusted=trusted.get(stratum.name),
+            bound=bound,
+            max_points=max_points,
+        )
+        threshold = calibrator.calibrate(stratum, assessment)
+        if clients_merged_some:
+            certificate = threshold.certificate.of_reported_classes()
+            threshold = msgspec.structs.replace(threshold, certificate=certificate)
+        for member in stratum.members:
+            threshold_of_member[member] = msgspec.structs.replace(threshold, name=member)
+
+    # In the order of the labels, which is not that of the clusters.
+    thresholds = tuple(threshold_of_member[label] for label in labels if label != OTHER_STRATUM)
+    return CoverageLevel(
+        coverage=level,
+        threshold=max(stratum.threshold for stratum in thresholds),
+        certificate=_weakest_certificate(thresholds, federation, request, by, bound),
+        parts=thresholds,
+    )
+
+
+@dataclass(frozen=True)
+class _StratumCalibrator:
+    """Calibrates strata at one level.
+
+    Attributes
+    ----------
+    level : Fraction
+        The target coverage.
+    request : Request
+        For the guarantee.
+    confidence : float
+        Of the certificate of one stratum.
+    trusted : TrustedInterval or None
+        What the trusted samples of the stratum allow.
+    bound : MaliciousBound
+        The number of malicious clients that the certificate speaks of.
+    max_points : int or None
+        How many points of the curve are computed; None for all.
+    """
+
+    level: Fraction
+    request: Request
+    confidence: float
+    trusted: TrustedInterval | None
+    bound: MaliciousBound
+    max_points: int | None
+
+    def calibrate(self, stratum: StratumFederation, assessment: Assessment) -> StratumThreshold:
+        """Return the threshold of one stratum from the clients that hold it.
+
+        Parameters
+        ----------
+        stratum : StratumFederation
+            The stratum.
+        assessment : Assessment
+            The verdict on the clients of the whole round.
+        """
+        holders = stratum.federation()
+        benign_mask = assessment.benign_mask[holders.rows]
+        max_malicious_values = certified_max_malicious(holders.n_clients, self.bound.number)
+        max_malicious_values = max_malicious_values[: self.max_points]
+
+        malicious_clients_decide = self.bound.number >= holders.n_clients
+        if malicious_clients_decide:
+            bin_index = self._bin_of_few_holders(holders, benign_mask)
+            certificate = self._certificate_of_few_holders(holders, bin_index)
+            points = self._points(holders, bin_index, max_malicious_values)
+        elif self.request.guarantee is not None:
+            bin_index, certificate = self.request.guarantee.threshold(
+                holders, self.level, self.confidence, self.trusted
+            )
+            points = self._points(holders, bin_index, max_malicious_values)
+        else:
+            bin_index = self._clip(_fcp_bin(holders, benign_mask, self.level))
+            needed_values = {*max_malicious_values, self.bound.number}
+            all_points = self._points(holders, bin_index, sorted(needed_values))
+            certificate = self._certify(holders, bin_index, all_points)
+            points = tuple(point for point in all_points if point.m in max_malicious_values)
+
+        return StratumThreshold(
+            name=stratum.name,
+            threshold=holders.threshold_at(bin_index),
+            certificate=certificate,
+            holders=holders.n_clients,
+            samples=int(holders.sample_sizes.sum()),
+            curve=points,
+        )
+
+    def _points(
+        self, holders: Federation, bin_index: int | None, max_malicious_values: Sequence[int]
+    ) -> tuple[CertificatePoint, ...]:
+        """Return the points of the curve; none where nobody holds the stratum."""
+        if holders.n_clients == 0:
+            return ()
+        return certificate_points(holders, bin_index, max_malicious_values, self.confidence)
+
+    def _clip(self, bin_index: int | None) -> int | None:
+        """Return the bin within what the trusted samples allow."""
+        if self.trusted is None:
+            return bin_index
+        return self.trusted.clip(bin_index)
+
+    def _certify(
+        self,
+        holders: Federation,
+        bin_index: int | None,
+        points: Sequence[CertificatePoint],
+    ) -> Certificate:
+        """Return the certificate of the defense's threshold."""
+        certificate = certificate_of_point(
+            holders,
+            bin_index,
+            _point_of(points, self.bound.number),
+            self.confidence,
+            max_malicious_estimated=not self.bound.is_given,
+        )
+        return certificate if self.trusted is None else self.trusted.annotate(certificate)
+
+    def _bin_of_few_holders(self, holders: Federation, benign_mask: BoolArray) -> int | None:
+        """Return the bin where all holders may be malicious: nothing is guaranteed of any."""
+        if self.request.guarantee is None:
+            return self._clip(_fcp_bin(holders, benign_mask, self.level))
+        if self.trusted is not None and isinstance(self.request.guarantee, MarginalGuarantee):
+            return self.trusted.lower_only().clip(None)
+        return self._clip(None)
+
+    def _certificate_of_few_holders(
+        self, holders: Federation, bin_index: int | None
+    ) -> Certificate:
+        """Return the certificate where all holders may be malicious.
+
+        A finite threshold certifies nothing, an infinite one covers every sample.
+        """
+        lower = 1.0 if bin_index is None else 0.0
+        max_malicious = self.bound.number
+        if holders.n_clients > 0:
+            point = CertificatePoint(max_malicious, lower, 1.0)
+            certificate = certify_threshold(holders, None, 0, self.confidence)
+            certificate = certificate.for_max_malicious(point, self.confidence)
+        else:
+            certificate = Certificate(
+                "any-threshold", lower, 1.0, self.confidence, max_malicious, n_clients=1
+            )
+        certificate = msgspec.structs.replace(
+            certificate,
+            note=f"held by {holders.n_clients} sites, so that {max_malicious} liars decide it",
+        )
+        if self.trusted is None:
+            return certificate
+        trusted = self.trusted
+        if isinstance(self.request.guarantee, MarginalGuarantee):
+            trusted = trusted.lower_only()
+        return trusted.annotate(certificate)
+
+
+def _fcp_bin(holders: Federation, benign_mask: BoolArray, level: Fraction) -> int | None:
+    """Return the bin of FCP's threshold on the benign holders; None where nobody is benign."""
+    if not benign_mask.any():
+        return None
+    return FCPThreshold(holders, benign_mask).bin_index(level)
+
+
+def _point_of(points: Sequence[CertificatePoint], max_malicious: int) -> CertificatePoint:
+    """Return the point of one number of malicious clients."""
+    for point in points:
+        if point.m == max_malicious:
+            return point
+    raise ValueError(f"no point for {max_malicious} malicious clients was computed")
+
+
+def _weakest_certificate(
+    thresholds: Sequence[StratumThreshold],
+    federation: Federation,
+    request: Request,
+    by: StratumKind,
+    bound: MaliciousBound,
+) -> Certificate:
+    """Return what is certified of every stratum: the lowest lower bound among them."""
+    certificates = [stratum.certificate for stratum in thresholds]
+    weakest = min(certificates, key=lambda certificate: certificate.lower)
+    n_clients = len(resolve_strata(federation, by).rows)
+
+    # A floor that trusted samples give holds for all strata only if each of them has one.
+    floors = [certificate.floor for certificate in certificates if certificate.floor is not None]
+    floor = min(floors) if len(floors) == len(certificates) else None
+
+    # Trusted samples that may lower a guaranteed threshold take as much of the confidence again.
+    confidence = None
+    if weakest.confidence is not None:
+        confidence = request.confidence
+        if request.trusted_report is not None and request.guarantee is not None:
+            confidence = request.confidence - (1 - request.confidence)
+
+    assumption = max_malicious_assumption(bound.number, n_clients, estimated=not bound.is_given)
+    assumptions = tuple(
+        assumption if other.name == "liars" else other for other in weakest.assumptions
+    )
+
+    notes = []
+    for protection in ("always covered", "unprotected", "hardly protected"):
+        names = [stratum.name for stratum in thresholds if stratum.protection == protection]
+        if names:
+            notes.append(f"{protection}: {abbreviate(names)}")
+
+    trusted_report = request.trusted_report
+    return msgspec.structs.replace(
+        weakest,
+        floor=floor,
+        trusted=0 if trusted_report is None else int(trusted_report.counts.sum()),
+        upper=max(certificate.upper for certificate in certificates),
+        confidence=confidence,
+        by=by if request.clusters is None else "cluster",
+        n_clients=n_clients,
+        assumptions=assumptions,
+        n_outside=0,
+        note="; ".join(notes),
+    )
+
+
+def _trusted_intervals(
+    trusted_report: Report,
+    by: StratumKind,
+    strata: Sequence[StratumFederation],
+    level: Fraction,
+    failure_probability: float,
+) -> dict[str, TrustedInterval]:
+    """Return what the trusted samples of each stratum allow.
+
+    Strata with too few trusted samples for an upper end share one interval without an upper end,
+    from the samples of all of them; if the trusted report keeps no strata, all share it.
+    """
+    intervals: dict[str, TrustedInterval] = {}
+    shared_counts: IntArray = trusted_report.counts
+
+    trusted_strata = trusted_report.strata
+    if trusted_strata is not None and trusted_strata.by == by:
+        counts_by_label = trusted_strata.dense()
+        labels = stratum_labels(trusted_strata.names)
+        row_of_label = {label: row for row, label in enumerate(labels)}
+        shared_counts = np.zeros_like(shared_counts)
+        for stratum in strata:
+            rows = [row_of_label[name] for name in stratum.members if name in row_of_label]
+            counts = counts_by_label[rows].sum(axis=0)
+            interval = TrustedInterval.from_counts(counts, level, failure_probability)
+            if interval.high is None:
+                shared_counts = shared_counts + counts
+            else:
+                intervals[stratum.name] = interval
+
+    if shared_counts.any():
+        shared = TrustedInterval.from_counts(shared_counts, level, failure_probability)
+        note = f"held from below by {shared.n} trusted samples, with those of other classes"
+        shared = shared.lower_only()._replace(marginal_lower=None, note=note)
+        for stratum in strata:
+            intervals.setdefault(stratum.name, shared)
+    return intervals

@@ -1,0 +1,130 @@
+"""Duplicate reports: equal reports of several clients, where independent samples hardly ever
+agree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from robfcp._typing import FloatArray, IndexArray, IntArray
+from robfcp._validation import abbreviate
+from robfcp.defense._base import Note
+from robfcp.federation import Federation
+from robfcp.reports import StratifiedCounts
+
+FALSE_ALARM_PROBABILITY = 1e-3  # of calling any independent reports of a round duplicates
+
+HashCodes = NDArray[np.uint64]
+
+
+class DuplicateGroup(NamedTuple):
+    """Clients that send the same report, and how likely independent samples are to do so.
+
+    Attributes
+    ----------
+    rows : ndarray of shape (n,)
+        The clients' positions in the federation, ascending.
+    clients : tuple of str
+        Their names.
+    p_value : float
+        An upper bound on the probability that any pair of independent reports agrees like this.
+    """
+
+    rows: IndexArray
+    clients: tuple[str, ...]
+    p_value: float
+
+
+def find_duplicate_reports(
+    federation: Federation, false_alarm_probability: float = FALSE_ALARM_PROBABILITY
+) -> tuple[DuplicateGroup, ...]:
+    """Find groups of clients with equal reports that chance does not explain in any pair.
+
+    Parameters
+    ----------
+    federation : Federation
+        The reports of one round.
+    false_alarm_probability : float
+        Groups with a larger p-value are not reported.
+
+    Returns
+    -------
+    tuple of DuplicateGroup
+        In the order of their first clients.
+    """
+    # Equal reports have equal codes. Unequal ones agree with probability 2^-63, whatever they hold,
+    # since the factors are drawn anew; odd factors are invertible modulo 2^64.
+    n_bins = federation.binning.n_bins
+    factors = np.random.default_rng().integers(2**63, size=n_bins, dtype=np.uint64)
+    odd_factors = 2 * factors + 1
+    codes = federation.map_blocks(lambda block: _report_codes(block, odd_factors))
+
+    ordered = np.sort(codes)
+    repeated_codes = ordered[1:][ordered[1:] == ordered[:-1]]
+    if not len(repeated_codes):
+        return ()
+
+    # Group the clients by code; a stable sort keeps positions ascending within a group.
+    rows = np.flatnonzero(np.isin(codes, repeated_codes))
+    rows = rows[np.argsort(codes[rows], kind="stable")]
+    group_starts = np.flatnonzero(np.diff(codes[rows])) + 1
+    groups = sorted(np.split(rows, group_starts), key=lambda group: int(group[0]))
+
+    # A coarse cell of five samples is placed as one, so it counts as one.
+    first_clients = federation.select_rows(np.array([group[0] for group in groups]))
+    coarse_unit = first_clients.counts_per_sample * StratifiedCounts.MIN_CELL_COUNT
+    units = np.where(first_clients.is_coarsened, coarse_unit, 1)
+    n_pairs = federation.n_clients * (federation.n_clients - 1) / 2
+    p_values = n_pairs * _coincidence_probabilities(first_clients, units)
+
+    duplicates = []
+    for group, p_value in zip(groups, p_values, strict=True):
+        if p_value <= false_alarm_probability:
+            clients = tuple(federation.names_of(group))
+            duplicates.append(DuplicateGroup(group, clients, float(p_value)))
+    return tuple(duplicates)
+
+
+def duplicate_notes(groups: Sequence[DuplicateGroup]) -> tuple[Note, ...]:
+    """Return a note about each group: together its clients have one client's say."""
+    notes = []
+    for group in groups:
+        text = (
+            f"{abbreviate(group.clients)} send the same report (chance among independent samples "
+            f"{group.p_value:.2g}): they have one site's say together"
+        )
+        notes.append(Note(text, group.clients))
+    return tuple(notes)
+
+
+def _report_codes(block: Federation, odd_factors: HashCodes) -> HashCodes:
+    """Return (K,) sums of count times factor over each client's bins, modulo 2^64."""
+    starts, bins, counts = block.table.entries()
+    products = odd_factors[bins] * counts.astype(np.uint64)
+    cumulative = np.concatenate([[np.uint64(0)], np.cumsum(products)])
+    return np.diff(cumulative[starts])
+
+
+def _coincidence_probabilities(block: Federation, units: IntArray) -> FloatArray:
+    """Return (K,) the probability that a second independent sample equals each report.
+
+    Given the sums of both samples in every bin, they agree with probability
+
+        prod_b C(2 a_b, a_b) / 4^a_b,
+
+    where a_b is the count of bin b in the client's `units`.
+    """
+    from scipy.special import gammaln
+
+    starts, _, counts = block.table.entries()
+    lengths = np.diff(starts)
+    a = np.maximum(counts, 0) / np.repeat(units, lengths)
+    log_probabilities = gammaln(2 * a + 1) - 2 * gammaln(a + 1) - 2 * a * np.log(2)
+
+    rows = np.repeat(np.arange(block.n_clients), lengths)
+    log_products = np.bincount(rows, log_probabilities, minlength=block.n_clients)
+    return np.asarray(np.exp(log_products), dtype=np.float64)

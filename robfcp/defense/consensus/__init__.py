@@ -1,0 +1,11 @@
+"""The default defense: an outlier test against plausible reference sets, and clipped votes."""
+
+from robfcp.defense.consensus._consensus import (
+    Consensus,
+    OutlierAnalysis,
+    analyze_outliers,
+    estimate_n_malicious,
+)
+from robfcp.defense.consensus._tuning import Tuning
+
+__all__ = ["Consensus", "OutlierAnalysis", "Tuning", "analyze_outliers", "estimate_n_malicious"]

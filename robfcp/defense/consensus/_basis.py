@@ -1,0 +1,278 @@
+"""How the clients of a round are compared: on a few bins, by class where reports keep classes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+
+from robfcp._typing import BoolArray, FloatArray, IndexArray
+from robfcp.defense.consensus._tuning import Tuning
+from robfcp.federation import Federation
+
+# The merged bins end at the medians of the clients' own quantiles of these orders.
+QUANTILE_ORDERS = np.concatenate([[0.002, 0.02], np.arange(1, 10) / 10, [0.95, 0.98, 0.998]])
+
+
+def sample_clients(n_clients: int, max_sampled_clients: int, seed: int) -> IndexArray:
+    """Return the positions of all clients, or of a few of them drawn at random, ascending."""
+    n_sampled = min(n_clients, max_sampled_clients)
+    rng = np.random.default_rng(seed)
+    return np.sort(rng.choice(n_clients, n_sampled, replace=False))
+
+
+@dataclass(frozen=True, eq=False)
+class ComparisonBasis:
+    """The bins and classes on which the clients of a round are compared.
+
+    Attributes
+    ----------
+    bin_ends : ndarray of shape (B,)
+        The last bin of each merged bin, ascending.
+    median_size : float
+        The median number of samples of the sampled clients, at least 1.
+    tuning : Tuning
+        The constants of the defense.
+    n_classes : int
+        The number of classes; 0 where clients are compared without classes.
+    has_pooled_clients : bool
+        Whether some clients report no classes while others do. Their counts form one more class,
+        whose reference is all classes together.
+    pooled_histogram : ndarray of shape (B,), optional
+        The counts of all sampled clients, positive everywhere, where most reports are coarsened:
+        counts are then spread over the bins they may have come from in proportion to it.
+    """
+
+    bin_ends: IndexArray
+    median_size: float
+    tuning: Tuning
+    n_classes: int = 0
+    has_pooled_clients: bool = False
+    pooled_histogram: FloatArray | None = None
+
+    @staticmethod
+    def from_federation(
+        federation: Federation, sampled: Federation, tuning: Tuning
+    ) -> ComparisonBasis:
+        """Choose the bins and classes for a round from its sampled clients.
+
+        Parameters
+        ----------
+        federation : Federation
+            The reports of one round.
+        sampled : Federation
+            The clients among which references are sought.
+        tuning : Tuning
+            The constants of the defense.
+        """
+        bin_ends = common_bin_ends(sampled)
+        median_size = max(float(np.median(sampled.sample_sizes)), 1.0)
+        basis = ComparisonBasis(bin_ends, median_size, tuning)
+
+        # Classes are kept where the table of the sampled clients stays small.
+        strata = federation.noise_free_strata
+        if strata is not None:
+            n_cells = tuning.max_sampled_clients * strata.n_strata * len(bin_ends)
+            if n_cells <= tuning.max_class_cells:
+                has_pooled_clients = len(strata.rows) < federation.n_clients
+                basis = replace(
+                    basis, n_classes=strata.n_strata, has_pooled_clients=has_pooled_clients
+                )
+
+        # A few reports that look coarsened by chance are no reason to excuse them.
+        if 2 * sampled.is_coarsened.sum() > sampled.n_clients:
+            pooled_histogram = sampled.merge_bins(bin_ends).sum(axis=0) + 1e-9
+            basis = replace(basis, pooled_histogram=pooled_histogram)
+        return basis
+
+    @property
+    def degrees_of_freedom(self) -> float:
+        """Degrees of freedom of the statistic by bin."""
+        n_inner_edges = len(self.bin_ends) - 1
+        return max(1.0, self.tuning.bin_freedom_factor * n_inner_edges)
+
+    def iter_row_blocks(self, n_clients: int) -> Iterator[IndexArray]:
+        """Yield the positions of clients whose tables fit a processor's cache together."""
+        n_cells = (self.n_classes + 1) * len(self.bin_ends)
+        block_size = max(1, self.tuning.block_cells // n_cells)
+        for start in range(0, n_clients, block_size):
+            yield np.arange(start, min(start + block_size, n_clients))
+
+    def client_views(self, clients: Federation) -> ClientViews:
+        """Return the histograms of some clients, given their labels and without them.
+
+        Counts are scaled to the client's sample size, which counts up to a multiple of the median.
+        """
+        max_size = int(self.tuning.max_relative_weight * self.median_size)
+        sizes = np.clip(clients.sample_sizes, 1, max_size).astype(np.float64)
+        counts = self._merged_counts(clients)
+        counts *= (sizes / np.maximum(counts.sum(axis=(1, 2)), 1))[:, None, None]
+
+        noise_variance = np.zeros((1, 1))
+        if clients.has_private_reports and clients.noise_variances.any():
+            bins_merged = np.diff(self.bin_ends, prepend=-1)
+            noise_variance = clients.noise_variances[:, None] * bins_merged
+
+        given_labels = ClientHistograms(counts, sizes, noise_variance, self)
+        pooled = given_labels
+        if counts.shape[1] > 1:
+            pooled = replace(given_labels, counts=counts.sum(axis=1, keepdims=True))
+        return ClientViews(given_labels, pooled)
+
+    def _merged_counts(self, clients: Federation) -> FloatArray:
+        """Return (k, C, B) counts of some clients in the merged bins, none below 0."""
+        pooled = clients.merge_bins(self.bin_ends)
+        strata = clients.noise_free_strata
+
+        if not self.n_classes or strata is None:
+            counts = pooled[:, None].astype(np.float64)
+        else:
+            n_bins = len(self.bin_ends)
+            counts = np.zeros((len(pooled), self.n_classes + self.has_pooled_clients, n_bins))
+            cell_ends = np.arange(self.n_classes)[:, None] * strata.n_bins + self.bin_ends
+            merged = strata.table.merge_bins(cell_ends.ravel())
+            counts[strata.rows, : self.n_classes] = merged.reshape(-1, *cell_ends.shape)
+            if self.has_pooled_clients:
+                counts[:, -1] = pooled
+                counts[strata.rows, -1] = 0
+
+        counts = np.maximum(counts, 0)  # privacy noise makes negative ones
+        if self.pooled_histogram is None:
+            return counts
+        return self._spread_coarsened_counts(clients, counts, self.pooled_histogram)
+
+    def _spread_coarsened_counts(
+        self, clients: Federation, counts: FloatArray, pooled_histogram: FloatArray
+    ) -> FloatArray:
+        """Spread the counts of coarsened reports over the bins they may have come from.
+
+        A coarsened report moves scores up so that every cell holds at least five samples. Compared
+        bin by bin, its client would look as if its scores were too large. Each cell's count is
+        therefore distributed over the merged bins that the cell spans, in proportion to the pooled
+        histogram.
+
+        Parameters
+        ----------
+        clients : Federation
+            The k clients whose counts are given.
+        counts : ndarray of shape (k, C, B)
+            Their counts in the merged bins.
+        pooled_histogram : ndarray of shape (B,)
+            Pooled counts of all sampled clients in the merged bins, all positive.
+
+        Returns
+        -------
+        ndarray of shape (k, C, B)
+            `counts`, with the rows of coarsened clients replaced.
+        """
+        n_clients, n_classes, n_bins = counts.shape
+        spans, is_coarsened = clients.count_spans()
+
+        # The first and last merged bin of every span, and the pooled mass between them.
+        first = np.searchsorted(self.bin_ends, spans.low)
+        last = np.searchsorted(self.bin_ends, spans.high)
+        cumulative = np.append(0, np.cumsum(pooled_histogram))
+        density = spans.counts / (cumulative[last + 1] - cumulative[first])
+
+        # Clients that pool their classes have the class number C: they are in the last row.
+        class_index = np.minimum(spans.stratum, n_classes - 1)
+
+        # Difference array: a span's density is added where the span starts and subtracted behind
+        # its end, so the running sum over the bins is the density of all spans that cover a bin.
+        shape = (n_clients, n_classes, n_bins + 1)
+        row_start = (spans.row * n_classes + class_index) * (n_bins + 1)
+        starts = np.bincount(row_start + first, density, np.prod(shape))
+        stops = np.bincount(row_start + last + 1, density, np.prod(shape))
+        density_per_bin = np.cumsum((starts - stops).reshape(shape), axis=2)[:, :, :-1]
+
+        return np.where(is_coarsened[:, None, None], density_per_bin * pooled_histogram, counts)
+
+
+@dataclass(frozen=True, eq=False)
+class ClientHistograms:
+    """Histograms of some clients on the comparison basis, in one view.
+
+    Attributes
+    ----------
+    counts : ndarray of shape (k, C, B)
+        Counts by class and merged bin; one class in the pooled view.
+    sample_sizes : ndarray of shape (k,)
+        Their sums.
+    noise_variance : ndarray of shape (k, B) or (1, 1)
+        Variance of the privacy noise on each count of the pooled view.
+    basis : ComparisonBasis
+        The bins and classes.
+    """
+
+    counts: FloatArray
+    sample_sizes: FloatArray
+    noise_variance: FloatArray
+    basis: ComparisonBasis
+
+    @property
+    def reference_weight(self) -> FloatArray:
+        """(k, 1, 1) weight of each client in a reference: at most that of the median client."""
+        return np.minimum(1, self.basis.median_size / self.sample_sizes)[:, None, None]
+
+    def reference_counts(self, members: BoolArray) -> FloatArray:
+        """Return the (C, B) counts of a reference set.
+
+        Parameters
+        ----------
+        members : ndarray of bool, shape (k,)
+            The clients in the set.
+        """
+        weighted = members[:, None, None] * self.reference_weight * self.counts
+        return np.asarray(weighted.sum(axis=0))
+
+
+class ClientViews(NamedTuple):
+    """The same clients given their labels and without them.
+
+    Both are one object where there are no labels.
+    """
+
+    given_labels: ClientHistograms
+    pooled: ClientHistograms
+
+    @property
+    def sample_sizes(self) -> FloatArray:
+        """(k,) sample sizes, the same in both views."""
+        return self.given_labels.sample_sizes
+
+    @property
+    def has_labels(self) -> bool:
+        """Whether the two views differ."""
+        return self.pooled is not self.given_labels
+
+
+def common_bin_ends(federation: Federation) -> IndexArray:
+    """Return the last bin of each merged bin: medians of the clients' own quantiles.
+
+    Parameters
+    ----------
+    federation : Federation
+        A few clients; their counts are held as a whole.
+    """
+    cumulative = np.cumsum(np.maximum(federation.counts, 0), axis=1)
+    cdfs = cumulative / np.maximum(cumulative[:, -1:], 1)
+    last_bin = federation.binning.n_bins - 1
+    medians = [np.median((cdfs < order - 1e-12).sum(axis=1)) for order in QUANTILE_ORDERS]
+    ends = np.minimum(np.array(medians, dtype=np.intp), last_bin)
+    return np.unique(np.append(ends, last_bin))
+
+
+def common_classes(clients: ClientHistograms) -> BoolArray:
+    """Return (C,) the classes that most clients hold.
+
+    Three in four clients hold at least a quarter of its mean share. Where fewer do, malicious
+    clients may be most of a class's holders, and what the class leads one to expect is theirs.
+    """
+    tuning = clients.basis.tuning
+    shares = clients.counts.sum(axis=2) / clients.sample_sizes[:, None]
+    lower_quantile = np.quantile(shares, tuning.common_class_quantile, axis=0)
+    is_rare = lower_quantile < tuning.common_class_share * shares.mean(axis=0)
+    has_classes = len(is_rare) > 1
+    return np.asarray(~is_rare & has_classes)

@@ -1,0 +1,531 @@
+"""The default defense: an outlier test against plausible reference sets.
+
+1. Every client is compared with what its labels lead one to expect of its scores, given a reference
+   set without the client itself (`_comparison`).
+2. The differences become p-values under a null distribution with overdispersion, as benign clients
+   differ beyond sampling (`_null`).
+3. A client is excluded only if no plausible benign population looks like it, and only if every
+   plausible reference set says so (`_references`).
+4. The threshold is FCP's on the clients that are kept, raised by a clipped vote (`_clipped_vote`).
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from robfcp._typing import BoolArray, FloatArray, IndexArray
+from robfcp._validation import abbreviate
+from robfcp.defense._base import (
+    Assessment,
+    Defense,
+    Note,
+    ThresholdRule,
+    check_benign_majority,
+    check_client_number,
+    exclude_most_malicious,
+    select_benign_set,
+)
+from robfcp.defense._duplicates import (
+    DuplicateGroup,
+    duplicate_notes,
+    find_duplicate_reports,
+)
+from robfcp.defense.consensus._basis import ComparisonBasis, sample_clients
+from robfcp.defense.consensus._clipped_vote import ClippedVoteThreshold
+from robfcp.defense.consensus._references import (
+    CandidateReference,
+    find_plausible_references,
+    unique_masks,
+)
+from robfcp.defense.consensus._tuning import Tuning
+from robfcp.errors import RobfcpError
+from robfcp.federation import Federation
+from robfcp.guarantees import RankRule, rank_correction
+
+MIN_CLIENTS = 4  # with fewer, a malicious client looks like an unusual one
+
+Evidence = NDArray[Any]  # a structured array, one row a client; see `evidence_dtype`
+
+
+@dataclass(frozen=True, eq=False)
+class OutlierAnalysis:
+    """What is found about every client, before it is asked how many may be excluded.
+
+    Attributes
+    ----------
+    maliciousness : ndarray of float, shape (K,)
+        Minus the logarithm, to base 10, of the p-value under the best reference.
+    is_excluded : ndarray of bool, shape (K,)
+        Clients that every plausible reference excludes.
+    alternative_exclusions : list of ndarray of bool, shape (K,)
+        What single references exclude, or call outliers, where that differs.
+    suspected_larger : ndarray of bool, shape (K,)
+        Clients suspected of larger scores than they should have.
+    is_mentioned : ndarray of bool, shape (K,)
+        Clients that the notes name because they are kept in doubt.
+    reasons : mapping of str to str
+        Why each client of `is_excluded` is excluded.
+    notes : tuple of Note
+        What else must be said.
+    overdispersion : float or None
+        How much benign clients differ beyond sampling; None where there are too few clients.
+    duplicates : tuple of DuplicateGroup
+        Clients with equal reports.
+    """
+
+    maliciousness: FloatArray
+    is_excluded: BoolArray
+    alternative_exclusions: list[BoolArray]
+    suspected_larger: BoolArray
+    is_mentioned: BoolArray
+    reasons: Mapping[str, str]
+    notes: tuple[Note, ...]
+    overdispersion: float | None
+    duplicates: tuple[DuplicateGroup, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class ConsensusAssessment(Assessment):
+    """The verdict of the default defense, with what its threshold needs to know.
+
+    Attributes
+    ----------
+    analysis : OutlierAnalysis
+        What was found about every client.
+    alternatives_vote : bool
+        Whether the sets of voters under other plausible references may raise the threshold. They
+        do unless the number of clients to exclude was given.
+    tuning : Tuning
+        The constants of the defense.
+    """
+
+    analysis: OutlierAnalysis = field(kw_only=True)
+    alternatives_vote: bool = field(kw_only=True)
+    tuning: Tuning = field(kw_only=True)
+
+    def threshold_rule(
+        self, federation: Federation, rank: RankRule = rank_correction
+    ) -> ThresholdRule:
+        """Return the clipped vote; FCP's rule where counts hold noise or parts of samples.
+
+        Parameters
+        ----------
+        federation : Federation
+            The reports that were assessed.
+        rank : RankRule
+            By which FCP's threshold is computed, below which the vote never goes.
+        """
+        overdispersion = self.analysis.overdispersion
+        counts_are_samples = not federation.has_noise and federation.counts_per_sample == 1
+        if overdispersion is None or not counts_are_samples:
+            return super().threshold_rule(federation, rank)
+
+        voter_sets = [self.benign_mask]
+        if self.alternatives_vote:
+            voter_sets += [~excluded for excluded in self.analysis.alternative_exclusions]
+        return ClippedVoteThreshold(
+            federation=federation,
+            voter_sets=voter_sets,
+            duplicates=self.analysis.duplicates,
+            suspected_larger=self.analysis.suspected_larger,
+            overdispersion=overdispersion,
+            rank=rank,
+            tuning=self.tuning,
+        )
+
+
+@dataclass(frozen=True)
+class Consensus(Defense):
+    """Exclude the clients whose scores no plausible benign population has; the others vote.
+
+    Parameters
+    ----------
+    exactly : int, optional
+        Exclude so many clients, those with the highest maliciousness scores.
+    at_most : int, optional
+        Exclude at most so many of the outliers; all of them if None.
+    seed : int
+        Of the random choice of the clients among which references are sought, where there are
+        many. `calibrate` draws a seed that nobody can predict, and records it.
+    tuning : Tuning
+        The constants of the rule.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import robfcp
+    >>> counts = np.random.default_rng(0).multinomial(200, [0.05] * 20, size=20)
+    >>> counts[3] = [200] + [0] * 19
+    >>> federation = robfcp.Federation.from_counts(counts)
+    >>> robfcp.calibrate(federation, defense=robfcp.Consensus(at_most=1)).flagged_clients
+    ('client-03',)
+    """
+
+    exactly: int | None = None
+    at_most: int | None = None
+    seed: int = 0
+    tuning: Tuning = field(default_factory=Tuning)
+    name: ClassVar[str] = "consensus"
+
+    def __post_init__(self) -> None:
+        if self.exactly is not None and self.at_most is not None:
+            raise RobfcpError("at_most: exactly as many are to be left out; state one of the two")
+        for parameter in ("exactly", "at_most", "seed"):
+            value = check_client_number(parameter, getattr(self, parameter))
+            object.__setattr__(self, parameter, value)
+
+    def assess(self, federation: Federation) -> ConsensusAssessment:
+        return self.decide(federation, self.find_outliers(federation))
+
+    def with_random_seed(self, federation: Federation) -> Consensus:
+        """Return the same rule with a seed that nobody can predict, where one is used.
+
+        Parameters
+        ----------
+        federation : Federation
+            The reports of one round.
+        """
+        is_sampled = federation.n_clients > self.tuning.max_sampled_clients
+        if self.seed or not is_sampled:
+            return self
+        return replace(self, seed=secrets.randbits(48) + 1)
+
+    def find_outliers(self, federation: Federation) -> OutlierAnalysis:
+        """Return what is found about every client, whatever number is to be excluded.
+
+        Parameters
+        ----------
+        federation : Federation
+            The reports of one round.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import robfcp
+        >>> counts = np.random.default_rng(0).multinomial(200, [0.05] * 20, size=20)
+        >>> counts[3] = [200] + [0] * 19
+        >>> analysis = robfcp.Consensus().find_outliers(robfcp.Federation.from_counts(counts))
+        >>> np.flatnonzero(analysis.is_excluded)
+        array([3])
+        """
+        return analyze_outliers(federation, self.seed, self.tuning)
+
+    def decide(self, federation: Federation, analysis: OutlierAnalysis) -> ConsensusAssessment:
+        """Return the verdict from what was found, so that several numbers can share the work.
+
+        Parameters
+        ----------
+        federation : Federation
+            The reports of one round.
+        analysis : OutlierAnalysis
+            What `find_outliers` returned for them.
+        """
+        if self.exactly is not None:
+            assessment = self._exclude_exactly(federation, analysis, self.exactly)
+        else:
+            assessment = self._exclude_outliers(federation, analysis)
+        return ConsensusAssessment(
+            maliciousness=assessment.maliciousness,
+            benign_mask=assessment.benign_mask,
+            reasons=assessment.reasons,
+            notes=assessment.notes,
+            n_malicious=assessment.n_malicious,
+            n_malicious_given=assessment.n_malicious_given,
+            analysis=analysis,
+            alternatives_vote=self.exactly is None,
+            tuning=self.tuning,
+        )
+
+    def _exclude_exactly(
+        self, federation: Federation, analysis: OutlierAnalysis, n_malicious: int
+    ) -> Assessment:
+        """Exclude so many clients, outliers or not; the number answers who is kept in doubt."""
+        assessment = exclude_most_malicious(
+            federation,
+            n_malicious,
+            analysis.maliciousness,
+            "the majority",
+            duplicate_notes(analysis.duplicates),
+        )
+        reasons = {
+            client: analysis.reasons.get(client, reason)
+            for client, reason in assessment.reasons.items()
+        }
+        return replace(assessment, reasons=reasons)
+
+    def _exclude_outliers(self, federation: Federation, analysis: OutlierAnalysis) -> Assessment:
+        """Exclude the outliers, or the clearest of them where they are more than `at_most`."""
+        n_outliers = int(analysis.is_excluded.sum())
+        n_malicious = n_outliers if self.at_most is None else self.at_most
+        check_benign_majority(federation, n_malicious)
+
+        benign_mask = ~analysis.is_excluded
+        if n_malicious < n_outliers:
+            ranked = np.where(analysis.is_excluded, analysis.maliciousness, -np.inf)
+            n_benign = federation.n_clients - n_malicious
+            benign_mask = select_benign_set(federation, ranked, n_benign)
+
+        reasons = analysis.reasons
+        if n_malicious < n_outliers:
+            excluded = federation.names_of(~benign_mask)
+            reasons = {client: reasons[client] for client in excluded}
+        return Assessment(
+            maliciousness=analysis.maliciousness,
+            benign_mask=benign_mask,
+            reasons=reasons,
+            notes=analysis.notes,
+            n_malicious=n_malicious,
+            n_malicious_given=self.at_most is not None,
+        )
+
+
+def analyze_outliers(
+    federation: Federation, seed: int = 0, tuning: Tuning | None = None
+) -> OutlierAnalysis:
+    """Find the clients that no plausible reference keeps.
+
+    Parameters
+    ----------
+    federation : Federation
+        The reports of one round.
+    seed : int
+        Of the random choice of the clients among which references are sought.
+    tuning : Tuning, optional
+        The constants of the rule.
+    """
+    tuning = tuning or Tuning()
+    n_clients = federation.n_clients
+
+    # Of clients with equal reports the first stands for all of them.
+    duplicates = find_duplicate_reports(federation)
+    representative = np.arange(n_clients)
+    for group in duplicates:
+        representative[group.rows] = group.rows[0]
+    representatives = np.unique(representative)
+    n_distinct = len(representatives)
+
+    # The plausible references, sought among a few clients where there are many.
+    sampled_rows = representatives[sample_clients(n_distinct, tuning.max_sampled_clients, seed)]
+    sampled = federation
+    if len(sampled_rows) < n_clients:
+        sampled = federation.select_rows(sampled_rows)
+    basis = ComparisonBasis.from_federation(federation, sampled, tuning)
+    references: list[CandidateReference] = []
+    if n_distinct >= MIN_CLIENTS:
+        references = find_plausible_references(basis.client_views(sampled), n_distinct)
+
+    evidence = collect_evidence(federation, basis, references, sampled_rows)[representative]
+
+    # A client is excluded if every reference excludes it, and never half of all clients or more:
+    # duplicates of a benign report could make it look like a majority.
+    is_excluded = evidence["is_excluded"].all(axis=1) & bool(references)
+    is_excluded &= 2 * is_excluded.sum() < n_clients
+
+    is_outlier_of_best = np.asarray(evidence["is_outlier"][:, :1].any(axis=1))
+    is_excluded_by_some = np.asarray(evidence["is_excluded"].any(axis=1))
+    is_disputed = is_excluded_by_some & ~is_excluded
+    is_other_population = is_outlier_of_best & ~is_excluded_by_some
+
+    notes = duplicate_notes(duplicates)
+    if n_distinct < MIN_CLIENTS:
+        notes += (Note("fewer than four sites are too few to tell a liar from an unusual site"),)
+    notes += _notes_on_doubts(federation, is_disputed, is_other_population)
+
+    overdispersion = None
+    if references:
+        overdispersion = min(references[0].overdispersion, tuning.max_overdispersion)
+    return OutlierAnalysis(
+        maliciousness=evidence["maliciousness"],
+        is_excluded=is_excluded,
+        alternative_exclusions=_alternative_exclusions(evidence, is_excluded),
+        suspected_larger=evidence["suspected_larger"],
+        is_mentioned=is_disputed | is_other_population,
+        reasons=_exclusion_reasons(federation, basis, evidence, is_excluded),
+        notes=notes,
+        overdispersion=overdispersion,
+        duplicates=duplicates,
+    )
+
+
+def evidence_dtype(n_references: int) -> np.dtype[Any]:
+    """Return what is kept of every client: few bytes, as there may be millions of clients.
+
+    Fields
+    ------
+    is_excluded, is_outlier : bool, (n_references,)
+        The verdict under every plausible reference.
+    maliciousness : float32
+        Minus log10 of the p-value; this and what follows under the best reference.
+    suspected_larger : bool
+        Whether the client is suspected of larger scores than it should have.
+    max_deviation_bin : uint8
+        The merged bin at whose end the two CDFs are farthest apart.
+    observed_percent, expected_percent : uint8
+        The two CDFs there.
+    """
+    return np.dtype(
+        [
+            ("is_excluded", np.bool_, (n_references,)),
+            ("is_outlier", np.bool_, (n_references,)),
+            ("maliciousness", np.float32),
+            ("suspected_larger", np.bool_),
+            ("max_deviation_bin", np.uint8),
+            ("observed_percent", np.uint8),
+            ("expected_percent", np.uint8),
+        ]
+    )
+
+
+def collect_evidence(
+    federation: Federation,
+    basis: ComparisonBasis,
+    references: Sequence[CandidateReference],
+    sampled_rows: IndexArray,
+) -> Evidence:
+    """Judge every client by every plausible reference.
+
+    Parameters
+    ----------
+    federation : Federation
+        The reports of one round.
+    basis : ComparisonBasis
+        The bins and classes on which clients are compared.
+    references : sequence of CandidateReference
+        The plausible references, the best first.
+    sampled_rows : ndarray of int, shape (k,)
+        The clients among which the references were sought.
+
+    Returns
+    -------
+    structured ndarray, shape (K,)
+        With the fields of `evidence_dtype`.
+    """
+    is_member = np.zeros((federation.n_clients, len(references)), dtype=bool)
+    for number, reference in enumerate(references):
+        is_member[sampled_rows, number] = reference.members
+
+    def judge_block(block: Federation, is_member: BoolArray) -> Evidence:
+        evidence = np.zeros(block.n_clients, evidence_dtype(len(references)))
+        for rows in basis.iter_row_blocks(block.n_clients):
+            clients = basis.client_views(block.select_rows(rows))
+            part = evidence[rows[0] : rows[-1] + 1]
+            for number, reference in enumerate(references):
+                comparisons = reference.compare(clients, is_member[rows, number])
+                p_values = reference.p_values(clients, comparisons)
+                verdict = reference.judge(clients, comparisons, p_values)
+                part["is_excluded"][:, number] = verdict.is_excluded
+                part["is_outlier"][:, number] = verdict.is_outlier
+                if number == 0:
+                    comparison = comparisons.given_labels
+                    part["maliciousness"] = -np.log10(verdict.p_value)
+                    part["suspected_larger"] = verdict.suspected_larger
+                    part["max_deviation_bin"] = comparison.max_deviation_bin
+                    part["observed_percent"] = np.rint(100 * comparison.observed_cdf)
+                    part["expected_percent"] = np.rint(100 * comparison.expected_cdf)
+        return evidence
+
+    return federation.map_blocks(judge_block, is_member)
+
+
+def _notes_on_doubts(
+    federation: Federation, is_disputed: BoolArray, is_other_population: BoolArray
+) -> tuple[Note, ...]:
+    """Return what must be said of clients that are kept although something speaks against them."""
+    doubts = (
+        (is_disputed, "out in one explanation of the reports, kept in another as good"),
+        (is_other_population, "standing out, as another population would"),
+    )
+    notes = []
+    for mask, doubt in doubts:
+        if mask.any():
+            clients = federation.names_of(mask)
+            text = (
+                f"{doubt}: {abbreviate(clients)}. Nobody was left out for it and the safer "
+                "threshold was kept; ask these sites what differs, state the number of liars "
+                "(--exactly, Consensus(exactly=m)) or give a trusted sample (--anchor, anchor=)"
+            )
+            notes.append(Note(text, clients))
+    return tuple(notes)
+
+
+def _alternative_exclusions(evidence: Evidence, is_excluded: BoolArray) -> list[BoolArray]:
+    """Return the sets of clients that single references exclude or call outliers."""
+    n_references = evidence["is_excluded"].shape[1]
+
+    def iter_masks() -> Iterable[BoolArray]:
+        for number in range(n_references):
+            yield evidence["is_excluded"][:, number]
+            yield evidence["is_outlier"][:, number]
+
+    return unique_masks(mask for mask in iter_masks() if (mask != is_excluded).any())
+
+
+def _exclusion_reasons(
+    federation: Federation, basis: ComparisonBasis, evidence: Evidence, is_excluded: BoolArray
+) -> dict[str, str]:
+    """Return why each excluded client is excluded.
+
+    Many clients of a large round share a reason, which is then written once.
+    """
+    upper_edges = federation.binning.upper_edges[basis.bin_ends]
+    expectation = "{}% is usual"
+    if basis.n_classes:
+        expectation = "its labels lead one to expect {}%"
+
+    words = ["maliciousness", "max_deviation_bin", "observed_percent", "expected_percent"]
+    distinct, index = np.unique(evidence[words][is_excluded], return_inverse=True)
+    reasons = [_exclusion_reason(row, upper_edges, expectation) for row in distinct]
+    clients = federation.names_of(is_excluded)
+    return {client: reasons[k] for client, k in zip(clients, index, strict=True)}
+
+
+def _exclusion_reason(row: Any, upper_edges: FloatArray, expectation: str) -> str:
+    """Return the sentence about one client: its scores beside those that are expected of it."""
+    p_value = 10.0 ** -float(row["maliciousness"])
+    rarity = f"1 in {1 / p_value:,.0f}" if p_value > 1e-6 else "fewer than 1 in a million"
+    score = upper_edges[row["max_deviation_bin"]]
+    return (
+        f"{row['observed_percent']}% of its scores are at most {score:.3g} where "
+        f"{expectation.format(row['expected_percent'])}: as far off as {rarity} honest sites of "
+        "its size would be"
+    )
+
+
+def estimate_n_malicious(federation: Federation) -> int:
+    """Estimate the number of malicious clients.
+
+    Those that `Consensus` excludes, and of every group of duplicates that it keeps all but one; at
+    most a minority. The estimate is no upper bound: malicious clients may look benign.
+
+    Parameters
+    ----------
+    federation : Federation
+        The reports of one round.
+
+    Returns
+    -------
+    int
+        0 in at least 95% of the rounds without malicious clients.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import robfcp
+    >>> counts = np.random.default_rng(0).multinomial(200, [0.05] * 20, size=20)
+    >>> counts[3] = [200] + [0] * 19
+    >>> robfcp.defense.estimate_n_malicious(robfcp.Federation.from_counts(counts))
+    1
+    """
+    analysis = analyze_outliers(federation)
+    n_malicious = int(analysis.is_excluded.sum())
+    for group in analysis.duplicates:
+        is_kept = not analysis.is_excluded[group.rows[0]]
+        if is_kept:
+            n_malicious += len(group.rows) - 1
+    return min(n_malicious, (federation.n_clients - 1) // 2)

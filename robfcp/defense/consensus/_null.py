@@ -1,0 +1,148 @@
+"""The null distribution of a benign client's test statistic, and the test of many clients."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from robfcp._typing import BoolArray, FloatArray
+from robfcp.defense.consensus._basis import ComparisonBasis
+
+MEDIAN_ERROR_FACTOR = 1.25  # sqrt(pi / 2): the standard error of a median over that of a mean
+SMALLEST_P_VALUE = 1e-300
+
+# Upper tail probabilities at which the chi-square part is integrated, from 1 to 1e-10.
+_TAIL_PROBABILITIES = np.concatenate([np.linspace(1, 0.1, 31)[:-1], np.geomspace(0.1, 1e-10, 46)])
+
+# Statistics and sizes are rounded to a grid of 128 points per factor e before p-values are taken,
+# so that equal clients have equal p-values whoever is computed beside them.
+_STEPS_PER_E = 128
+_KEY_BASE = 2**16  # more than any rounded log size
+
+
+def scaled_chi2_quantile(degrees_of_freedom: float, upper_tail: FloatArray | float) -> FloatArray:
+    """Return what a chi-square variable over its degrees of freedom exceeds with a probability."""
+    from scipy.special import gammainccinv
+
+    half = degrees_of_freedom / 2
+    return np.asarray(gammainccinv(half, upper_tail) / half, dtype=np.float64)
+
+
+@dataclass(frozen=True)
+class OverdispersedNull:
+    """The distribution u (1 + phi n G) of the test statistic of a benign client of n samples.
+
+    u is a chi-square variable over its degrees of freedom: sampling. The factor 1 + phi n G is
+    overdispersion: benign clients differ by a constant share of their scores, which counts more the
+    more samples show it. G is log-normal with median 1, as not all clients differ equally.
+
+    Attributes
+    ----------
+    degrees_of_freedom : float
+        Of u.
+    overdispersion : float
+        phi, per sample.
+    log_sd : float
+        Standard deviation of log G, for one more client than those it was fitted to.
+    n_effective_tests : float
+        How many independent tests the statistics of a view are worth; multiplies p-values.
+    """
+
+    degrees_of_freedom: float
+    overdispersion: float
+    log_sd: float
+    n_effective_tests: float
+
+    @staticmethod
+    def fit(
+        statistics: FloatArray,
+        sample_sizes: FloatArray,
+        members: BoolArray,
+        degrees_of_freedom: float,
+        basis: ComparisonBasis,
+    ) -> OverdispersedNull:
+        """Fit the overdispersion to the statistics of a reference set's own members.
+
+        phi is the excess of their median over that of sampling alone, per sample of the median
+        member, plus its standard error. Where the members are the clients nearest to each other,
+        the median of all clients is a higher quantile of theirs.
+
+        Parameters
+        ----------
+        statistics, sample_sizes : ndarray of shape (k,)
+            Of all sampled clients.
+        members : ndarray of bool, shape (k,)
+            The reference set.
+        degrees_of_freedom : float
+            Of the statistic.
+        basis : ComparisonBasis
+            For the median sample size and the constants.
+        """
+        tuning = basis.tuning
+        n_members = int(members.sum())
+        order = max(0.5, tuning.reference_quantile * len(members) / n_members)
+        typical = np.quantile(statistics[members], order)
+        excess = max(float(typical / scaled_chi2_quantile(degrees_of_freedom, 0.5)) - 1, 0)
+
+        relative_error = MEDIAN_ERROR_FACTOR * np.sqrt(2 / degrees_of_freedom / n_members)
+        standard_error = relative_error / basis.median_size
+        overdispersion = excess / float(np.median(sample_sizes[members])) + standard_error
+
+        # The spread of one more client, whose center is estimated too.
+        log_sd = tuning.log_heterogeneity_sd * np.sqrt(1 + 1.5 / n_members)
+        return OverdispersedNull(
+            degrees_of_freedom, overdispersion, log_sd, tuning.n_effective_tests
+        )
+
+    def p_value(self, statistics: FloatArray, sample_sizes: FloatArray) -> FloatArray:
+        """Return (k,) the probabilities of statistics at least as large, by integration over u.
+
+        P(u (1 + phi n G) >= x) = E_u[P(G >= (x / u - 1) / (phi n))].
+
+        Parameters
+        ----------
+        statistics, sample_sizes : ndarray of shape (k,)
+            x and n of each client.
+        """
+        from scipy.special import ndtr
+
+        # Few distinct pairs of statistic and size, each computed once.
+        log_statistics = np.rint(_STEPS_PER_E * np.log(np.maximum(statistics, 1e-3)))
+        log_sizes = np.rint(_STEPS_PER_E * np.log(np.maximum(sample_sizes, 1e-3)))
+        keys, key_of_client = np.unique(log_statistics * _KEY_BASE + log_sizes, return_inverse=True)
+        log_statistic, log_size = np.divmod(keys, _KEY_BASE)
+        statistic = np.exp(log_statistic / _STEPS_PER_E)[:, None]
+        size = np.exp(log_size / _STEPS_PER_E)[:, None]
+
+        # Each interval of u's distribution is represented by the geometric mean of its ends.
+        upper, lower = _TAIL_PROBABILITIES[:-1], _TAIL_PROBABILITIES[1:]
+        u = scaled_chi2_quantile(self.degrees_of_freedom, np.sqrt(lower * upper))
+        weights = -np.diff(_TAIL_PROBABILITIES)
+        excess = statistic / u - 1
+        log_g = np.log(np.maximum(excess, 1e-300) / (self.overdispersion * size))
+        tail = (ndtr(-log_g / self.log_sd) * weights).sum(axis=1)
+
+        p_values = np.clip(self.n_effective_tests * tail, SMALLEST_P_VALUE, 1)
+        return np.asarray(p_values[key_of_client])
+
+
+def benjamini_hochberg_cutoff(p_values: FloatArray, n_clients: int, fdr_level: float) -> float:
+    """Return the largest p-value that is rejected at a false discovery rate.
+
+    With p_(1) <= ... <= p_(k) the largest p_(j) <= fdr_level j / k (Benjamini and Hochberg 1995);
+    at least the Bonferroni level of the whole round.
+
+    Parameters
+    ----------
+    p_values : ndarray of shape (k,)
+        Of the sampled clients.
+    n_clients : int
+        K, the clients of the round.
+    fdr_level : float
+        The false discovery rate.
+    """
+    ordered = np.sort(p_values)
+    limits = fdr_level * np.arange(1, len(p_values) + 1) / len(p_values)
+    rejected = ordered[ordered <= limits]
+    return float(rejected.max(initial=fdr_level / n_clients))

@@ -1,0 +1,68 @@
+"""Attacks for the test range: small callables `attack(data, malicious, rng)`, all seeded.
+
+Most work on scores (a sequence, one array a client) or on a federation's counts alike; `on` says
+where an attack belongs: before scoring ("samples"), on "scores", on "pairs" of scores and labels,
+on "counts" or on raw "reports". Counts by class always add up to the pooled ones: attacks on scores
+leave the labels as they are, and pooled counts are spread over the client's own mix of labels.
+"""
+
+from __future__ import annotations
+
+from robfcp.errors import RobfcpError
+from robfcp.experiments.attacks import coordinated, simple
+from robfcp.experiments.attacks.adaptive import AdaptiveAttack
+from robfcp.experiments.attacks.base import Attack, PairAttack, SampleAttack, ScoreAttack
+
+__all__ = ["ATTACKS", "AdaptiveAttack", "Attack", "PairAttack", "SampleAttack", "ScoreAttack"]
+
+DATA_FAULTS: dict[str, Attack] = {  # mistakes that happen at honest sites
+    "swapped-labels": SampleAttack(simple.label_swap),
+    "old-model": SampleAttack(simple.degraded_model),
+    "other-class-order": SampleAttack(simple.class_permutation),
+    "temperature": SampleAttack(simple.temperature_scaling),
+    "temperature-flat": SampleAttack(simple.temperature_scaling, 2.0),
+    "stale-file": SampleAttack(simple.wrong_file),
+    "subset": SampleAttack(simple.selection_bias),
+}
+
+ATTACKS: dict[str, Attack] = {
+    "coverage": ScoreAttack(simple.coverage_attack),
+    "efficiency": ScoreAttack(simple.efficiency_attack),
+    "near-coverage": ScoreAttack(simple.near_coverage),
+    "gaussian": ScoreAttack(simple.gaussian_attack),
+    "gaussian-relative": ScoreAttack(simple.gaussian_relative),
+    "mimic": ScoreAttack(coordinated.mimic_attack),
+    "mimic-low": ScoreAttack(coordinated.mimic_low),
+    "mimic-low-exact": ScoreAttack(coordinated.mimic_low, "exact"),
+    "mimic-low-jittered": ScoreAttack(coordinated.mimic_low, "jittered"),
+    "mimic-high": ScoreAttack(coordinated.mimic_high),
+    "truncation": ScoreAttack(simple.truncation),
+    "lift": ScoreAttack(simple.lower_truncation),
+    "displacement": ScoreAttack(coordinated.displace_benign),
+    "clones": ScoreAttack(coordinated.collusion_attack),
+    "decoy": ScoreAttack(coordinated.decoy),
+    "size-inflation": ScoreAttack(simple.size_inflation),
+    "partial": ScoreAttack(simple.partial_manipulation),
+    "keep-30": ScoreAttack(simple.partial_manipulation, 0.7, simple.efficiency_attack),
+    "label-poisoning": SampleAttack(simple.label_poisoning),
+    "malformed": coordinated.Malformed(),
+    **DATA_FAULTS,
+    "adaptive": AdaptiveAttack(),
+    "adaptive-up": AdaptiveAttack(direction="up"),
+    "class-capture": PairAttack(coordinated.class_capture),
+    "class-capture-low": PairAttack(coordinated.class_capture, False),
+    "pair-mimic": PairAttack(coordinated.pair_mimic),
+    "stairs": ScoreAttack(coordinated.graded_truncation),
+    "push": ScoreAttack(coordinated.shift_below_threshold),
+    "ghost": PairAttack(coordinated.frame_hardest_clients),
+    "squeeze": ScoreAttack(coordinated.two_sided_trimming),
+    "hub": PairAttack(coordinated.benign_means),
+    "class-claim": PairAttack(coordinated.class_claim),
+}
+
+
+def get_attack(name: str) -> Attack:
+    """The attack callers name by a string, in its default strength."""
+    if name not in ATTACKS:
+        raise RobfcpError(f"attack: {name!r} is unknown; use one of {', '.join(ATTACKS)}")
+    return ATTACKS[name]

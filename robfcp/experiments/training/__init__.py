@@ -1,0 +1,15 @@
+"""Federated training in PyTorch (install the extra `train`)."""
+
+from __future__ import annotations
+
+from robfcp.errors import RobfcpError
+
+try:
+    import torch as _torch  # noqa: F401
+except ImportError as error:
+    raise RobfcpError('training: torch is not installed; pip install "robfcp[train]"') from error
+
+from robfcp.experiments.training.federated import train
+from robfcp.experiments.training.local import TrainingSettings, recipe
+
+__all__ = ["TrainingSettings", "recipe", "train"]

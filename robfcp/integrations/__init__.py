@@ -1,0 +1,34 @@
+"""Engines: calibration rounds on Flower and NVFlare, and what a site allows and a server asks.
+
+`robfcp.integrations.flower` and `robfcp.integrations.nvflare` only carry messages; the rest is
+here, once.
+"""
+
+import os
+
+from robfcp.integrations._server import (
+    DEFAULTS,
+    register_sample_sizes,
+    run_calibration_round,
+    run_monitoring_round,
+    send_feedback,
+)
+from robfcp.integrations.client import ClientPolicy
+
+# Nothing phones home: set before Flower is imported.
+QUIET = {
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+    "RAY_USAGE_STATS_ENABLED": "0",
+}
+os.environ.update(QUIET)
+
+__all__ = [
+    "DEFAULTS",
+    "ClientPolicy",
+    "register_sample_sizes",
+    "run_calibration_round",
+    "run_monitoring_round",
+    "send_feedback",
+]

@@ -1,7 +1,0 @@
-"""The paper's experiments on shipped outputs, ours beside the published figures."""
-
-from __future__ import annotations
-
-from robfcp.lab.paper.pages import TITLES, reproduce, write_page
-
-__all__ = ["TITLES", "reproduce", "write_page"]

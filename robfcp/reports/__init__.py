@@ -1,0 +1,29 @@
+"""Reports: what a site sends. Counts on the grid, identity and context, the wire, signatures."""
+
+from robfcp.reports import _wire, signing, terms
+from robfcp.reports._report import Report
+from robfcp.reports._strata import (
+    MAX_STRATA,
+    OTHER_STRATUM,
+    StratifiedCounts,
+    StratumKind,
+    StratumNames,
+    check_stratum_names,
+    n_strata,
+    stratum_labels,
+)
+
+__all__ = [
+    "MAX_STRATA",
+    "OTHER_STRATUM",
+    "Report",
+    "StratifiedCounts",
+    "StratumKind",
+    "StratumNames",
+    "_wire",
+    "check_stratum_names",
+    "n_strata",
+    "signing",
+    "stratum_labels",
+    "terms",
+]

@@ -1,0 +1,745 @@
+"""A site's counts with its name and the context they were made in: what crosses the wire."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from copy import deepcopy
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import msgspec
+import numpy as np
+from msgspec.structs import force_setattr
+from numpy.typing import ArrayLike, NDArray
+
+from robfcp._files import MAX_FILE_BYTES, read_bounded, write_atomically
+from robfcp._probabilities import ClassColumns
+from robfcp._validation import (
+    MAX_SAMPLES,
+    Rng,
+    abbreviate,
+    as_array,
+    as_float_array,
+    as_generator,
+    check_client_name,
+    check_text,
+)
+from robfcp.binning import Binning
+from robfcp.errors import ReportError, RobfcpError
+from robfcp.privacy import Privacy, add_noise
+from robfcp.reports import _private, _wire
+from robfcp.reports._strata import StratifiedCounts, StratumKind, n_strata, single_stratum
+from robfcp.reports.signing import sign
+from robfcp.scores import LAC, ClassificationScore, Risk, Score, _base
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+FilePath = str | os.PathLike[str]
+Whole = NDArray[np.int64]
+_REBUILD_HINT = "rebuild the report from the scores"
+_DEFAULT_SCORE = LAC()
+
+
+class Report(
+    msgspec.Struct,
+    frozen=True,
+    eq=False,
+    forbid_unknown_fields=True,
+    tag_field="kind",
+    tag="report",
+):
+    """One client's counts on the shared grid, checked on construction.
+
+    With `privacy` the counts hold noise: they may be negative, and n_samples must be stated, unless
+    it is protected too; it is then the noisy total, at least 1.
+
+    Parameters
+    ----------
+    client
+        The client's name.
+    counts
+        (H,) how many calibration scores fall into each bin of the grid.
+    grid
+        The bins, the same for all clients of a round.
+    score
+        What the scores are; with it a calibration can predict by itself.
+    round
+        The name of the round; the server may refuse others.
+    model
+        The name or digest of the model; the server may refuse others.
+    n_samples
+        n_k; the sum of the counts unless stated.
+    privacy
+        What noise the counts hold; none if None.
+    risk
+        The loss whose falls are counted in place of scores, if so; n_samples must be stated.
+    strata
+        Counts by class or by another grouping, where the report keeps them.
+    set_sizes
+        (H,) how many labels of all samples have their score in each bin, so that the mean size of
+        the sets is known for every threshold; never with privacy.
+    schema
+        The version of the file.
+
+    Raises
+    ------
+    ReportError
+        Where something does not fit; it names the client, the field and the remedy.
+
+    Examples
+    --------
+    >>> import robfcp
+    >>> report = robfcp.Report("a", [3, 1], robfcp.Binning.uniform(2), score=robfcp.LAC())
+    >>> report.n_samples
+    4
+    """
+
+    client: str
+    counts: _wire.HeldCounts = None  # type: ignore[assignment]  # the sums of the strata
+    grid: _wire.HeldGrid = None  # type: ignore[assignment]  # which is refused
+    score: _wire.HeldScore | None = None
+    round: str | None = None
+    model: str | None = None
+    n_samples: _wire.HeldSize = None  # type: ignore[assignment]  # the sum of the counts unless stated
+    privacy: Privacy | None = None
+    risk: Risk | None = None
+    strata: _wire.HeldStrata | None = None
+    set_sizes: _wire.HeldCounts | None = None
+    schema: Literal[1] = 1
+
+    KIND: ClassVar[str] = "report"
+
+    def __post_init__(self) -> None:
+        check_client_name(self.client)
+        force_setattr(self, "client", str(self.client))
+        self._read()
+        _check_context(self.client, self.grid, self.score, self.privacy)
+        for field in ("round", "model"):
+            check_text(self.client, field, getattr(self, field))
+        if self.risk is not None and not isinstance(self.risk, Risk):
+            raise self._rejection("risk", f"{self.risk!r} is not a risk", 'pass Risk("fnr"), say')
+        derived = self.counts is None and isinstance(self.strata, StratifiedCounts)
+        stated = self.strata.pooled_counts if derived else self.counts  # type: ignore[union-attr]
+        counts = self._checked_counts("counts", stated)
+        if self.privacy is None:
+            if counts.min() < 0:
+                raise self._rejection("counts", f"counts[{int(counts.argmin())}] is negative")
+            if not counts.any():
+                raise self._rejection("counts", "counts are all zero")
+        counts.flags.writeable = False
+        force_setattr(self, "counts", counts)
+        if self.strata is not None:
+            self._check_strata(derived)
+        force_setattr(self, "n_samples", self._checked_size())
+        if self.set_sizes is not None:
+            force_setattr(self, "set_sizes", self._checked_set_sizes())
+
+    def _read(self) -> None:
+        """Understand what stands in a file: see `wire.HeldGrid` and its like."""
+        said: dict[str, Any] = {name: getattr(self, name) for name in _READ}
+        grid, strata = said.pop("grid"), said["strata"]
+        try:
+            if isinstance(grid, _wire.WireBinning):
+                force_setattr(self, "grid", _wire.from_wire_binning(grid))
+                if (strata is None) == (self.counts is None):
+                    raise self._rejection("counts", "a report has counts or counts by class")
+                if self.n_samples is None and self.privacy is None:
+                    raise self._rejection("n_samples", "n_samples is missing")
+            for name, value in said.items():
+                if isinstance(value, tuple(_wire.READERS)) and isinstance(self.grid, Binning):
+                    force_setattr(self, name, _wire.READERS[type(value)](value, self.grid))
+        except ReportError:
+            raise
+        except RobfcpError as error:
+            raise _wire.as_report_error(self.client, error) from None
+
+    def _rejection(self, field: str, problem: str, remedy: str = _REBUILD_HINT) -> ReportError:
+        return ReportError(self.client, field, problem, remedy)
+
+    def _checked_counts(self, field: str, values: Any) -> Whole:
+        """The counts as a fresh int64 vector, refused when they do not fit the grid."""
+        try:
+            counts = np.array(values)
+        except (ValueError, OverflowError):  # ragged lists
+            raise self._rejection(field, "counts are not a vector of integers") from None
+        if counts.ndim != 1 or counts.dtype.kind not in "iu":
+            kind = f"({counts.dtype}, {counts.ndim}-d)"
+            raise self._rejection(field, f"counts are not a vector of integers {kind}")
+        if counts.size != self.grid.n_bins:
+            fault = f"{counts.size} counts do not fit the grid's {self.grid.n_bins} bins"
+            raise self._rejection(field, fault)
+        total = counts.sum(dtype=np.float64)
+        if max(counts.max(), total, -int(counts.min()), -total) > MAX_SAMPLES:
+            raise self._rejection(field, f"counts exceed {MAX_SAMPLES} samples")
+        return counts.astype(np.int64, copy=False)
+
+    def _check_strata(self, derived: bool) -> None:
+        """Refuse counts by class that do not belong to the report's own."""
+        strata = self.strata
+        if not isinstance(strata, StratifiedCounts) or self.risk is not None:
+            raise self._rejection("strata", "counts by class go with scores, not with losses")
+        if strata.n_bins != self.grid.n_bins:
+            problem = f"counts by {strata.by} are for {strata.n_bins} bins, not the grid's"
+            raise self._rejection("strata", problem)
+        if self.privacy is None and strata.counts.min(initial=1) < 1:
+            raise self._rejection("strata", f"a count by {strata.by} is not positive")
+        if not derived and not np.array_equal(strata.pooled_counts, self.counts):
+            problem = f"counts by {strata.by} do not add up to the counts of all"
+            raise self._rejection("strata", problem)
+
+    def _checked_size(self) -> int:
+        """n_k, refused where the counts do not add up to it or noise cannot make them of it."""
+        unit = 1 if self.risk is None else self.risk.resolution
+        if self.privacy is not None:
+            return _private.check_noisy_size(self, self.privacy, unit)
+        total, n = int(self.counts.sum()), self.n_samples
+        if unit == 1 and n is None:
+            return total
+        whole = isinstance(n, (int, np.integer)) and not isinstance(n, bool)
+        if whole and unit * int(n) == total:
+            return int(n)
+        words = f"counts sum to {total} but n_samples says {n!r}"
+        if unit > 1:
+            words = f"the losses fall by {total} parts, not by {unit} for each of {n!r} samples"
+        raise self._rejection("n_samples", words, "rebuild the report")
+
+    def _checked_set_sizes(self) -> Whole:
+        """The scores of all labels as counts, refused where they cannot belong to the report."""
+        if self.privacy is not None:
+            raise self._rejection("set_sizes", *_ALL_LABELS_NOT_PRIVATE)
+        if self.risk is not None:
+            raise self._rejection("set_sizes", "sizes of sets go with scores, not with losses")
+        counts = self._checked_counts("set_sizes", self.set_sizes)
+        if counts.min() < 0:
+            raise self._rejection("set_sizes", "a count of labels is negative")
+        total, n = int(counts.sum()), self.n_samples
+        if total < n or total % n:
+            problem = f"{total} labels do not make as many for each of {n} samples"
+            raise self._rejection("set_sizes", problem)
+        return counts
+
+    @property
+    def n_small_cells(self) -> int:
+        """How many cells but the last bin's hold fewer than five samples: single ones show."""
+        if self.privacy is not None:
+            return 0
+        least, held = StratifiedCounts.MIN_CELL_COUNT, self.strata or single_stratum(self.counts)
+        least *= 1 if self.risk is None else self.risk.resolution
+        inner = held.cells % held.n_bins < held.n_bins - 1
+        return int((inner & (held.counts < least)).sum())
+
+    @staticmethod
+    def from_predictions(
+        client: str,
+        probabilities: ArrayLike,
+        labels: ArrayLike,
+        *,
+        score: Score | str = _DEFAULT_SCORE,
+        classes: Sequence[str] | int | None = None,
+        groups: ArrayLike | None = None,
+        stratify_by_class: bool | None = None,
+        include_all_labels: bool = False,
+        fine: bool = False,
+        privacy: Privacy | None = None,
+        rng: Rng = None,
+        **options: Any,
+    ) -> Report:
+        """The report of a client's predictions and their true labels, by class where they are many.
+
+        No cell of it holds fewer than five samples, the last bin apart, so that nobody can read off
+        single ones. Scores are moved up for that, never down: thresholds rise, promises hold.
+
+        Parameters
+        ----------
+        client
+            The client's name.
+        probabilities
+            (n, C) class probabilities, an array or a frame whose columns are the classes; what the
+            score takes, where it is one for numbers.
+        labels
+            (n,) class numbers, or names of `classes` or of the frame's columns.
+        score
+            How strange a label is, or its name: LAC if not agreed otherwise.
+        classes
+            The classes' names in the order of the columns, or their number; with `groups` the
+            groups there are.
+        groups
+            (n,) another grouping (scanner, age band, ...) in place of the classes.
+        stratify_by_class
+            Whether counts are kept by class: unless told from 25 samples a class on, or where they
+            are fine; in private reports only if told to, since noise is on every cell.
+        include_all_labels
+            Whether to tell how large sets are at every threshold, exactly; not with `privacy`.
+        fine
+            Whether every score counts in its own bin: nothing is moved, and a reader sees scores
+            of single samples, by class.
+        privacy
+            Adds noise to the counts (extra: privacy).
+        rng
+            A seed or generator, for randomised scores.
+        options
+            `grid`, `least`, `round`, `model`, `patients` as `from_scores` takes them.
+
+        Returns
+        -------
+        Report
+            Counts only: predictions and labels stay with the client.
+
+        Examples
+        --------
+        >>> import robfcp
+        >>> p, y = [[0.75, 0.25], [0.5, 0.5], [0.2, 0.8]], [0, 1, 1]
+        >>> robfcp.Report.from_predictions("a", p, y).strata is None
+        True
+        >>> robfcp.Report.from_predictions("a", p, y, fine=True).strata.stratum_sizes
+        array([1, 2])
+        """
+        check_client_name(client)
+        score = _base.get_score(score) if isinstance(score, str) else score
+        _check_context(client, Binning.default(), score, privacy)
+        classified = isinstance(score, ClassificationScore)
+        with _named(client):
+            split: dict[str, Any] = {} if groups is None else {"groups": groups, "classes": classes}
+            if classified:
+                stated = classes if groups is None else None
+                probabilities, labels, known = _encode_table(probabilities, labels, stated, privacy)
+                if stratify_by_class is None and groups is None and privacy is None:
+                    stratify_by_class = fine or np.size(
+                        labels
+                    ) >= StratifiedCounts.MIN_SAMPLES_PER_CLASS * n_strata(known)
+                if stratify_by_class:
+                    split |= {"labels": labels, "classes": known}
+            elif stratify_by_class or include_all_labels:
+                raise RobfcpError(f"by_class, set_sizes: {score.name} has no classes; leave it out")
+            draws = as_generator(rng)
+            again = deepcopy(draws)  # every label has the draw of the true one
+            scored = score if privacy is None else partial(_base.scores_with_nan, score)
+            scores = scored(probabilities, labels, draws)
+            sizes = None
+            if include_all_labels and isinstance(score, ClassificationScore):
+                sizes = score.score_all_labels(probabilities, again)
+        options |= {"score": score, "privacy": privacy, "all_label_scores": sizes, "fine": fine}
+        return Report.from_scores(client, scores, **split, **options)
+
+    @staticmethod
+    def from_scores(
+        client: str,
+        scores: ArrayLike,
+        binning: Binning | None = None,
+        *,
+        score: Score | None = None,
+        labels: ArrayLike | None = None,
+        classes: Sequence[str] | int | None = None,
+        groups: ArrayLike | None = None,
+        all_label_scores: ArrayLike | None = None,
+        min_class_count: int = 1,
+        fine: bool = True,
+        round: str | None = None,
+        model: str | None = None,
+        privacy: Privacy | None = None,
+        patient_ids: ArrayLike | None = None,
+    ) -> Report:
+        """The report of a client's calibration scores, on the score's own grid if none is given.
+
+        Parameters
+        ----------
+        client
+            The client's name.
+        scores
+            (n,) nonconformity scores of its calibration samples. With `privacy` those outside the
+            grid count in its end bins and NaN in the top one: nothing shows by a refusal.
+        binning
+            The bins all clients share; that of the score, or the default grid, if None.
+        score
+            What the scores are; with it a calibration can predict by itself.
+        labels
+            (n,) the true labels, as class numbers or names: the report then keeps counts by class.
+        classes
+            The classes' names in the order of the columns, or their number; needed with `labels`.
+            With `groups` the groups there are; with `privacy` they must be stated, since which
+            ones occur is data.
+        groups
+            (n,) another grouping (scanner, age band, ...) in place of labels.
+        all_label_scores
+            (n, C) the scores of all labels, as `score.score_all_labels` gives them: the report then
+            also tells how large sets are at every threshold; not with `privacy`.
+        min_class_count
+            Classes or groups with fewer samples are merged into one more, "(other)"; not with
+            `privacy`, since which ones are merged is data.
+        fine
+            Whether every score counts in its own bin. If not, at least five samples are in every
+            cell but the last bin's, moved up for it as `Report.from_predictions` does; noise needs
+            none of that.
+        round
+            The name of the round; the server may refuse others.
+        model
+            The name or digest of the model; the server may refuse others.
+        privacy
+            Adds noise to the counts (extra: privacy); the grid should then be a coarse one fixed
+            before the round, see `robfcp.recommend_binning`.
+        patient_ids
+            (n,) whose sample each score is; refused if somebody has more than privacy states.
+
+        Returns
+        -------
+        Report
+            Counts only: the scores themselves stay with the client.
+
+        Examples
+        --------
+        >>> import robfcp
+        >>> report = robfcp.Report.from_scores("a", [0.1, 0.2, 0.9], robfcp.Binning.uniform(4))
+        >>> report.counts
+        array([2, 0, 0, 1])
+        """
+        check_client_name(client)
+        if binning is None:
+            binning = score.default_binning() if isinstance(score, Score) else Binning.default()
+        _check_context(client, binning, score, privacy)
+        if all_label_scores is not None and privacy is not None:
+            raise ReportError(client, "set_sizes", *_ALL_LABELS_NOT_PRIVATE)
+        with _named(client):
+            values = as_array("scores", scores)
+            if values.ndim != 1:
+                raise RobfcpError(f"scores: shape {values.shape} is not (n,); pass one a sample")
+            n = len(values)
+            if privacy is not None:
+                values = _private.clip_to_binning(values, binning)
+            strata = None
+            if privacy is not None and min_class_count > 1:
+                raise RobfcpError(
+                    "least: which classes are merged tells what noise should hide; "
+                    "merge them beforehand, for all sites alike"
+                )
+            if labels is not None and groups is not None:
+                raise RobfcpError("groups: a report has one grouping; pass labels or groups")
+            if labels is not None and classes is None:
+                raise RobfcpError("classes: state their names in order, or their number")
+            if groups is not None and privacy is not None and classes is None:
+                raise RobfcpError("groups: which ones occur is data; state them all in classes=")
+            by: StratumKind = "class" if groups is None else "group"
+            split = labels if groups is None else groups
+            if split is not None:
+                strata = StratifiedCounts.of(
+                    by, values, split, classes, binning, privacy is not None
+                )
+            elif classes is not None:
+                raise RobfcpError("classes: counts by class need the labels; pass labels=")
+            if strata is not None and min_class_count > 1:
+                strata = strata.merge_small_strata(min_class_count)
+            counts: Any = binning.counts(values) if strata is None else None
+            if not fine and privacy is None:
+                counts = (
+                    None if counts is None else single_stratum(counts).coarsened().pooled_counts
+                )
+                strata = None if strata is None else strata.coarsened()
+            _private.check_patient_ids(privacy, n, patient_ids)
+            sizes = None
+            if all_label_scores is not None:
+                every = as_float_array("label_scores", all_label_scores)
+                if every.ndim != 2 or len(every) != n:
+                    raise RobfcpError(
+                        f"label_scores: need (n, C) scores of {n} samples; "
+                        "pass score.all_labels(probabilities)"
+                    )
+                with _named("label_scores"):
+                    sizes = binning.counts(every.ravel())
+            if strata is None:
+                counts = add_noise(counts, privacy)
+            elif privacy is not None:
+                strata = _private.add_noise_to_strata(strata, privacy)
+        stated: Any = n if privacy is not None and not privacy.protects_sample_size else None
+        held: Any = {"n_samples": stated, "strata": strata, "set_sizes": sizes}
+        return Report(client, counts, binning, score, round, model, privacy=privacy, **held)
+
+    @staticmethod
+    def from_losses(
+        client: str,
+        losses: ArrayLike,
+        lambdas: ArrayLike,
+        *,
+        risk: str | Risk,
+        round: str | None = None,
+        model: str | None = None,
+        privacy: Privacy | None = None,
+        patient_ids: ArrayLike | None = None,
+    ) -> Report:
+        """The report of losses that fall as lambda rises: by how much they fall at each lambda.
+
+        Parameters
+        ----------
+        losses
+            (n, L) loss of every sample at every lambda, falling along each row.
+        lambdas
+            (L,) rising; beyond the last one every label is taken.
+        risk
+            The loss by name, or a `Risk` that states its bound.
+        privacy
+            Adds noise; one sample moves the falls by at most twice the bound.
+        client, round, model, patient_ids
+            As `from_scores` takes them.
+
+        Returns
+        -------
+        Report
+            Whole parts of the bound, so that sums are exact.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import robfcp
+        >>> losses = np.array([[1.0, 0.5, 0.0], [1.0, 1.0, 0.0]])
+        >>> robfcp.Report.from_losses("a", losses, [0.1, 0.5, 0.9], risk="fnr").n_samples
+        2
+        """
+        if not isinstance(risk, Risk):
+            risk = _risk(risk, privacy)
+        with _named(client):
+            losses = losses if privacy is None else _private.clip_losses(losses, risk.bound)
+            grid, gains, n = risk.count_loss_drops(losses, lambdas)
+            _private.check_patient_ids(privacy, n, patient_ids)
+        counts = add_noise(gains, privacy, risk.resolution)
+        return Report(client, counts, grid, None, round, model, n, privacy, risk)
+
+    @staticmethod
+    def from_multilabel(
+        client: str,
+        probabilities: ArrayLike,
+        labels: ArrayLike,
+        binning: Binning | None = None,
+        *,
+        risk: str = "fnr",
+        weights: ArrayLike = (),
+        fine: bool = False,
+        round: str | None = None,
+        model: str | None = None,
+        privacy: Privacy | None = None,
+        patient_ids: ArrayLike | None = None,
+    ) -> Report:
+        """The report of multi-label predictions: the share of true labels missed, at every lambda.
+
+        Parameters
+        ----------
+        probabilities
+            (n, C) one probability a label, each in [0, 1]; masks of pixels may have more axes.
+        labels
+            As many true labels, 0 or 1.
+        binning
+            The lambdas; fine ones on [0, 1] if none is given.
+        risk
+            "fnr" or "miss-rate"; "top-weighted" where there are weights.
+        weights
+            (C,) what a missed label counts; all alike if empty.
+        fine
+            Whether every loss falls at its own lambda. If not, falls are moved up until those of
+            at least five samples' worth are together.
+        client, round, model, privacy, patient_ids
+            As `from_scores` takes them.
+
+        Returns
+        -------
+        Report
+            To be calibrated with `calibrate(reports, risk=0.1)`.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import robfcp
+        >>> p, y = np.array([[0.9, 0.2], [0.6, 0.7]]), np.array([[1, 0], [1, 1]])
+        >>> robfcp.Report.from_multilabel("a", p, y).risk.name
+        'fnr'
+        """
+        if risk not in Risk.multilabel:
+            known = ", ".join(Risk.multilabel)
+            raise RobfcpError(f"risk: {risk!r} is unknown; use {known} or from_losses")
+        kind = _risk("top-weighted" if np.size(weights) else risk, privacy)
+        binning = Binning.default() if binning is None else binning
+        _check_context(client, binning, None, privacy)
+        with _named(client):
+            if privacy is not None:
+                probabilities, labels = _private.clip_multilabel(probabilities, labels)
+            gains, n = kind.count_multilabel_loss_drops(probabilities, labels, binning, weights)
+            _private.check_patient_ids(privacy, n, patient_ids)
+        if not fine and privacy is None:
+            gains = single_stratum(gains).coarsened(kind.resolution).pooled_counts
+        counts = add_noise(gains, privacy, kind.resolution)
+        return Report(client, counts, binning, None, round, model, n, privacy, kind)
+
+    def to_json(self) -> bytes:
+        """The report as one JSON object.
+
+        Returns
+        -------
+        bytes
+            What `from_json` reads.
+
+        Examples
+        --------
+        >>> import robfcp
+        >>> report = robfcp.Report.from_scores("a", [0.1, 0.2, 0.9])
+        >>> robfcp.Report.from_json(report.to_json()) == report
+        True
+        """
+        said = {
+            **msgspec.structs.asdict(self),
+            "grid": _wire.to_wire_binning(self.grid),
+            "counts": _wire.to_wire_counts(self.counts) if self.strata is None else None,
+            "score": _wire.to_wire_score(self.score),
+            "strata": None if self.strata is None else _wire.to_wire_strata(self.strata),
+            "set_sizes": None if self.set_sizes is None else _wire.to_wire_counts(self.set_sizes),
+        }
+        if self.privacy is not None and self.privacy.protects_sample_size:
+            del said["n_samples"]
+        said = {name: value for name, value in said.items() if value is not None}
+        return msgspec.json.encode({"kind": self.KIND, "schema": self.schema, **said})
+
+    @staticmethod
+    def from_json(data: bytes | str, source: str = "report", grid: Binning | None = None) -> Report:
+        """A report from untrusted JSON; `source` names it in errors until its client is known.
+
+        Parameters
+        ----------
+        data
+            JSON from anybody.
+        source
+            How errors name the report while its client is not known.
+        grid
+            The round's grid where it is known; a report on another one is refused before that one
+            is built.
+
+        Returns
+        -------
+        Report
+            Checked.
+
+        Raises
+        ------
+        ReportError
+            Where it is no valid report; it names the client, the field and the remedy.
+
+        Examples
+        --------
+        >>> import robfcp
+        >>> data = robfcp.Report.from_scores("a", [0.1, 0.2, 0.9]).to_json()
+        >>> robfcp.Report.from_json(data).n_samples
+        3
+        """
+        return _wire.decode_message(Report, data, source, "send what robfcp report wrote", grid)
+
+    def save(self, path: FilePath, key: Ed25519PrivateKey | None = None) -> None:
+        """Write the JSON whole or not at all.
+
+        Parameters
+        ----------
+        path
+            The file; an old one is replaced.
+        key
+            Signs the report, which must name its round.
+
+        Examples
+        --------
+        >>> import robfcp
+        >>> robfcp.Report.from_scores("a", [0.1, 0.2, 0.9]).save("a.json")
+        """
+        write_atomically(path, self.to_json() if key is None else sign(self, key))
+
+    @staticmethod
+    def load(path: FilePath, limit: int = MAX_FILE_BYTES) -> Report:
+        """Read and validate one report file.
+
+        Parameters
+        ----------
+        path
+            A file that `save` wrote.
+        limit
+            Files of more bytes are refused.
+
+        Returns
+        -------
+        Report
+            Checked.
+
+        Examples
+        --------
+        >>> import robfcp
+        >>> robfcp.Report.from_scores("a", [0.1, 0.2, 0.9]).save("a.json")
+        >>> robfcp.Report.load("a.json").client
+        'a'
+        """
+        return Report.from_json(read_bounded(path, limit), source=os.fspath(path))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Report) and self.to_json() == other.to_json()
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        """A line without the counts, which need not be in a log."""
+        by = "" if self.strata is None else f", by {self.strata.by}"
+        noise = "" if self.privacy is None else f", {self.privacy!r}"
+        return f"Report({self.client!r}, {self.n_samples} samples, {self.grid!r}{by}{noise})"
+
+
+_ALL_LABELS_NOT_PRIVATE = (
+    "sizes of sets would tell what the noise hides",
+    "leave them out of private reports",
+)
+_READ = ("grid", "score", "counts", "strata", "set_sizes")
+
+
+def _check_context(client: str, grid: object, score: object, privacy: object) -> None:
+    """Refuse what is no grid, no score or no privacy."""
+    if not isinstance(grid, Binning):
+        problem = f"{type(grid).__name__} is not a grid"
+        raise ReportError(client, "grid", problem, "pass Binning.default(), say")
+    if score is not None and (isinstance(score, type) or not isinstance(score, Score)):
+        raise ReportError(client, "score", f"{score!r} is not a score", "pass LAC(), say")
+    if privacy is not None and not isinstance(privacy, Privacy):
+        problem = "privacy is not stated as such"
+        raise ReportError(client, "privacy", problem, "pass Privacy(epsilon=1)")
+
+
+@contextmanager
+def _named(client: str) -> Iterator[None]:
+    """A refusal inside names the client, or the field."""
+    try:
+        yield
+    except ReportError:
+        raise
+    except RobfcpError as error:
+        raise RobfcpError(f"{client}: {error}") from error
+
+
+def _encode_table(
+    probabilities: ArrayLike,
+    labels: ArrayLike,
+    classes: Sequence[str] | int | None,
+    privacy: Privacy | None,
+) -> tuple[ArrayLike, ArrayLike, Any]:
+    """The table with its columns in the order of the classes, labels as numbers, the classes."""
+    table, names = as_array("probabilities", probabilities), ClassColumns.names_of(probabilities)
+    if classes is None and names:
+        columns = ClassColumns.classes_of_names(names, labels)
+        table = table[:, list(columns.order)]
+    elif classes is None or isinstance(classes, int):
+        return table, labels, table.shape[-1] if classes is None else classes
+    else:
+        columns = ClassColumns(tuple(range(len(classes))), tuple(classes))
+        if as_array("labels", labels).dtype.kind not in "USO":
+            return table, labels, classes
+    numbers = columns.label_indices(labels)
+    if privacy is None and (numbers < 0).any():
+        row = int(np.argmax(numbers < 0))
+        raise RobfcpError(
+            f"labels: {as_array('labels', labels)[row]!s:.40} of sample {row} is none of "
+            f"the classes {abbreviate(list(columns.names or names))}; rename the class or the label"
+        )
+    return table, numbers, columns.names or len(columns.order)
+
+
+def _risk(name: str, privacy: Privacy | None) -> Risk:
+    """The risk of that name, in fewer parts where noise is added to them."""
+    return Risk(name) if privacy is None else Risk(name, resolution=_private.NOISY_RESOLUTION)

@@ -1,0 +1,336 @@
+"""The JSON forms of what reports hold, and their reading: strict, versioned, never pickle."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict
+from functools import lru_cache
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from robfcp._files import decode_error_reason
+from robfcp._validation import MAX_SAMPLES, check_text
+from robfcp.binning import Binning, named_binning
+from robfcp.errors import ReportError, RobfcpError, printable
+from robfcp.privacy import Privacy
+from robfcp.reports._strata import (
+    MAX_STRATA,
+    StratifiedCounts,
+    StratumKind,
+    StratumNames,
+    check_stratum_names,
+)
+from robfcp.scores import Risk, Score, _base
+
+MAX_WIRE_BINS = 20_000  # of a report: twenty times the default grid
+
+Parameter = bool | int | float | str
+T = TypeVar("T", bound=msgspec.Struct)
+
+
+class WireBinning(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """A grid by name and parameters, or by its finite edges; always with its digest."""
+
+    name: str
+    digest: str
+    parameters: dict[str, Parameter] = {}
+    edges: list[float] | None = None
+    open_below: bool = False
+    open_above: bool = False
+
+
+class WireScore(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """A score by name and parameters."""
+
+    name: str
+    parameters: dict[str, Parameter] = {}
+
+
+Natural = Annotated[int, msgspec.Meta(ge=0, le=MAX_SAMPLES)]
+Count = Annotated[int, msgspec.Meta(ge=-MAX_SAMPLES, le=MAX_SAMPLES)]  # with noise
+Step = Annotated[int, msgspec.Meta(ge=0, le=MAX_STRATA * MAX_WIRE_BINS)]
+
+
+class WireCounts(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    """Only the bins that are not empty, in rising order."""
+
+    bins: list[Natural]
+    counts: list[Count]
+
+
+class WireStratifiedCounts(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    """Counts by class or group: the first cell in use, then how far each is from the one before.
+
+    Names, or their number, are left as they stand: all reports of a round have the same.
+    """
+
+    by: StratumKind
+    names: msgspec.Raw
+    steps: list[Step]
+    counts: list[Count]
+
+
+if TYPE_CHECKING:  # what a report holds ...
+    HeldGrid: TypeAlias = Binning
+    HeldScore: TypeAlias = Score
+    HeldStrata: TypeAlias = StratifiedCounts
+    HeldCounts: TypeAlias = NDArray[np.int64]
+    HeldSize: TypeAlias = int
+else:  # ... and what stands for it in a file: the report reads it when it is made
+    HeldGrid, HeldScore, HeldStrata = WireBinning, WireScore, WireStratifiedCounts
+    HeldCounts, HeldSize = list[int] | WireCounts, int | None
+
+
+class _Header(msgspec.Struct):
+    """As much as is read of what may be broken: whose it is, what it is, on which grid."""
+
+    client: Any = None
+    kind: Any = None
+    schema: Any = None
+    grid: Any = None
+    privacy: Any = None
+
+
+def decode_message(
+    what: type[T], data: bytes | str, source: str, remedy: str, grid: Binning | None = None
+) -> T:
+    """What a site sent, or a line naming client, field and remedy.
+
+    `grid` is the round's where it is known: nothing is built for another one, however large.
+    """
+    kind, client = what.__struct_config__.tag, source
+    try:
+        header = msgspec.json.decode(data, type=_Header)
+        client = header.client if isinstance(header.client, str) else source
+        if header.kind not in (kind, None):
+            problem = f"is of kind {header.kind!r:.40}, not a {kind}"
+            raise ReportError(client, "kind", problem, remedy)
+        if header.grid is None and "grid" in what.__struct_fields__:
+            raise ReportError(client, "grid", "'grid' is missing", remedy)
+        if header.schema != 1 or isinstance(header.schema, bool):
+            problem = f"schema {header.schema!r:.40} is unknown to this version (it reads 1)"
+            raise ReportError(client, "schema", problem, "update robfcp at the server")
+        if isinstance(said := header.privacy, dict):
+            derived = {"mechanism": "auto", "scale": 0}  # what a report must not leave to be found
+            fields = Privacy.__struct_fields__
+            missing = [one for one in fields if said.get(one) in (None, derived.get(one))]
+            if missing:
+                problem = f"privacy leaves out {', '.join(missing)}"
+                raise ReportError(client, "privacy", problem, remedy)
+        if grid is not None:
+            stated = msgspec.convert({"grid": header.grid}, dict[str, WireBinning])["grid"]
+            require_expected_binning(client, stated, grid)
+        return msgspec.json.decode(data, type=what)
+    except (UnicodeError, RecursionError, OverflowError, ValueError) as error:
+        cause = error.__cause__ if isinstance(error, msgspec.ValidationError) else error
+        if isinstance(cause, ReportError):
+            raise cause from None
+        if isinstance(cause, RobfcpError):
+            raise as_report_error(client, cause) from None
+        field = re.search(r"`\$\.(\w+)", str(error))
+        problem = f"not a valid {kind} ({decode_error_reason(error)})"
+        raise ReportError(client, field[1] if field else str(kind), problem, remedy) from None
+
+
+def as_report_error(client: str, error: RobfcpError) -> ReportError:
+    """A refusal of something a report names, as one of the report."""
+    field = str(error).split(":", 1)[0]
+    return ReportError(client, field, str(error), "send a report of this round")
+
+
+def claimed_client(data: bytes | str) -> str | None:
+    """The client that even a broken report names; None where it names none."""
+    with suppress(msgspec.MsgspecError, UnicodeError, RecursionError):
+        client = msgspec.json.decode(data, type=_Header).client
+        return client if isinstance(client, str) else None
+    return None
+
+
+def to_wire_binning(grid: Binning) -> WireBinning:
+    """The grid as it stands in a file."""
+    with suppress(RobfcpError):
+        if named_binning(grid.name, grid.parameters) == grid:
+            return WireBinning(grid.name, grid.digest, dict(grid.parameters))
+    finite = np.isfinite(grid.edges)
+    return WireBinning(
+        grid.name,
+        grid.digest,
+        edges=grid.edges[finite].tolist(),
+        open_below=not finite[0],
+        open_above=not finite[-1],
+    )
+
+
+def from_wire_binning(wire: WireBinning) -> Binning:
+    """The grid a file names, refused when its digest does not fit."""
+    bins = wire.parameters.get("bins", 0) if wire.edges is None else len(wire.edges)
+    if not isinstance(bins, (int, float)) or bins > MAX_WIRE_BINS:
+        raise RobfcpError(f"grid: more than {MAX_WIRE_BINS} bins; use a coarser grid")
+    if wire.edges is None:
+        grid = _built(wire.name, *wire.parameters.items())
+    else:
+        edges = [-np.inf] * wire.open_below + wire.edges + [np.inf] * wire.open_above
+        grid = Binning(np.array(edges, dtype=np.float64), wire.name)
+    if grid.digest != wire.digest:
+        raise RobfcpError("grid: the digest does not fit the edges; rebuild the report")
+    return grid
+
+
+def require_expected_binning(client: str, grid: Binning | WireBinning, expected: Binning) -> None:
+    """Refuse a report on another grid than the round's before that is built, however large."""
+    if grid.digest != expected.digest:
+        stated = f"{printable(grid.name, 40)} {printable(grid.digest[:8])}"
+        problem = f"grid: grid is {stated}, not the round's {expected}; use this round's grid"
+        raise as_report_error(client, RobfcpError(problem))
+
+
+@lru_cache(maxsize=8)  # reports of a round name one grid, hostile ones many large ones
+def _built(name: str, *parameters: tuple[str, Parameter]) -> Binning:
+    return named_binning(name, dict(parameters))
+
+
+def to_wire_score(score: Score | None) -> WireScore | None:
+    """The score as it stands in a file."""
+    if score is None or type(score) is not _base.BUILTIN_SCORES.get(score.name):
+        return None  # a score of somebody's own could not be made again from a file
+    return WireScore(score.name, asdict(score))  # type: ignore[call-overload]
+
+
+def from_wire_score(wire: WireScore | None) -> Score | None:
+    """The score a file names."""
+    return None if wire is None else _base.get_score(wire.name, **wire.parameters)
+
+
+def to_wire_counts(counts: NDArray[np.int64]) -> list[int] | WireCounts:
+    """Dense or sparse, whichever is shorter."""
+    (bins,) = np.nonzero(counts)
+    if 2 * bins.size < counts.size:
+        return WireCounts(bins.tolist(), counts[bins].tolist())
+    return counts.tolist()
+
+
+def from_wire_counts(wire: WireCounts, n_bins: int) -> NDArray[np.int64]:
+    """Dense counts."""
+    if len(wire.bins) != len(wire.counts):
+        raise RobfcpError("counts: bins and counts differ in length; rebuild the report")
+    bins = np.array(wire.bins, dtype=np.intp)
+    if bins.max(initial=0) >= n_bins or (np.diff(bins) <= 0).any():
+        raise RobfcpError(f"counts: bins must rise strictly within 0..{n_bins - 1}; rebuild it")
+    dense = np.zeros(n_bins, dtype=np.int64)
+    dense[bins] = wire.counts
+    return dense
+
+
+def to_wire_strata(strata: StratifiedCounts) -> WireStratifiedCounts:
+    """Counts by class as they stand in a file."""
+    names = msgspec.Raw(msgspec.json.encode(strata.names))
+    steps = np.diff(strata.cells, prepend=0).tolist()
+    return WireStratifiedCounts(strata.by, names, steps, strata.counts.tolist())
+
+
+def from_wire_strata(wire: WireStratifiedCounts, grid: Binning) -> StratifiedCounts:
+    """Counts by class."""
+    names = msgspec.json.decode(wire.names)
+    return StratifiedCounts(
+        wire.by, names, np.cumsum(wire.steps), np.array(wire.counts), grid.n_bins
+    )
+
+
+READERS: dict[type, Callable[[Any, Binning], Any]] = {
+    WireScore: lambda said, grid: from_wire_score(said),
+    WireCounts: lambda said, grid: from_wire_counts(said, grid.n_bins),
+    WireStratifiedCounts: from_wire_strata,
+}
+
+
+Unset = msgspec.UnsetType
+UNSET = msgspec.UNSET
+
+
+class FastReport(
+    msgspec.Struct, forbid_unknown_fields=True, tag_field="kind", tag="report", gc=False
+):
+    """A report without noise, its numbers unchecked; what many share is left as it stands."""
+
+    schema: int
+    client: str
+    grid: msgspec.Raw
+    n_samples: Natural
+    counts: list[Natural] | WireCounts | Unset = UNSET
+    score: msgspec.Raw | Unset = UNSET
+    round: str | None = None
+    model: str | None = None
+    risk: msgspec.Raw | Unset = UNSET
+    strata: WireStratifiedCounts | Unset = UNSET
+    set_sizes: list[Natural] | WireCounts | Unset = UNSET
+
+    @property
+    def shared(self) -> tuple[object, ...]:
+        """What it says of all that reports share, byte for byte."""
+        score = None if self.score is UNSET else bytes(self.score)
+        risk = None if self.risk is UNSET else bytes(self.risk)
+        split = None if self.strata is UNSET else (self.strata.by, bytes(self.strata.names))
+        return bytes(self.grid), score, self.round, self.model, risk, split
+
+
+Shared = tuple[
+    Binning,
+    Score | None,
+    str | None,
+    str | None,
+    Risk | None,
+    Privacy | None,
+    tuple[StratumKind, StratumNames] | None,
+]
+_DECODER = msgspec.json.Decoder(FastReport)
+_BACKSLASH = ord("\\")  # as a number it is found in a sixth of the time
+_ESCAPED_KEY = re.compile(rb'\\u00[0-9a-fA-F]{2}[^"]{0,30}"\s*:')
+_REFUSED = (msgspec.MsgspecError, ValueError, OverflowError, RecursionError)
+
+
+def fast_report(data: bytes | str) -> FastReport | None:
+    """The report's numbers, to be checked with others'; None where it has to be read strictly."""
+    try:
+        data = data.encode() if isinstance(data, str) else data
+        found = _DECODER.decode(data)
+    except _REFUSED:
+        return None
+    if (
+        data.count(b'"grid"') != 1  # of what is left as it stands only the last would be seen
+        or (found.score is not UNSET and data.count(b'"score"') != 1)
+        or (found.risk is not UNSET and data.count(b'"risk"') != 1)
+        or (found.strata is not UNSET and data.count(b'"names"') != 1)
+        or (_BACKSLASH in data and _ESCAPED_KEY.search(data) is not None)
+    ):
+        return None
+    if found.schema != 1 or (found.counts is UNSET) == (found.strata is UNSET):
+        return None
+    of_scores = (found.strata, found.set_sizes) != (UNSET, UNSET)
+    return None if of_scores and found.risk is not UNSET else found
+
+
+def read_shared(found: FastReport, expected: Binning | None) -> Shared | None:
+    """What the report shares with others, understood; None where something of it is refused."""
+    try:
+        stated = msgspec.json.decode(found.grid, type=WireBinning)
+        if expected is not None:
+            require_expected_binning(found.client, stated, expected)
+        grid = from_wire_binning(stated) if expected is None else expected
+        score, risk, split = None, None, None
+        if found.score is not UNSET:
+            score = from_wire_score(msgspec.json.decode(found.score, type=WireScore | None))
+        if found.risk is not UNSET:
+            risk = msgspec.json.decode(found.risk, type=Risk)
+        if found.strata is not UNSET:
+            names = msgspec.json.decode(found.strata.names)
+            split = found.strata.by, check_stratum_names(found.strata.by, names)
+        for field in ("round", "model"):
+            check_text("report", field, getattr(found, field))
+    except _REFUSED:
+        return None
+    return grid, score, found.round, found.model, risk, None, split

@@ -1,0 +1,217 @@
+"""Who wrote a file: Ed25519 signatures around its bytes, for federations without an engine.
+
+What is signed stands as it is, with the site's public key and a signature over it, each kind in a
+domain of its own. The round's name lies inside, so nothing can be used again in another round.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from robfcp._files import os_error_reason, read_bounded, write_atomically
+from robfcp._validation import are_client_names
+from robfcp.errors import ReportError, RobfcpError
+from robfcp.reports._wire import claimed_client
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+PREFIX = "ed25519:"
+_PRIME = 2**255 - 19
+_ORDER_8 = int.from_bytes(
+    bytes.fromhex("26e8958fc2b227b045c3f489f2ef98f0d5dfac05d3c63339b13802886d53fc05"), "little"
+)
+_SMALL_ORDER = (0, 1, _PRIME - 1, _ORDER_8, _PRIME - _ORDER_8)  # y of points anybody can sign for
+
+
+class SignedMessage(msgspec.Struct, forbid_unknown_fields=True):
+    """A body's bytes exactly as they were signed."""
+
+    kind: str
+    key: str
+    signature: str
+    body: msgspec.Raw
+
+    @property
+    def is_valid(self) -> bool:
+        """Whether the signature is by the key that is named, in the domain of the kind."""
+        try:
+            return valid_signature(
+                self.key, self.signature, signature_domain(self.kind), bytes(self.body)
+            )
+        except RobfcpError:
+            return False
+
+
+def generate_key(path: str | os.PathLike[str]) -> str:
+    """Write a new private key that only its owner can read, and PATH.pub; the public key."""
+    ed25519, serialization = _cryptography()
+    key = ed25519.Ed25519PrivateKey.generate()
+    form = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
+    pem = key.private_bytes(*form, serialization.NoEncryption())
+    try:
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        raise RobfcpError(f"{path}: exists already; keep it or choose another name") from None
+    except OSError as error:
+        raise RobfcpError(
+            f"{path}: cannot be written ({os_error_reason(error)}); choose another place"
+        ) from None
+    with os.fdopen(handle, "wb") as stream:
+        stream.write(pem)
+    write_atomically(f"{os.fspath(path)}.pub", encode_public_key(key) + "\n")
+    return encode_public_key(key)
+
+
+def load_key(path: str | os.PathLike[str]) -> Ed25519PrivateKey:
+    """The private key in a file written by `generate_key`."""
+    ed25519, serialization = _cryptography()
+    try:
+        key = serialization.load_pem_private_key(read_bounded(path, 10_000), password=None)
+    except RobfcpError:
+        raise
+    except Exception:  # of kinds that differ between versions of cryptography
+        key = None
+    if not isinstance(key, ed25519.Ed25519PrivateKey):
+        raise RobfcpError(f"{path}: is not an Ed25519 private key; make one with robfcp keygen")
+    if os.name != "nt" and os.stat(path).st_mode & 0o077:
+        raise RobfcpError(f"{path}: others can read this private key; run chmod 600 {path}")
+    return key
+
+
+def encode_public_key(key: Ed25519PrivateKey) -> str:
+    """The public key as it stands in a registry."""
+    return PREFIX + base64.b64encode(key.public_key().public_bytes_raw()).decode()
+
+
+def sign_bytes(key: Ed25519PrivateKey, domain: bytes, data: bytes) -> str:
+    """The signature over data of one kind, as text."""
+    return base64.b64encode(key.sign(domain + data)).decode()
+
+
+def valid_signature(key: str, signature: str, domain: bytes, data: bytes) -> bool:
+    """Whether the signature over data of one kind is by this public key."""
+    from cryptography.exceptions import InvalidSignature
+
+    try:
+        public_key("key", key).verify(base64.b64decode(signature, validate=True), domain + data)
+    except (InvalidSignature, ValueError):
+        return False
+    return True
+
+
+def read_public_key(text: str) -> str:
+    """A public key as it stands in a registry, from itself or from the file keygen wrote."""
+    if not text.startswith(PREFIX):
+        lines = read_bounded(text, 10_000).decode("utf-8", "replace").split()
+        text = next((line.strip('"') for line in lines if line.strip('"').startswith(PREFIX)), "")
+    public_key("--server-key", text)
+    return text
+
+
+def signature_domain(kind: str) -> bytes:
+    """What keeps a signature over one kind from meaning anything else."""
+    return f"robfcp {kind} 1\n".encode()
+
+
+def sign(report: Any, key: Ed25519PrivateKey) -> bytes:
+    """The signed report as JSON; it must name its round, or it could be used again."""
+    if report.round is None:
+        problem = f"a signed {report.KIND} must name its round"
+        raise ReportError(report.client, "round", problem, "give --round")
+    kind, raw = f"signed-{report.KIND}", report.to_json()
+    signature = sign_bytes(key, signature_domain(kind), raw)
+    return msgspec.json.encode(
+        SignedMessage(kind, encode_public_key(key), signature, msgspec.Raw(raw))
+    )
+
+
+def looks_signed(data: bytes) -> bool:
+    """Whether a file could be a signed report; where it is not, nothing needs to be decoded."""
+    return b"signed-report" in data or b"\\u" in data  # the word may be spelled in escapes
+
+
+def check_embedded_key(data: bytes, source: str) -> bool:
+    """Whether a file is signed; refused where the signature is not by the key it names itself."""
+    signed = _signed(data)
+    if signed is not None and not signed.is_valid:
+        problem = "the signature is not by the key the report names"
+        raise ReportError(_claimed(data, source), "signature", problem, "sign the report as it is")
+    return signed is not None
+
+
+def unwrap(data: bytes) -> bytes:
+    """What is inside a signed file, its signature unchecked; anything else as it is."""
+    signed = _signed(data)
+    return data if signed is None else bytes(signed.body)
+
+
+def verify(data: bytes, what: Any, keys: Mapping[str, str], round: str, source: str = "") -> Any:
+    """The report in a signed file of this round, or one line that says why it is refused.
+
+    `what` is of which kind: a report, or the report of a monitor.
+    """
+    client = _claimed(data, source or what.KIND)
+    signed = _signed(data)
+    if client not in keys:
+        raise ReportError(client, "client", "is not registered", "add its key to the registry")
+    if signed is None or signed.kind != f"signed-{what.KIND}":
+        problem = f"the {what.KIND} is not signed"
+        raise ReportError(client, "signature", problem, "sign it with --sign")
+    if not keys[client]:
+        problem = "its key has expired or was revoked"
+        raise ReportError(client, "signature", problem, "register a new one")
+    if signed.key != keys[client] or not signed.is_valid:
+        problem = "the signature is not by its registered key"
+        raise ReportError(client, "signature", problem, "sign it with the site's own key")
+    report = what.from_json(bytes(signed.body), client)
+    if report.round != round:
+        problem = f"signed for round {report.round}, not {round}: a replay"
+        raise ReportError(client, "round", problem, "make one of this round")
+    return report
+
+
+def _signed(data: bytes) -> SignedMessage | None:
+    try:
+        return msgspec.json.decode(data, type=SignedMessage)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        return None
+
+
+def _claimed(data: bytes, source: str) -> str:
+    """The client a file names, signed or not."""
+    client = claimed_client(unwrap(data))
+    return client if client is not None and are_client_names([client])[0] else source
+
+
+def public_key(client: str, text: str) -> Any:
+    """The key a text spells, refused where it spells none."""
+    ed25519, _ = _cryptography()
+    try:
+        if not text.startswith(PREFIX):
+            raise ValueError
+        raw = base64.b64decode(text[len(PREFIX) :], validate=True)
+        y = int.from_bytes(raw, "little") % 2**255 % _PRIME
+        if base64.b64encode(raw).decode() != text[len(PREFIX) :] or y in _SMALL_ORDER:
+            raise ValueError
+        return ed25519.Ed25519PublicKey.from_public_bytes(raw)
+    except ValueError:
+        raise RobfcpError(
+            f"{client}: key is not an Ed25519 public key; paste the line robfcp keygen printed"
+        ) from None
+
+
+def _cryptography() -> tuple[Any, Any]:
+    try:
+        from cryptography.hazmat.primitives import serialization
+        from cryptography.hazmat.primitives.asymmetric import ed25519
+    except ModuleNotFoundError:
+        raise RobfcpError(
+            "signatures: cryptography is not installed; pip install 'robfcp[signatures]'"
+        ) from None
+    return ed25519, serialization

@@ -1,0 +1,200 @@
+"""Who may report, and under which terms: the registry of names, sizes and keys; what was agreed."""
+
+from __future__ import annotations
+
+import json
+import os
+from datetime import date, datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+
+from robfcp._files import decode_error_reason, read_bounded, write_atomically
+from robfcp._validation import MAX_SAMPLES, check_client_name
+from robfcp.errors import RobfcpError
+from robfcp.privacy import Privacy, parse_binning
+from robfcp.reports.signing import public_key, sign_bytes, signature_domain, valid_signature
+from robfcp.scores import _base
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+FilePath = str | os.PathLike[str]
+MAX_TERMS_BYTES = 100_000
+_DOMAIN = signature_domain("signed terms")
+
+
+class RegisteredClient(
+    msgspec.Struct, forbid_unknown_fields=True, frozen=True, rename={"not_after": "not-after"}
+):
+    """What a registry says of one client; its key counts no more after a day."""
+
+    samples: Annotated[int, msgspec.Meta(ge=1, le=MAX_SAMPLES)] | None = None
+    key: str | None = None
+    not_after: date | None = None
+
+
+def read_registry(path: FilePath) -> dict[str, RegisteredClient]:
+    """Each client's entry, from JSON or TOML; a number alone is its samples."""
+    path = Path(path)
+    toml = path.suffix == ".toml"
+    remedy = 'write ["site-1"] and key = "ed25519:..."' if toml else "write {site: samples}"
+    table = _decode_file(path, read_bounded(path), remedy, toml=toml)
+    if not isinstance(table, dict) or not table:
+        raise RobfcpError(f"{path}: registers nobody; map site names to samples or keys")
+    registry = {}
+    for client, entry in table.items():
+        check_client_name(client)
+        entry = entry if isinstance(entry, dict) else {"samples": entry}
+        if isinstance(entry.get("not-after"), datetime):
+            entry = {**entry, "not-after": str(entry["not-after"])}
+        try:
+            registry[client] = msgspec.convert(entry, RegisteredClient)
+        except msgspec.ValidationError as error:
+            raise RobfcpError(
+                f"{path}: {client}: {decode_error_reason(error)}; "
+                "use samples = 500 (whole numbers of samples), "
+                'key = "ed25519:..." as robfcp keygen wrote it, not-after = "2027-12-31"'
+            ) from None
+    return registry
+
+
+def read_registered_sizes(path: FilePath) -> dict[str, int]:
+    """How many samples each registered client has."""
+    found = {}
+    for client, entry in read_registry(path).items():
+        if entry.samples is None:
+            raise RobfcpError(f"{path}: {client} has no number of samples; add samples = ...")
+        found[client] = entry.samples
+    return found
+
+
+def read_keys(
+    path: FilePath, revoked: FilePath | None = None, today: date | None = None
+) -> dict[str, str]:
+    """Each registered client's public key; "" where it has expired or is on the revoked list."""
+    today = datetime.now(timezone.utc).date() if today is None else today
+    banned = set() if revoked is None else _read_revoked(revoked)
+    owners: dict[str, str] = {}
+    found = {}
+    for client, entry in read_registry(path).items():
+        if entry.key is None:
+            raise RobfcpError(f"{path}: {client} has no key; add the line robfcp keygen printed")
+        public_key(client, entry.key)
+        if owners.setdefault(entry.key, client) != client:
+            raise RobfcpError(
+                f"{path}: {client} has the key of {owners[entry.key]}; one of them must make "
+                "its own with robfcp keygen"
+            )
+        gone = entry.key in banned or (entry.not_after is not None and today > entry.not_after)
+        found[client] = "" if gone else entry.key
+    return found
+
+
+def _read_revoked(path: FilePath) -> set[str]:
+    """The public keys in a revocation list, one a line; # begins a comment."""
+    lines = read_bounded(path, 10**6).decode("utf-8", "replace").splitlines()
+    keys = {line.split("#")[0].strip() for line in lines} - {""}
+    for key in keys:
+        public_key(str(path), key)
+    return keys
+
+
+class RoundTerms(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """The terms of a round, a small TOML file that the server signs; what is None was not agreed.
+
+    round = "2026-05"
+    model = "sha256:..."
+    score = "lac"
+    grid = "logistic:16"
+    epsilon = 1.0
+    delta = 1e-6
+    """
+
+    round: str | None = None
+    model: str | None = None
+    score: str | None = None
+    grid: str | None = None
+    epsilon: float | None = None
+    delta: float | None = None
+
+    @property
+    def expected_context(self) -> dict[str, Any]:
+        """What every report has: grid, score, round, model and privacy; None where not agreed."""
+        return {
+            "grid": None if self.grid is None else parse_binning(self.grid),
+            "score": None if self.score is None else _base.get_score(self.score),
+            "round": self.round,
+            "model": self.model,
+            "privacy": None if self.epsilon is None else Privacy(self.epsilon, self.delta or 0.0),
+        }
+
+    def with_options(self, **options: Any) -> RoundTerms:
+        """The terms with what a call states besides, refused where it states something else."""
+        stated = {name: value for name, value in options.items() if value is not None}
+        for name, value in stated.items():
+            agreed = getattr(self, name)
+            if agreed is not None and agreed != value:
+                raise RobfcpError(f"--{name}: {value} is not what was agreed ({agreed}); drop one")
+        return msgspec.structs.replace(self, **stated)
+
+
+class Verification(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How each part of the reports was checked, in words that stand in the record.
+
+    signatures: "not checked", "by registered keys", or what an engine vouches for.
+    sizes: "registered" beforehand, or "claimed" by the clients.
+    grid, score, round, model: "as stated" by the server, or "as most reports".
+    """
+
+    signatures: str = "not checked"
+    sizes: str = "claimed"
+    grid: str = "as most reports"
+    score: str = "as most reports"
+    round: str = "as most reports"
+    model: str = "as most reports"
+
+
+def read_terms(path: FilePath, server_key: str | None = None) -> RoundTerms:
+    """The terms in a file, which must be signed by the server's key where one is given."""
+    data = read_bounded(path, MAX_TERMS_BYTES)
+    if server_key is not None:
+        signature = read_bounded(f"{os.fspath(path)}.sig", 1000).decode("ascii", "replace").strip()
+        if not valid_signature(server_key, signature, _DOMAIN, data):
+            raise RobfcpError(
+                f"{os.fspath(path)}: is not signed by the pinned key {server_key}; ask the server"
+            )
+    known = f"use {', '.join(RoundTerms.__struct_fields__)}"
+    table = _decode_file(path, data, f"write name = value; {known}")
+    try:
+        return msgspec.convert(table, RoundTerms)
+    except msgspec.ValidationError as error:
+        raise RobfcpError(f"{os.fspath(path)}: {decode_error_reason(error)}; {known}") from None
+
+
+def sign_terms(path: FilePath, key: Ed25519PrivateKey) -> str:
+    """Write PATH.sig, the server's signature over the file as it is; its place."""
+    read_terms(path)
+    target = f"{os.fspath(path)}.sig"
+    write_atomically(target, sign_bytes(key, _DOMAIN, read_bounded(path, MAX_TERMS_BYTES)) + "\n")
+    return target
+
+
+def _decode_file(path: FilePath, data: bytes, remedy: str, toml: bool = True) -> Any:
+    """What a file says in TOML or JSON, or one line that says why it cannot be read."""
+
+    def distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        if len(dict(pairs)) < len(pairs):
+            raise ValueError("a name comes twice")  # the last would win unseen
+        return dict(pairs)
+
+    try:
+        if not toml:
+            return json.loads(data, object_pairs_hook=distinct)
+        return msgspec.toml.decode(data.decode())  # by tomllib, or tomli on Python 3.10
+    except ImportError:
+        raise RobfcpError("toml: needs tomli; pip install 'robfcp[signatures]'") from None
+    except (ValueError, RecursionError, OverflowError) as error:
+        said = f"not {'TOML' if toml else 'JSON'} ({decode_error_reason(error)})"
+        raise RobfcpError(f"{os.fspath(path)}: {said}; {remedy}") from None

@@ -1,0 +1,148 @@
+"""Copies are reported as such; independent samples never are, private ones neither."""
+
+from fractions import Fraction
+from math import comb
+
+import numpy as np
+import pytest
+from noises import draw
+
+from robfcp import Binning, Federation, Privacy, Report
+from robfcp.defense._duplicates import find_duplicate_reports
+from robfcp.defense.consensus._consensus import analyze_outliers
+from robfcp.experiments.attacks import ScoreAttack
+from robfcp.experiments.attacks.coordinated import mimic_attack
+
+
+def independent(n_clients, n, seed, skew=None):
+    rng = np.random.default_rng(seed)
+    grid = Binning.default()
+    counts = []
+    for k in range(n_clients):
+        scores = rng.beta(0.3 if skew is None else 0.2 + skew * k, 4, n)
+        counts.append(np.bincount(grid.bin_indices(scores), minlength=grid.n_bins))
+    return Federation.from_counts(np.array(counts), grid)
+
+
+@pytest.mark.parametrize("n", [20, 50, 500, 5000])
+def test_independent_samples_are_never_called_copies(n):
+    for seed in range(5):
+        assert find_duplicate_reports(independent(20, n, seed)) == ()
+        assert find_duplicate_reports(independent(20, n, seed, skew=0.05)) == ()
+
+
+@pytest.mark.parametrize("n", [50, 500])
+def test_copies_are_grouped_with_their_original(n):
+    attacked = ScoreAttack(mimic_attack, "exact")(independent(20, n, 1), [2, 5, 7], 3)
+    (group,) = find_duplicate_reports(attacked)
+    assert len(group.clients) == 4
+    assert {"client-02", "client-05", "client-07"} < set(group.clients)
+    assert group.p_value <= 1e-3
+
+
+def test_resampled_mimics_are_not_copies():
+    assert (
+        find_duplicate_reports(
+            ScoreAttack(mimic_attack, "resampled")(independent(20, 200, 1), [2, 5, 7], 3)
+        )
+        == ()
+    )
+
+
+@pytest.mark.parametrize(("bins", "copies"), [(11, False), (12, True)])
+def test_three_sites_are_copies_from_the_chance_on_that_is_stated(bins, copies):
+    """Two single scores fall into one bin with chance 1/2, and there are three pairs."""
+    counts = np.zeros((3, 2 * bins), dtype=int)
+    counts[:2, :bins] = counts[2, bins:] = 1
+    assert (3 * 0.5**bins <= 1e-3) == copies
+    found = find_duplicate_reports(Federation.from_counts(counts))
+    assert [group.p_value for group in found] == pytest.approx([3 * 0.5**bins] * copies)
+    assert len(find_duplicate_reports(Federation.from_counts(counts), 0.5)) == 1
+
+
+def test_equal_reports_that_chance_explains_are_no_copies():
+    one_bin = np.zeros((4, 50), dtype=int)
+    one_bin[:, 0] = 80
+    assert find_duplicate_reports(Federation.from_counts(one_bin)) == ()
+    assert find_duplicate_reports(Federation.from_counts([[1, 0], [1, 0], [0, 1]])) == ()
+
+
+def test_two_groups_of_copies_are_told_apart():
+    federation = independent(12, 200, 4)
+    counts = federation.counts.copy()
+    counts[[3, 8]] = counts[0]
+    counts[[5, 6]] = counts[11]
+    groups = find_duplicate_reports(Federation.from_counts(counts, federation.binning))
+    assert [group.clients for group in groups] == [
+        ("client-00", "client-03", "client-08"),
+        ("client-05", "client-06", "client-11"),
+    ]
+
+
+def private(rng, marks, n=500):
+    """Sites of one law with the given privacy, one a site."""
+    counts = rng.multinomial(n, np.full(24, 1 / 24), len(marks))
+    for row, mark in zip(counts, marks, strict=True):
+        row += 0 if mark is None else draw(rng, mark.noise, (24,))
+    return Federation.from_counts(counts, privacy=marks, sample_sizes=np.full(len(marks), n))
+
+
+def test_only_equal_private_reports_are_copies():
+    rng, alike = np.random.default_rng(4), [Privacy(1)] * 40
+    for _ in range(10):
+        assert not find_duplicate_reports(private(rng, alike))
+    sent = private(rng, alike)
+    counts = sent.counts.copy()
+    counts[1:3] = counts[0]
+    counts[2, 5] += 1
+    (group,) = find_duplicate_reports(
+        Federation.from_counts(counts, privacy=alike, sample_sizes=sent.sample_sizes)
+    )
+    assert group.clients == sent.clients[:2]
+
+
+def test_means_of_honest_reports_are_no_copies_and_expel_nobody():
+    rng = np.random.default_rng(5)
+    counts = rng.multinomial(20_000, np.full(200, 1 / 200), 20)
+    for hub in range(16, 20):
+        counts[hub] = np.round(counts[4 * (hub - 16) : 4 * (hub - 16) + 4].mean(axis=0))
+    assert not find_duplicate_reports(Federation.from_counts(counts))
+    assert not analyze_outliers(Federation.from_counts(counts)).is_excluded.any()
+
+
+def test_copies_are_found_once_a_federation():
+    federation = Federation.from_counts([[30, 20, 50]] * 3 + [[25, 30, 45]])
+    assert find_duplicate_reports(federation) is find_duplicate_reports(federation)
+
+
+def coincidence_probability(counts, unit):
+    """P(a second sample equals the first | the sums of both), exactly: C(2a, a) / 4^a a bin."""
+    probability = Fraction(1)
+    for count in counts:
+        a = count // unit
+        probability *= Fraction(comb(2 * a, a), 4**a)
+    return probability
+
+
+@pytest.mark.parametrize("n_cells", [8, 10, 14])
+def test_the_chance_of_equal_coarse_reports_counts_cells_of_five_as_one(n_cells):
+    """A coarse cell of five samples is one draw of its place, not five."""
+    rng = np.random.default_rng(n_cells)
+    binning = Binning.uniform(100)
+    places = np.linspace(0.02, 0.98, n_cells)
+    for unit, fine in ((5, False), (1, True)):
+        scores = np.repeat(places, unit)
+        federation = Federation.from_reports(
+            Report.from_scores(
+                name, scores if name in "ab" else rng.random(len(scores)), binning, fine=fine
+            )
+            for name in "abcd"
+        )
+        assert federation.is_coarsened[:2].all() == (unit == 5)
+        n_pairs = 6
+        counts = federation.counts[0].tolist()
+        p_value = n_pairs * coincidence_probability(counts, unit)
+        groups = find_duplicate_reports(federation)
+        assert bool(groups) == (p_value <= Fraction(1, 1000))
+        for group in groups:
+            assert group.p_value == pytest.approx(float(p_value))

@@ -1,0 +1,180 @@
+"""The test range: closed forms, counts by class that add up, thresholds for each class, seeds."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+from effort import cases
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from makers import refused, said
+
+from robfcp import Binning, Report, RobfcpError
+from robfcp.defense import Assessment, Consensus
+from robfcp.experiments import outputs, partitions, simulate
+from robfcp.experiments.scenarios import (
+    ScenarioConfig,
+    assign_labels,
+    build_federation,
+    make_scenario,
+)
+from robfcp.experiments.simulation import summarize, to_records
+from robfcp.scores import LAC
+
+
+@pytest.fixture(scope="module")
+def data():
+    shipped = outputs.load("mnist")
+    return shipped.probabilities, shipped.labels
+
+
+@pytest.fixture(scope="module")
+def world(data):
+    setting = ScenarioConfig(n_clients=12, share=0.3, beta=0.5)
+    return make_scenario(data[0][:3000], data[1][:3000], setting, np.random.default_rng(3))
+
+
+@pytest.mark.effort
+def test_the_default_restores_honest_coverage_where_the_published_defence_fails(data):
+    options = {"defences": [Consensus.name], "liars": "estimate", "seeds": cases(1)}
+    options["n_clients"] = 50
+    for attack in ("coverage", "efficiency", "size-inflation", "clones"):
+        assert all(
+            abs(row.coverage_error) <= 0.01 for row in simulate(*data, attack=attack, **options)
+        )
+    rows = simulate(*data, attack="coverage", n_runs=2)
+    assert simulate(*data, attack="coverage", n_runs=1) == rows[: len(rows) // 2]
+    table = {record["defence"]: record for record in summarize(rows)}
+    assert table["rob-fcp"]["coverage"] < table["none"]["coverage"] < 0.9
+    assert table["honest sites alone"]["coverage"] > 0.9
+    assert to_records(rows)[0]["error"] == rows[0].coverage_error
+    assert list(summarize([])) == []
+
+
+def test_a_round_that_a_defence_refuses_is_lost_with_full_sets(data):
+    class Accuses:
+        name = "accuses"
+
+        def __call__(self, federation):
+            n = federation.n_clients
+            return Assessment(np.zeros(n), np.zeros(n, bool), n_malicious=n)
+
+    (row,) = simulate(*data, n_clients=10, n_runs=1, defenses=[Accuses()])
+    assert (row.defence, row.set_size, row.coverage, row.flagged) == ("accuses", 10, 1, 0)
+
+
+def test_a_world_counts_as_reports_with_labels_do(world):
+    held = zip(world.federation.clients, world.scores, world.samples, strict=True)
+    told = {"score": world.score, "classes": 10}
+    reports = [Report.from_scores(client, s, labels=y, **told) for client, s, (_, y) in held]
+    assert list(world.federation) == reports
+
+
+def test_spreading_is_exact_proportional_and_without_chance():
+    rng = np.random.default_rng(0)
+    for _ in range(200):
+        a, c, h = rng.integers(1, 5), rng.integers(1, 8), rng.integers(1, 30)
+        counts = rng.integers(0, 4, (a, h)) + (np.arange(h) == 0)
+        sizes = rng.integers(0, 30, (a, c)) + (np.arange(c) == c - 1)
+        table = np.zeros((a, c, h), int)
+        np.add.at(table, assign_labels(counts, sizes), 1)
+        assert np.array_equal(table.sum(axis=1), counts)
+        exact = counts.sum(axis=1)[:, None] * sizes / sizes.sum(axis=1, keepdims=True)
+        assert (np.abs(table.sum(axis=2) - exact) < 1).all()
+        # every class follows the pool: at no edge further off than by the other classes' halves
+        below, pool = table.cumsum(axis=2), counts.cumsum(axis=1)[:, None]
+        share = table.sum(axis=2)[:, :, None] / counts.sum(axis=1)[:, None, None]
+        assert (np.abs(below - share * pool) <= c / 2 + 1e-9).all()
+    _, label, _ = assign_labels(np.array([[7]]), np.array([[50, 30, 20]]))
+    assert np.bincount(label).tolist() == [4, 2, 1]  # largest remainders
+
+
+def test_a_world_measures_the_sets_of_one_threshold_of_several_and_of_each_site(world):
+    thresholds, owner = np.linspace(0.001, 0.9, 10), world.test_owner
+    by_site = np.outer(np.linspace(0.5, 1, 12), thresholds)
+    for limits, own in (*((q, q) for q in (0.3, np.inf, thresholds)), (by_site, by_site[owner])):
+        found, sets = world.measured(limits), world.test_columns <= own
+        hit, label = sets[np.arange(len(owner)), world.test_labels], world.test_labels
+        assert found.numbers() == pytest.approx(
+            {
+                "coverage": hit.mean(),
+                "set_size": sets.sum(axis=1).mean(),
+                "worst_class_coverage": min(hit[label == c].mean() for c in set(label)),
+                "worst_site_coverage": min(hit[owner == k].mean() for k in set(owner)),
+            }
+        )
+    assert set(owner) == set(np.flatnonzero(world.benign))
+
+
+def test_rows_are_means_of_the_thresholds_of_each_class_too():
+    shipped = outputs.load("cifar10")  # its classes are unlike: one threshold leaves some behind
+    options = {"attack": "coverage", "n_clients": 12, "beta": 1.0, "seeds": 2}
+    given = shipped.probabilities, shipped.labels
+    for one, other in zip(
+        simulate(*given, **options), simulate(*given, **options, by="class"), strict=True
+    ):
+        assert (one.seed, one.defence, one.flagged) == (other.seed, other.defence, other.flagged)
+        assert other.honest_worst_class_coverage > one.honest_worst_class_coverage + 0.02
+
+
+def test_simulate_command_writes_tables_and_figures(tmp_path):
+    words = ["lab", "simulate", "mnist", "--clients", 20, "--seeds", 1]
+    said(*words, "-o", tmp_path / "r.csv", "--plot", tmp_path / "f.png", "--by", "class")
+    assert (tmp_path / "r.csv").read_text().startswith("attack,defence,")
+    assert (tmp_path / "f.png").stat().st_size > 1000
+    for option in ("liars", "score", "attack", "by"):
+        assert option in refused(*words, f"--{option}", "x")
+    assert "r.doc" in refused(*words, "-o", tmp_path / "r.doc")
+    assert "no outputs of that name" in refused("lab", "simulate", "nothing")
+
+
+# Every sample goes to exactly one client
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    n=st.integers(200, 600), k=st.integers(1, 9), beta=st.floats(0.4, 10), seed=st.integers(0, 999)
+)
+def test_every_sample_has_one_owner(n, k, beta, seed):
+    labels = np.random.default_rng(seed).integers(0, 5, n)
+    equal = partitions.partition_iid(n, k, seed)
+    assert {len(part) for part in equal} <= {n // k, n // k + 1}
+    assert all(map(np.array_equal, equal, partitions.partition_iid(n, k, seed)))
+    for parts in (equal, partitions.partition_dirichlet(labels, k, beta, seed, minimum=2)):
+        assert len(parts) == k
+        np.testing.assert_array_equal(np.sort(np.concatenate(parts)), np.arange(n))
+
+
+def test_smaller_beta_makes_clients_less_alike_and_a_tiny_one_does_not_underflow():
+    labels = np.random.default_rng(0).integers(0, 10, 20_000)
+    spread = []
+    for beta in (200, 2, 0.2):
+        parts = partitions.partition_dirichlet(labels, 20, beta, 0)
+        shares = [np.bincount(labels[part], minlength=10) / len(part) for part in parts]
+        spread.append(np.std(shares, axis=0).mean())
+    assert spread[2] > 2 * spread[1] > 4 * spread[0]
+    parts = partitions.partition_dirichlet(np.zeros(100, dtype=int), 3, 1e-300, 0, minimum=0)
+    assert sum(map(len, parts)) == 100
+    parts = partitions.partition_dirichlet(np.arange(1000) % 10, 5, 0.05, 0, minimum=0)
+    assert max(map(len, parts)) <= 200 + 100  # who has a fair share takes no further class
+
+
+def test_impossible_wishes_end_with_advice(data):
+    labels = np.random.default_rng(0).integers(0, 10, 1000)
+    spread = partial(partitions.partition_dirichlet, attempts=20)
+    wishes = {"share": 1.0, "attack": "nope", "by": "group", "seeds": 0}
+    unlike = {"labels": [np.zeros(2, int)], "n_classes": 2}
+    for call, told, word in (
+        *((partial(simulate, **{name: wish}), data, name) for name, wish in wishes.items()),
+        (partial(simulate, attack=lambda scene: []), data, "bare function; wrap it: ScoreAttack"),
+        (partial(simulate, defenses=[lambda reports: None]), data, "has no name; give it one"),
+        (partial(build_federation, **unlike), ([np.ones(3)], Binning.default(), LAC()), "labels"),
+        (spread, (labels, 40, 0.05, 0), "use fewer than 40 clients, a larger beta"),
+        *((spread, (labels, 2, b, 0), "beta") for b in (0, -1, np.nan, np.inf)),
+        (partitions.partition_iid, (3, 4), "use fewer clients"),
+        (partitions.partition_iid, (3, 0), "use fewer clients"),
+        (spread, (labels[:30], 4, 1.0), "use fewer clients"),
+        (partitions.partition_by_site, ([3, 1, 3, 2], 9), "none of 3 has 9 samples"),
+    ):
+        with pytest.raises(RobfcpError, match=word):
+            call(*told)

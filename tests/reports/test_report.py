@@ -1,0 +1,226 @@
+"""Reports: made as stated, and what crosses the wire is checked to the last field."""
+
+import json
+from functools import partial
+
+import numpy as np
+import pytest
+from makers import embedded, outputs, refused, said
+
+import robfcp
+from robfcp import Privacy
+from robfcp._files import read_bounded
+from robfcp.binning import Binning
+from robfcp.errors import ReportError, RobfcpError
+from robfcp.page import render_html
+from robfcp.reports._report import Report
+from robfcp.scores import APS, LAC, RAPS, AbsoluteResidual
+
+RNG = np.random.default_rng(0)
+P, Y = RNG.dirichlet([1.0, 1.0, 1.0], 40), RNG.integers(0, 3, 40)
+NAMES = ("cat", "dog", "eel")
+WORDS = np.array(NAMES)[Y]
+FOUR, EIGHT = Binning.uniform(4), Binning.uniform(8)
+HALF = np.linspace(0, 1, 40)
+LOSSES = Report.from_losses("a", [[1.0, 0.0]] * 3, [0.1, 0.5], risk="fnr")
+ODD_GRIDS = [
+    Binning([0, 0.5, 1], "default"),
+    Binning([0, 0.3, 1], "uniform"),
+    Binning([0, 0.3, 1], "uniform", {"bins": 2, "low": 0.0, "high": 1.0}),
+    Binning(Binning.open_ended().edges, "mine"),
+    Binning([-np.inf, np.inf]),
+    Binning([5e-324, 1e-323]),
+    Binning([0, 0.1, 0.7, np.inf]),
+]
+OTHERS = RAPS(np.float32(0.5), np.int64(2), np.bool_(False))  # numbers of other libraries
+EXAMPLES = [
+    Report.from_scores("site-1", RNG.random(50), score=LAC(), round="7", model="abc"),
+    Report.from_scores("site-2", RNG.random(5000), Binning.uniform(10), score=APS(randomized=False)),
+    Report.from_scores("<script>", RNG.random(5), score=RAPS(0.5, 2)),
+    Report.from_scores("ünï", RNG.normal(size=9), score=AbsoluteResidual()),
+    Report.from_scores("site-5", RNG.random(50), Binning.open_ended([0.25, 0.5])),
+    Report(np.str_("b"), np.ones(2, np.uint8), Binning.uniform(2), OTHERS, n_samples=np.int32(2)),
+    *(Report("a", np.ones(grid.n_bins, dtype=int), grid) for grid in ODD_GRIDS),
+    Report.from_predictions("a", P, Y, round="r", model="m", fine=True),
+    Report.from_predictions("a", P, Y, classes=NAMES, binning=Binning.open_ended([0.0, 0.5, 1.0]), fine=True),
+    Report.from_predictions("a", P, Y, groups=WORDS, include_all_labels=True),
+    Report.from_scores("a", [0.1, 0.5], EIGHT, labels=[0, 19_999], classes=20_000),
+    LOSSES,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("report", EXAMPLES, ids=repr)
+def test_json_round_trips_to_the_bit(report, tmp_path):
+    again = Report.from_json(report.to_json())
+    assert again == report == Report.from_json(report.to_json().decode())
+    assert again.to_json() == report.to_json()
+    report.save(tmp_path / "r.json")
+    assert Report.load(tmp_path / "r.json") == report
+    assert report != report.client
+    with pytest.raises(ValueError, match="read-only"):
+        report.counts[0] = 5
+    assert ("counts" in json.loads(report.to_json())) is (report.strata is None)
+
+
+def test_sparse_counts_are_used_where_they_are_shorter():
+    assert b'"bins"' in EXAMPLES[0].to_json()
+    assert b'"counts":[' in EXAMPLES[1].to_json()
+
+
+NO_COUNTS = ([1.0] * 4, [np.nan] * 4, [True] * 4, [10**30] * 4, [[1] * 4], [[1], [1, 2]], None)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "problem"),
+    [
+        ("counts", [1, 2, 3], "3 counts do not fit the grid's 4 bins"),
+        ("counts", [-1, 2, 0, 0], r"counts\[0\] is negative"),
+        ("counts", [2**41, 0, 0, 0], "exceed"),
+        ("counts", [2**39] * 4, "exceed"),
+        ("counts", [2**63, 1, 0, 0], "not a vector of integers|exceed"),
+        ("counts", [0] * 4, "all zero"),
+        *(("counts", no, "not a vector of integers") for no in (*NO_COUNTS, ["a"] * 4)),
+        *(("n_samples", no, "n_samples") for no in (1.0, True, np.ones(2), 5)),
+        ("set_sizes", [1, 2, 3], "3 counts do not fit"),
+        ("set_sizes", [-1, 5, 4, 0], "negative"),
+        ("set_sizes", [3, 3, 3, 4], "do not make as many for each"),
+        ("set_sizes", [1, 1, 0, 0], "do not make as many for each"),
+        ("set_sizes", [2**62, 2**62, 0, 0], "exceed"),
+        ("set_sizes", ["a", 1, 1, 1], "integers"),
+        *(("client", no, "name|client") for no in ("", "x" * 201, 7, None, "a\nb", "\x00", b"x")),
+        *((part, no, part) for part in ("round", "model") for no in (3, "x" * 300, "a\nb")),
+        *(("score", no, "is not a score; pass LAC") for no in (LAC, "lac")),
+        *(("grid", no, "is not a grid; pass Grid.default") for no in (7, None, "default")),
+        *(("privacy", no, "is not stated as such; pass Privacy") for no in (1.0, "x")),
+        ("risk", "fnr", "is not a risk"),
+    ],
+    ids=lambda value: str(value)[:30],
+)
+def test_what_is_no_report_is_refused_in_one_line_that_names_client_and_field(
+    field, value, problem
+):
+    with pytest.raises(ReportError, match=problem) as caught:
+        Report(**{"client": "site-7", "counts": [1] * 4, "grid": FOUR, field: value})
+    assert caught.value.field == field
+    assert field == "client" or caught.value.client == "site-7"
+    assert str(caught.value).isprintable()
+    assert ";" in str(caught.value)
+
+
+def test_missing_files_and_failed_writes_are_one_clear_line_and_leave_nothing(
+    tmp_path, monkeypatch
+):
+    with pytest.raises(RobfcpError, match="no such file"):
+        Report.load(tmp_path / "nothing.json")
+    with pytest.raises(RobfcpError, match="is a folder"):
+        read_bounded(tmp_path)
+    monkeypatch.setattr("os.replace", lambda *_: (_ for _ in ()).throw(OSError("disk")))
+    with pytest.raises(RobfcpError, match=r"r.json: cannot be written \(disk\); choose another"):
+        EXAMPLES[0].save(tmp_path / "r.json")
+    assert list(tmp_path.iterdir()) == []
+
+
+# Of predictions and labels
+
+
+@pytest.mark.parametrize("score", [LAC(), APS(), RAPS(0.5, 2)], ids=str)
+def test_a_report_of_predictions_is_that_of_their_scores_by_class(score):
+    more = {"score": score, "round": "r"}
+    of = partial(Report.from_predictions, "a", P, rng=3, fine=True)
+    made = of(Y, **more)
+    assert made == Report.from_scores("a", score(P, Y, 3), labels=Y, classes=3, **more)
+    named = of(WORDS, classes=NAMES, **more)
+    assert named.strata.names == NAMES
+    assert (named.strata.dense() == made.strata.dense()).all()
+    assert of(Y, classes=NAMES, **more) == named
+    sized = of(Y, score=score, include_all_labels=True)
+    label_scores = score.score_all_labels(P, 3)  # with the draws that the true labels had
+    assert (sized.set_sizes == made.grid.counts(label_scores.ravel())).all()
+
+
+def test_a_frame_names_the_classes_in_whatever_order_its_columns_stand():
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame(P, columns=list(NAMES))
+    assert Report.from_predictions("a", frame, WORDS) == Report.from_predictions(
+        "a", P, Y, classes=NAMES
+    )
+    numbered = pandas.DataFrame(P[:, ::-1], columns=["p2", "p1", "p0"])
+    assert Report.from_predictions("a", numbered, Y) == Report.from_predictions("a", P, Y)
+
+
+def test_groups_numbers_withheld_labels_and_privacy_make_no_classes():
+    grouped = Report.from_predictions("a", P, Y, groups=Y % 2)
+    assert (grouped.strata.by, grouped.strata.stratum_sizes.sum()) == ("group", 40)
+    fine = {"by_class": False, "fine": True}
+    assert Report.from_predictions("a", P, Y, **fine) == Report.from_scores(
+        "a", LAC()(P, Y), score=LAC()
+    )
+    assert Report.from_predictions("a", P[:, 0], P[:, 1], score=AbsoluteResidual()).strata is None
+    pytest.importorskip("opendp")
+    stranger = np.where(np.arange(40) == 5, "cow", WORDS)
+    made = Report.from_predictions(
+        "a", P, stranger, classes=NAMES, privacy=Privacy(1.0), binning=EIGHT
+    )
+    assert (made.strata, made.n_samples) == (None, 40)
+
+
+PREDICTED = {"probabilities": P, "labels": Y}
+TWICE = np.column_stack([HALF, HALF])
+
+
+@pytest.mark.parametrize(
+    ("make", "options", "words"),
+    [
+        (Report.from_predictions, {"labels": [0] * 39}, "labels: shape"),
+        (Report.from_predictions, {"labels": ["cow", *WORDS[1:]], "classes": NAMES}, "cow of sample 0 is none"),
+        (Report.from_predictions, {"labels": WORDS}, "labels: are text; name the classes"),
+        (Report.from_predictions, {"probabilities": P * 2}, "probabilities: row 0 sums to 2"),
+        (Report.from_predictions, {"privacy": Privacy(1.0), "set_sizes": True}, "leave them out of private"),
+        (Report.from_predictions, {"score": AbsoluteResidual(), "by_class": True}, "has no classes"),
+        (Report.from_scores, {"label_scores": [0.1] * 40}, r"need \(n, C\) scores of 40 samples"),
+        (Report.from_scores, {"label_scores": TWICE + np.nan}, "label_scores"),
+        (Report.from_scores, {"scores": [2.0], "grid": Binning.default()}, "scores: range"),
+        (Report.from_scores, {"scores": [[0.5], [0.2, 0.3]]}, "scores: rows differ"),
+        (Report, {"counts": [10] * 4, "grid": FOUR, "n_samples": 40, "privacy": Privacy(1.0),
+                  "set_sizes": [10] * 4}, "sizes of sets"),
+        (Report, {"counts": LOSSES.counts, "grid": LOSSES.grid, "n_samples": 3,
+                  "risk": LOSSES.risk, "set_sizes": LOSSES.counts}, "not with losses"),
+    ],
+)  # fmt: skip
+def test_what_no_report_can_be_of_is_said_in_one_line_that_names_client_and_field(
+    make, options, words
+):
+    given = {Report.from_predictions: PREDICTED, Report.from_scores: {"scores": HALF}}.get(make, {})
+    with pytest.raises(RobfcpError, match=f"^site-7: .*{words}") as caught:
+        make("site-7", **(given | options))
+    assert str(caught.value).isprintable()
+
+
+# How large sets are
+
+
+def site(k, told=True):
+    return Report.from_predictions(f"s{k}", *outputs(k, 120), include_all_labels=told, fine=True)
+
+
+def test_the_page_shows_the_size_that_sets_have():
+    rule, levels = robfcp.Consensus(at_most=1), (0.9, 0.8, 0.9999)
+    calibration = robfcp.calibrate([site(k) for k in range(8)], levels, defense=rule)
+    sizes = embedded(render_html(calibration))["mean_set_sizes"]
+    kept = [k for k in range(8) if f"s{k}" in calibration.benign_clients]
+    scores = np.concatenate([LAC().score_all_labels(outputs(k, 120)[0]) for k in kept])
+    for size, threshold in zip(sizes, calibration.threshold, strict=True):
+        assert size == pytest.approx((scores <= threshold).sum(axis=1).mean(), abs=1e-5)
+    assert calibration.threshold[-1] == np.inf
+    plain = robfcp.calibrate([site(k, told=False) for k in range(8)], defense=rule)
+    assert embedded(render_html(plain))["mean_set_sizes"] is None
+
+
+def test_the_command_tells_sizes_when_asked(tmp_path):
+    np.savez(tmp_path / "o.npz", probabilities=P, labels=Y)
+    words = ["report", tmp_path / "o.npz", "-c", "a", "-o", tmp_path / "a.json", "--set-sizes"]
+    said(*words, "--score", "aps", "--fine")
+    assert Report.load(tmp_path / "a.json").set_sizes.sum() == 3 * len(Y)
+    assert "leave it out" in refused(*words, "--risk", "fnr")
+    assert "leave them" in refused(*words, "--epsilon", "1", "--ledger", tmp_path / "l.json")
+    assert not (tmp_path / "l.json").exists()
