@@ -142,11 +142,24 @@ class SealedFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         except (msgspec.MsgspecError, UnicodeError, RecursionError, OverflowError) as error:
             cause = error.__cause__
             why = str(cause) if isinstance(cause, RobfcpError) else decode_error_reason(error)
-            raise RobfcpError(f"{source}: not {called} ({why}); {cls.hint}") from None
+            raise cls.unreadable(source, why) from None
         problem = read.find_contradiction()
         if problem:
             raise RobfcpError(f"{source}: {problem}; {cls.hint}")
         return read
+
+    @classmethod
+    def unreadable(cls, source: str, why: str) -> RobfcpError:
+        """Return the error for a file of this kind whose contents cannot be understood.
+
+        Parameters
+        ----------
+        source : str
+            How errors name the file.
+        why : str
+            What is wrong with its contents.
+        """
+        return RobfcpError(f"{source or cls.kind}: not {_CALLED[cls.kind]} ({why}); {cls.hint}")
 
     def save(self, path: FilePath, key: Any = None) -> None:
         """Write it whole or not at all, and never more than can be read back.

@@ -19,8 +19,8 @@ import msgspec
 
 from robfcp._files import file_lock, read_bounded
 from robfcp._sealed import sha256_of
+from robfcp.calibration import Calibration, CoverageLevel
 from robfcp.calibration._calibrate import calibrate
-from robfcp.calibration._calibration import Calibration
 from robfcp.defense import rebuild_defense
 from robfcp.errors import RobfcpError
 from robfcp.reports import Report
@@ -159,7 +159,7 @@ def verify_calibration(calibration: Calibration) -> list[Discrepancy]:
     >>> verify_calibration(robfcp.calibrate(federation))
     []
     """
-    record = calibration.record
+    record = calibration.require_record()
     levels, risk = [level.coverage for level in calibration.levels], record.federation.risk
     bound = None if risk is None else Fraction(str(risk.bound))
     again = calibrate(
@@ -167,12 +167,12 @@ def verify_calibration(calibration: Calibration) -> list[Discrepancy]:
         levels if bound is None else 0.9,
         risk_level=None if bound is None else [(1 - level) * bound for level in levels],
         by=calibration.by if record.clusters is None else record.clusters,
-        defense=rebuild_defense(record.defence, record.parameters),
-        guarantee=record.promise,
-        trusted_report=record.trusted_samples,
-        certificate_confidence=calibration.confidence,
+        defense=rebuild_defense(record.defense, record.parameters),
+        guarantee=record.guarantee,
+        trusted_report=record.trusted_report,
+        certificate_confidence=calibration.certificate_confidence,
     )
-    several = calibration.several
+    several = calibration.has_multiple_levels
     return _compare("", _audited_values(calibration, several), _audited_values(again, several))
 
 
@@ -186,16 +186,29 @@ def find_own_report(calibration: Calibration, report: Report) -> list[Discrepanc
     return [] if own == [report] else [Discrepancy(what, "the one passed", said)]
 
 
+def _level_values(level: CoverageLevel) -> dict[str, Any]:
+    """Return the threshold and certificate of a level, by the keys of the calibration's file."""
+    values: dict[str, Any] = msgspec.to_builtins(level.to_document())
+
+    # A file has null for an infinite threshold; here it is compared as a number.
+    values["threshold"] = level.threshold
+    for stratum_values, stratum in zip(values["parts"], level.strata, strict=True):
+        stratum_values["threshold"] = stratum.threshold
+    return values
+
+
 def _audited_values(calibration: Calibration, several: bool) -> Any:
     """All that follows from the record, by name."""
-    levels = {f"level {float(level.coverage):g}": level for level in calibration.levels}
+    levels = {
+        f"level {float(level.coverage):g}": _level_values(level) for level in calibration.levels
+    }
     odd = zip(calibration.federation.clients, calibration.maliciousness.tolist(), strict=True)
     facts = {
-        "liars": calibration.liars,
+        "liars": calibration.n_malicious,
         "score": repr(calibration.score),
         "summary": calibration.summary,
         "flagged": list(calibration.flagged_clients),
-        "": levels if several else calibration.levels[0],
+        "": levels if several else _level_values(calibration.levels[0]),
         "the oddness of": dict(odd),
     }
     return msgspec.to_builtins(facts, enc_hook=str)

@@ -15,7 +15,7 @@ from robfcp.errors import RobfcpError
 from robfcp.scores import ClassificationScore, Score
 
 if TYPE_CHECKING:
-    from robfcp.calibration._calibration import Calibration, CoverageLevel
+    from robfcp.calibration import Calibration, CoverageLevel
     from robfcp.local._threshold import LocalThreshold
 
 PER_CLIENT_TOTAL_DELTA = (
@@ -308,7 +308,7 @@ def thresholds_of(
         raise RobfcpError("groups: thresholds by group are checked group by group; use predict_set")
     if calibration.by is None:
         return np.array([chosen.threshold])
-    return np.array([[one.threshold] for one in chosen.parts])
+    return np.array([[one.threshold] for one in chosen.strata])
 
 
 def clopper_pearson(covered: int, n: int, confidence: float) -> tuple[float, float]:

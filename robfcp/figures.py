@@ -145,12 +145,14 @@ def plot_certificates(calibration: Calibration, ax: Axes | None = None) -> Axes:
     """
     target: Axes = new_axes()[0] if ax is None else ax
     for colour, level in zip(cycle(CYCLE), calibration.levels, strict=False):
-        m, lower, upper = np.transpose([(one.m, one.lower, one.upper) for one in level.curve])
+        m, lower, upper = np.transpose(
+            [(one.m, one.lower, one.upper) for one in level.certificate_points]
+        )
         name = f"threshold {level.threshold:.4g} for {float(level.coverage):g}"
         target.fill_between(m, lower, upper, color=colour, alpha=0.25, linewidth=0, label=name)
         target.plot(m, lower, color=colour)
         target.axhline(float(level.coverage), color=colour, linestyle=":", linewidth=1)
-    proved = f"Proved coverage, {calibration.confidence:.0%} confidence"
+    proved = f"Proved coverage, {calibration.certificate_confidence:.0%} confidence"
     return _label_axes(target, proved, "sites that may lie, m", "coverage of the honest sites")
 
 

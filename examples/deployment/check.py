@@ -5,7 +5,7 @@ import sys
 import robfcp
 
 try:
-    calibration = robfcp.Calibration.load(sys.argv[1])
+    calibration = robfcp.Calibration.load(sys.argv[1], record=True)
     reports = calibration.federation.n_clients
 except robfcp.RobfcpError as error:
     sys.exit(f"no calibration: {error}")

@@ -143,7 +143,7 @@ def wait_for_sites(kits, seconds=120):
 
 def check(path, kits):
     """What must have come of it."""
-    calibration = robfcp.Calibration.load(path)
+    calibration = robfcp.Calibration.load(path, record=True)
     clients = calibration.provenance["clients"]
     found = {client: entry["status"] for client, entry in clients.items()}
     assert found == {

@@ -7,7 +7,7 @@ import robfcp
 
 def show(path):
     """Print a calibration with its record of the round."""
-    calibration = robfcp.Calibration.load(path)
+    calibration = robfcp.Calibration.load(path, record=True)
     print(f"threshold {calibration.threshold:.6g}: {calibration.certificate.statement}")
     for client, entry in calibration.provenance["clients"].items():
         words = "flagged" if client in calibration.flagged_clients else entry["status"]

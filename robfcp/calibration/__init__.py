@@ -2,12 +2,14 @@
 
 from typing import TYPE_CHECKING, Any
 
-from robfcp.calibration._calibration import Calibration, CoverageLevel
+from robfcp.calibration._calibration import Calibration
+from robfcp.calibration._document import CalibrationDocument
+from robfcp.calibration._levels import CoverageLevel
 
 if TYPE_CHECKING:
     from robfcp.calibration._calibrate import calibrate
 
-__all__ = ["Calibration", "CoverageLevel", "calibrate"]
+__all__ = ["Calibration", "CalibrationDocument", "CoverageLevel", "calibrate"]
 
 
 def __getattr__(name: str) -> Any:

@@ -8,8 +8,6 @@ from dataclasses import replace
 from itertools import chain
 from typing import Any, cast
 
-import msgspec
-
 from robfcp._validation import check_fraction
 from robfcp.calibration._calibration import Calibration
 from robfcp.calibration._notes import noise_notes, public_notes
@@ -127,23 +125,23 @@ def calibrate(
     notes = [note.text for note in assessment.notes if not note.clients]
     notes += [note.text for note in noise_notes(federation) if not note.clients]
     notes += public_notes(federation, request)
-    calibration = Calibration(
+    return Calibration(
         levels=tuple(levels),
-        several=request.several,
+        has_multiple_levels=request.several,
         by=request.by,
         score=federation.score,
         risk=federation.risk,
         classes=_class_names(federation),
-        defence=record.defence,
-        promised=guarantee is not None,
-        confidence=confidence,
-        liars=bound.number,
-        liars_stated=bound.is_given,
-        checked=federation.verification,
+        defense=record.defense,
+        is_guaranteed=guarantee is not None,
+        certificate_confidence=confidence,
+        n_malicious=bound.number,
+        n_malicious_given=bound.is_given,
+        verification=federation.verification,
         summary=record.summary,
-        public_remarks=tuple(notes),
+        public_notes=tuple(notes),
+        record=record,
     )
-    return calibration.with_record(record)
 
 
 def _as_federation(reports: Reports) -> Federation:
@@ -195,19 +193,16 @@ def _record(
     name, parameters = recorded_parameters(rule)
     excluded = federation.names_of(~assessment.benign_mask)
     notes = (*assessment.notes, *noise_notes(federation))
-    trusted_report = None
-    if request.trusted_report is not None:
-        trusted_report = msgspec.json.decode(request.trusted_report.to_json())
     return Record(
         federation=federation,
-        oddness=assessment.maliciousness,
-        flagged={client: assessment.reasons.get(client, "") for client in excluded},
-        remarks=tuple(note.text for note in notes),
-        defence=name,
+        maliciousness=assessment.maliciousness,
+        reasons={client: assessment.reasons.get(client, "") for client in excluded},
+        notes=tuple(note.text for note in notes),
+        defense=name,
         parameters=parameters,
-        promise=request.guarantee,
+        guarantee=request.guarantee,
         clusters=request.clusters,
-        anchor=trusted_report,
+        trusted_report=request.trusted_report,
     )
 
 

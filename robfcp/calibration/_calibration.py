@@ -1,4 +1,4 @@
-"""The artefact people keep: threshold, whom it rests on and what is proved."""
+"""The calibration that people keep: thresholds, the clients they rest on and what is proved."""
 
 from __future__ import annotations
 
@@ -8,173 +8,96 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from fractions import Fraction
-from functools import cached_property
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-import msgspec
 import numpy as np
-from msgspec.structs import force_setattr, replace
 from numpy.typing import ArrayLike, NDArray
 
 from robfcp import __version__
 from robfcp._files import file_lock, is_special, read_bounded
 from robfcp._probabilities import reorder_columns
-from robfcp._sealed import FilePath, SealedFile, sha256_of
-from robfcp._validation import Rng, as_array, parse_level
-from robfcp.certificates import Certificate, CertificatePoint, format_loss_upper
+from robfcp._sealed import FilePath, sha256_of
+from robfcp._typing import BoolArray, FloatArray
+from robfcp._validation import Rng, as_array
+from robfcp.calibration._coverage import StratumCoverage, client_coverage, stratum_coverage
+from robfcp.calibration._document import CalibrationDocument, RoundSummary
+from robfcp.calibration._levels import CertifiedThreshold, CoverageLevel
+from robfcp.calibration._text import summary_lines, target_text, threshold_texts, used_clients_text
+from robfcp.certificates import Certificate
 from robfcp.errors import RobfcpError
-from robfcp.evaluation import evaluate
-from robfcp.reports import (
-    StratumKind,
-    StratumNames,
-    _wire,
-    check_stratum_names,
-    stratum_labels,
-    terms,
-)
+from robfcp.reports import StratumKind, StratumNames, from_wire_score, terms, to_wire_score
 from robfcp.scores import ClassificationScore, Risk, Score
 
 if TYPE_CHECKING:
     from robfcp.calibration._record import Record
+    from robfcp.evaluation import CoverageEvaluation
     from robfcp.federation import Federation, RejectedReport
-    from robfcp.local._feedback import ClientFeedback
-
-    Exact: TypeAlias = Fraction
-    Limit: TypeAlias = float
-else:  # what stands in a file for a fraction, and for a threshold that may be infinite
-    Exact, Limit = str, float | None
+    from robfcp.local import ClientFeedback, LocalThreshold
 
 T = TypeVar("T")
 
 
 class CertificateCurve(dict[int, Certificate]):
-    """What is proved for each number of liars."""
+    """The certificate for each number of malicious clients."""
 
-    def __missing__(self, m: object) -> Certificate:
-        raise RobfcpError(f"curve: {m!r:.40} is none of the numbers computed, 0 to {max(self)}")
+    def __missing__(self, max_malicious: object) -> Certificate:
+        raise RobfcpError(
+            f"curve: {max_malicious!r:.40} is none of the numbers computed, 0 to {max(self)}"
+        )
 
 
 Curves = Mapping[int, Certificate] | Mapping[str, Mapping[int, Certificate]]
 
 
-class CertifiedThreshold(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A threshold and its certificate.
+@dataclass(frozen=True, eq=False, repr=False)
+class Calibration:
+    """Thresholds, the clients they rest on and what is proved about them.
 
-    `curve` says where coverage lies for each number of liars, all of it true at once.
-    """
+    `threshold`, `certificate`, `statement`, `certificates` and `coverage` are single values where
+    one coverage was asked for, and tuples in the order asked where there were several.
 
-    threshold: Limit
-    certificate: Certificate
-    curve: tuple[CertificatePoint, ...] = ()
-
-    def __post_init__(self) -> None:
-        if self.threshold is None:
-            force_setattr(self, "threshold", float("inf"))
-
-
-class StratumThreshold(CertifiedThreshold, frozen=True, kw_only=True):
-    """The threshold of one class or group, about the sites that hold it.
-
-    With an infinite threshold it is "always covered". With at most m of its holders lying it is
-    "unprotected" where m or fewer hold it, "hardly protected" where 2m or fewer do.
-    """
-
-    name: str
-    holders: int
-    samples: int
-
-    @property
-    def protection(self) -> str:
-        """How well the number of its holders protects it; empty where it does."""
-        m = self.certificate.m
-        if np.isinf(self.threshold):
-            return "always covered"
-        if self.holders <= m:
-            return "unprotected"
-        return "hardly protected" if m and self.holders <= 2 * m else ""
-
-
-class CoverageLevel(CertifiedThreshold, frozen=True, kw_only=True):
-    """The threshold for one coverage wanted.
-
-    With `parts` there is one for each class or group, and `threshold` is the largest of them.
-    `empty_from` is the number of liars from which on nothing is proved, None where something is.
-    """
-
-    coverage: Exact
-    parts: tuple[StratumThreshold, ...] = ()
-    empty_from: int | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if isinstance(self.coverage, str):
-            force_setattr(self, "coverage", parse_level(self.coverage))
-
-    @property
-    def is_trivial(self) -> bool:
-        """Whether every set is full: no threshold is finite."""
-        return all(np.isinf(one.threshold) for one in self.parts or (self,))
-
-
-class RoundSummary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How many sites became what, and the context they reported in: all a site may know."""
-
-    n_clients: int
-    n_samples: int
-    n_trusted: int
-    n_flagged: int
-    n_faulty: int
-    n_missing: int
-    grid: str
-    round: str | None
-    model: str | None
-
-
-class Calibration(SealedFile, frozen=True, eq=False, dict=True, forbid_unknown_fields=True):
-    """Thresholds, the sites they rest on and what is proved about them.
-
-    `threshold`, `certificate`, `statement`, `curve` and `coverage` are single values where one
-    coverage was asked for, and tuples in the order asked where there were several.
-
-    The reports and verdicts are the `record`, which stays in memory after `calibrate` and lies in a
-    file of its own after `save`; a site needs only the calibration to predict.
+    The reports and verdicts are the `record`. It is in memory after `calibrate`; `save` writes it
+    to a file of its own, since a client needs only the calibration to predict.
 
     Attributes
     ----------
-    levels
+    levels : tuple of CoverageLevel
         Threshold and certificate for every coverage asked for.
-    several
+    has_multiple_levels : bool
         Whether several were asked for.
-    by
-        Whether there is a threshold for each class or group.
-    score
-        The score the reports name, if they do; sets and intervals are made with it.
-    risk
+    by : {"class", "group"} or None
+        Whether every class or group has a threshold of its own.
+    score : Score or None
+        The score that the reports name, if they do; sets and intervals are made with it.
+    risk : Risk or None
         The loss that is controlled in place of coverage, if so.
-    classes
-        The classes the reports name, or their number; None where they do not.
-    defence
-        The defence by name; the record has its parameters.
-    promised
-        Whether the thresholds were promised whatever some sites do; the record has the promise.
-    confidence
-        With which certificates hold, over the calibration data.
-    liars
-        How many may lie: the promise's number, else the defence's, else those left out.
-    liars_stated
-        Whether that number was stated beforehand.
-    checked
+    classes : tuple of str, int or None
+        The classes that the reports name, or their number; None where they do not.
+    defense : str
+        The defense by name; the record has its parameters.
+    is_guaranteed : bool
+        Whether the thresholds are those of a guarantee, which the record holds.
+    certificate_confidence : float
+        The confidence of certificates, over the calibration data.
+    n_malicious : int
+        The number of malicious clients that certificates are for: that of the guarantee, else of
+        the defense, else of the excluded clients.
+    n_malicious_given : bool
+        Whether that number was given beforehand.
+    verification : Verification
         How each part of the reports was checked.
-    summary
-        How many sites became what: all a site may know.
-    public_remarks
-        What else must be said, as far as it names no site.
-    recorded
-        SHA-256 of the record's file; empty while the record is in memory.
-    version
+    summary : RoundSummary
+        How many clients became what: all that a client may know.
+    public_notes : tuple of str
+        What else must be said, as far as it names no client.
+    version : str
         The version of robfcp that made it.
+    record : Record or None
+        The reports and verdicts, where they are in memory.
+    loaded_record_digest : str
+        SHA-256 of the record's file, of a calibration that was loaded; empty where it has none.
 
     Examples
     --------
@@ -187,46 +110,40 @@ class Calibration(SealedFile, frozen=True, eq=False, dict=True, forbid_unknown_f
     array([[ True, False, False]])
     """
 
-    kind: ClassVar[str] = "calibration"
-    hint: ClassVar[str] = "pass a file written by robfcp calibrate"
-    max_bytes: ClassVar[int] = 2**30
-    is_private: ClassVar[bool] = False  # it names no site, and sites predict with it
-
     levels: tuple[CoverageLevel, ...]
-    several: bool
+    has_multiple_levels: bool
     by: StratumKind | None
-    score: _wire.HeldScore | None
+    score: Score | None
     risk: Risk | None
     classes: StratumNames | None
-    defence: str
-    promised: bool
-    confidence: float
-    liars: int
-    liars_stated: bool
-    checked: terms.Verification
+    defense: str
+    is_guaranteed: bool
+    certificate_confidence: float
+    n_malicious: int
+    n_malicious_given: bool
+    verification: terms.Verification
     summary: RoundSummary
-    public_remarks: tuple[str, ...] = ()
-    recorded: Annotated[str, msgspec.Meta(pattern=r"^([0-9a-f]{64})?\Z")] = ""
+    public_notes: tuple[str, ...] = ()
     version: str = __version__
-
-    def __post_init__(self) -> None:
-        if isinstance(self.score, _wire.WireScore):
-            force_setattr(self, "score", _wire.from_wire_score(self.score))
+    record: Record | None = None
+    loaded_record_digest: str = ""
 
     @property
-    def threshold(self) -> float | tuple[float, ...] | NDArray[np.float64]:
+    def threshold(self) -> float | tuple[float, ...] | FloatArray:
         """A label is in the set when its score is at most this; infinite takes every label.
 
         By class or group an array: (C,), or (L, C) for several levels.
         """
-        if self.by is not None:
-            return self._stratum_thresholds if self.several else self._stratum_thresholds[0]
-        return self._single(self._level_thresholds)
+        if self.by is None:
+            return self._single(self._level_thresholds)
+        if self.has_multiple_levels:
+            return self._stratum_thresholds
+        return self._stratum_thresholds[0]
 
     @property
     def strata(self) -> tuple[str, ...]:
         """The names of the classes or groups that have thresholds of their own."""
-        return tuple(one.name for one in self.levels[0].parts)
+        return tuple(stratum.name for stratum in self.levels[0].strata)
 
     @property
     def certificate(self) -> Certificate | tuple[Certificate, ...]:
@@ -235,15 +152,15 @@ class Calibration(SealedFile, frozen=True, eq=False, dict=True, forbid_unknown_f
 
     @property
     def statement(self) -> str | tuple[str, ...]:
-        """The same in words."""
+        """The certificate in words."""
         return self._single(tuple(level.certificate.statement for level in self.levels))
 
     @property
     def certificates(self) -> Curves | tuple[Curves, ...]:
-        """For each number of liars what coverage is proved; one event makes all of them true.
+        """The certificate for each number of malicious clients; all of them are true at once.
 
-        By class or group, those of each of them by its name, about the sites that hold it; one
-        event makes all of these true.
+        By class or group, those of each of them by its name, about the clients that hold it; they
+        are true for all classes or groups at once.
 
         Examples
         --------
@@ -253,16 +170,21 @@ class Calibration(SealedFile, frozen=True, eq=False, dict=True, forbid_unknown_f
         >>> print(curve[2].statement[:65])
         with 95% confidence, either more than 2 of the 20 sites lie or co
         """
+        return self._single(tuple(self._curves_of(level) for level in self.levels))
 
-        def points(one: CertifiedThreshold) -> dict[int, Certificate]:
-            return CertificateCurve(
-                {p.m: one.certificate.for_max_malicious(p, self.confidence) for p in one.curve}
-            )
+    def _curves_of(self, level: CoverageLevel) -> Curves:
+        """Return the certificates of one level for each number of malicious clients."""
+        if self.by is None:
+            return self._curve_of(level)
+        return {stratum.name: self._curve_of(stratum) for stratum in level.strata}
 
-        found: tuple[Curves, ...] = tuple(map(points, self.levels))
-        if self.by is not None:
-            found = tuple({one.name: points(one) for one in level.parts} for level in self.levels)
-        return self._single(found)
+    def _curve_of(self, threshold: CertifiedThreshold) -> CertificateCurve:
+        """Return the certificates of one threshold for each number of malicious clients."""
+        curve = CertificateCurve()
+        for point in threshold.certificate_points:
+            certificate = threshold.certificate
+            curve[point.m] = certificate.for_max_malicious(point, self.certificate_confidence)
+        return curve
 
     @property
     def coverage(self) -> float | tuple[float, ...]:
@@ -271,14 +193,20 @@ class Calibration(SealedFile, frozen=True, eq=False, dict=True, forbid_unknown_f
 
     @property
     def _level_thresholds(self) -> tuple[float, ...]:
+        """The threshold of each level; by class or group the largest of them."""
         return tuple(level.threshold for level in self.levels)
 
     @property
-    def _stratum_thresholds(self) -> NDArray[np.float64]:
-        return np.array([[one.threshold for one in level.parts] for level in self.levels])
+    def _stratum_thresholds(self) -> FloatArray:
+        """(L, C) the threshold of each class or group."""
+        rows = []
+        for level in self.levels:
+            rows.append([stratum.threshold for stratum in level.strata])
+        return np.array(rows)
 
     def _single(self, values: tuple[T, ...]) -> T | tuple[T, ...]:
-        return values if self.several else values[0]
+        """Return the only value where one coverage was asked for, else all of them."""
+        return values if self.has_multiple_levels else values[0]
 
     def predict_set(
         self,
@@ -324,12 +252,11 @@ class Calibration(SealedFile, frozen=True, eq=False, dict=True, forbid_unknown_f
         >>> calibration.predict_set([[0.3, 0.3, 0.2, 0.2]], non_empty=True)
         array([[ True, False, False, False]])
         """
-        rows = reorder_columns(probabilities, self.classes)
-        limits = self._thresholds_for(groups, rows.shape[:1])
-        sets = self.classification_score(score).prediction_sets(
-            rows, limits, rng, non_empty=non_empty
-        )
-        return sets if self.several else sets[:, :, 0]
+        table = reorder_columns(probabilities, self.classes)
+        thresholds = self._thresholds_for(groups, table.shape[:1])
+        rule = self.classification_score(score)
+        sets = rule.prediction_sets(table, thresholds, rng, non_empty=non_empty)
+        return sets if self.has_multiple_levels else sets[:, :, 0]
 
     def iter_prediction_sets(
         self,
@@ -360,9 +287,10 @@ class Calibration(SealedFile, frozen=True, eq=False, dict=True, forbid_unknown_f
         table = reorder_columns(probabilities, self.classes)
         if self.by == "group":
             raise RobfcpError("iterate_sets: thresholds are by group; use predict_set(groups=...)")
-        rule, limits = self.classification_score(score), self._thresholds_for(None, ())
-        for rows, sets in rule.iter_prediction_sets(table, limits, rng, non_empty=non_empty):
-            yield rows, sets if self.several else sets[:, :, 0]
+        rule = self.classification_score(score)
+        thresholds = self._thresholds_for(None, ())
+        for rows, sets in rule.iter_prediction_sets(table, thresholds, rng, non_empty=non_empty):
+            yield rows, sets if self.has_multiple_levels else sets[:, :, 0]
 
     def predict_interval(
         self,
@@ -402,23 +330,29 @@ class Calibration(SealedFile, frozen=True, eq=False, dict=True, forbid_unknown_f
         array([[2.5, 3.5],
                [6.5, 7.5]])
         """
-        rule, values = self.resolve_score(score), as_array("predictions", predictions)
+        rule = self.resolve_score(score)
+        values = as_array("predictions", predictions)
         if self.by == "class":
             raise RobfcpError("predict_interval: an interval has no classes; calibrate without by=")
         if isinstance(rule, (ClassificationScore, type)) or not hasattr(rule, "interval"):
             raise RobfcpError(
                 f"{getattr(rule, 'name', rule)}: is no regression score; use predict_set"
             )
-        limits = self._thresholds_for(groups, values.shape[:1]).reshape(-1, len(self.levels))
-        ends = np.empty((len(values), 2, len(self.levels)))
-        for level, own in enumerate(limits.T):
-            for limit in np.unique(own):
-                same = np.broadcast_to(own == limit, len(values))
-                ends[same, :, level] = rule.interval(values[same], limit)
+
+        # (n or 1, L): samples that share a threshold are computed together.
+        n_levels = len(self.levels)
+        thresholds = self._thresholds_for(groups, values.shape[:1]).reshape(-1, n_levels)
+        intervals = np.empty((len(values), 2, n_levels))
+        for level, level_thresholds in enumerate(thresholds.T):
+            for threshold in np.unique(level_thresholds):
+                rows = np.broadcast_to(level_thresholds == threshold, len(values))
+                intervals[rows, :, level] = rule.interval(values[rows], threshold)
+
         if non_empty:
-            crossed = ends[:, :1] > ends[:, 1:]
-            ends = np.where(crossed, ends.mean(axis=1, keepdims=True), ends)
-        return ends if self.several else ends[:, :, 0]
+            crossed = intervals[:, :1] > intervals[:, 1:]
+            middles = intervals.mean(axis=1, keepdims=True)
+            intervals = np.where(crossed, middles, intervals)
+        return intervals if self.has_multiple_levels else intervals[:, :, 0]
 
     def predict_multilabel(self, probabilities: ArrayLike) -> NDArray[np.bool_]:
         """(n, C) whether each label is taken: 1 - p at most lambda; (n, C, L) for several levels.
@@ -431,10 +365,10 @@ class Calibration(SealedFile, frozen=True, eq=False, dict=True, forbid_unknown_f
         if self.risk is None:
             raise RobfcpError("predict_multilabel: the reports held no losses; use predict_set")
         sets = self.risk.multilabel_sets(probabilities, self._level_thresholds)
-        return sets if self.several else sets[:, :, 0]
+        return sets if self.has_multiple_levels else sets[:, :, 0]
 
     def resolve_score(self, score: Score | None = None) -> Score:
-        """The score given, or the one the reports name.
+        """Return the score given, or the one that the reports name.
 
         Parameters
         ----------
@@ -452,7 +386,7 @@ class Calibration(SealedFile, frozen=True, eq=False, dict=True, forbid_unknown_f
         return chosen
 
     def classification_score(self, score: Score | None = None) -> ClassificationScore:
-        """The same, refused where it has no classes.
+        """Return the score as `resolve_score` does; refuse one that is not for classes.
 
         Parameters
         ----------
@@ -466,10 +400,21 @@ class Calibration(SealedFile, frozen=True, eq=False, dict=True, forbid_unknown_f
             )
         return rule
 
-    def _thresholds_for(
-        self, groups: ArrayLike | None, shape: tuple[int, ...]
-    ) -> NDArray[np.float64]:
-        """(L,) one threshold a level, (C, L) by class, or (n, 1, L) by each sample's group."""
+    def _thresholds_for(self, groups: ArrayLike | None, shape: tuple[int, ...]) -> FloatArray:
+        """Return the thresholds as scores take them.
+
+        Parameters
+        ----------
+        groups : (n,) array_like or None
+            Each sample's group.
+        shape : tuple of int
+            (n,), the shape that groups must have.
+
+        Returns
+        -------
+        ndarray of float
+            (L,) one threshold a level, (C, L) by class, or (n, 1, L) by each sample's group.
+        """
         if self.by is None:
             if groups is not None:
                 raise RobfcpError("groups: the thresholds are not by group; leave them out")
@@ -478,22 +423,29 @@ class Calibration(SealedFile, frozen=True, eq=False, dict=True, forbid_unknown_f
             return self._stratum_thresholds.T
         if groups is None:
             raise RobfcpError("groups: the thresholds are by group; pass each sample's group")
+
         names = as_array("groups", groups).astype(str)
         if names.shape != shape:
             raise RobfcpError(f"groups: need one a sample {shape}, not shape {names.shape}")
-        place = {name: k for k, name in enumerate(self.strata)}
-        unknown = sorted(set(names.tolist()) - set(place))
+        column_of_group = {name: column for column, name in enumerate(self.strata)}
+        unknown = sorted(set(names.tolist()) - set(column_of_group))
         if unknown:
             raise RobfcpError(f"groups: {unknown[0]!r:.60} had no report; it has no threshold")
-        return self._stratum_thresholds.T[[place[name] for name in names.tolist()]][:, None, :]
+        columns = [column_of_group[name] for name in names.tolist()]
+        return self._stratum_thresholds.T[columns][:, None, :]
 
     def with_record(self, record: Record | FilePath | None) -> Calibration:
-        """The same calibration with its record, or with the place where that lies.
+        """Return the same calibration with another record, or without one.
 
         Parameters
         ----------
-        record
-            The record, or its file, which is read when first asked for.
+        record : Record, str, PathLike or None
+            The record, or its file, which must be that of this calibration.
+
+        Raises
+        ------
+        RobfcpError
+            Where the file does not fit the calibration.
 
         Examples
         --------
@@ -506,64 +458,60 @@ class Calibration(SealedFile, frozen=True, eq=False, dict=True, forbid_unknown_f
         >>> calibration.with_record("kept.json").benign_clients
         ('client-0', 'client-1', 'client-2')
         """
-        found = replace(self)
-        lies_there = record is None or isinstance(record, (str, os.PathLike))
-        found.__dict__["place" if lies_there else "record"] = record
-        return found
+        if record is None:
+            return replace(self, record=None)
+        if isinstance(record, (str, os.PathLike)):
+            return replace(self, record=self._load_record(record))
 
-    def record_path(self, path: FilePath) -> Path:
-        """Where the record lies if this calibration lies at `path`: its name has its digest.
+        # A record that was read may have been changed since: its digest is computed again.
+        return replace(self, record=replace(record, file_digest=""))
 
-        Parameters
-        ----------
-        path
-            The calibration's file.
-        """
-        return Path(path).with_suffix(f".{self.record_digest[:12]}.record.json")
+    def _load_record(self, path: FilePath) -> Record:
+        """Return the record in a file; refuse one that is not of this calibration."""
+        from robfcp.calibration._record import Record, RecordDocument
 
-    @cached_property
-    def record(self) -> Record:
-        """The reports and verdicts; read from their file where they are not in memory."""
-        if not self._at_hand:
+        name = os.fspath(path)
+        if not Path(path).exists():
             raise RobfcpError(
-                f"{self._held or 'record'}: this calibration came without its record; load it from "
-                "the folder where its .record.json lies, or pass the reports again"
+                f"{name}: this calibration came without its record; load it from the folder where "
+                "its .record.json lies, or pass the reports again"
             )
-        from robfcp.calibration._record import Record
-
-        name = os.fspath(self._held)
-        data = read_bounded(name, Record.max_bytes)
-        if sha256_of(data) != self.recorded:
+        data = read_bounded(name, RecordDocument.max_bytes)
+        if sha256_of(data) != self.loaded_record_digest:
             raise RobfcpError(
                 f"{name}: is not the record of this calibration (its digest differs); "
                 "pass the file that was written with it"
             )
+
         record = Record.from_json(data, name)
-        upper = record.federation.binning.upper_edges
         if record.summary != self.summary:
             raise RobfcpError(f"{name}: does not fit the calibration (it sums up to another one)")
-        if not all(np.isinf(limit) or limit in upper for limit in self._level_thresholds):
-            raise RobfcpError(
-                f"{name}: does not fit the calibration (a threshold is not an edge of the grid)"
-            )
+        upper_edges = record.federation.binning.upper_edges
+        for threshold in self._level_thresholds:
+            if not np.isinf(threshold) and threshold not in upper_edges:
+                raise RobfcpError(
+                    f"{name}: does not fit the calibration (a threshold is not an edge of the grid)"
+                )
         return record
 
-    @property
-    def _held(self) -> Any:
-        """The file where the record lies, else the record in memory, else None."""
-        return self.__dict__.get("place", self.__dict__.get("record"))
+    def record_path(self, path: FilePath) -> Path:
+        """Return where the record lies if this calibration lies at `path`.
+
+        Parameters
+        ----------
+        path : str or PathLike
+            The calibration's file. The record's name has the first digits of its digest.
+        """
+        return Path(path).with_suffix(f".{self.record_digest[:12]}.record.json")
 
     @property
-    def _unsaved(self) -> bool:
-        """Whether the record is in memory and in no file."""
-        return "record" in self.__dict__ and "place" not in self.__dict__
-
-    @cached_property
     def record_digest(self) -> str:
-        """SHA-256 of the record's file."""
-        return sha256_of(self.record.to_json()) if self._unsaved else self.recorded
+        """SHA-256 of the record's file; empty for a calibration that never had one."""
+        if self.record is None:
+            return self.loaded_record_digest
+        return self.record.digest
 
-    @cached_property
+    @property
     def fingerprint(self) -> str:
         """SHA-256 of record, levels and thresholds: the same sets, whatever version wrote it."""
         levels = [[str(level.coverage), repr(level.threshold)] for level in self.levels]
@@ -571,214 +519,280 @@ class Calibration(SealedFile, frozen=True, eq=False, dict=True, forbid_unknown_f
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What else must be said; where the record is at hand, also what names sites."""
-        named = self.record.remarks if self._at_hand else ()
-        return (*(one for one in named if one not in self.public_remarks), *self.public_remarks)
+        """What else must be said; with the record also what names clients."""
+        if self.record is None:
+            return self.public_notes
+        private_notes = [note for note in self.record.notes if note not in self.public_notes]
+        return (*private_notes, *self.public_notes)
 
-    @property
-    def _at_hand(self) -> bool:
-        """Whether the record can be looked at."""
-        return "record" in self.__dict__ or (self._held is not None and Path(self._held).exists())
+    def require_record(self) -> Record:
+        """Return the record.
+
+        Raises
+        ------
+        RobfcpError
+            Where the calibration was loaded without it.
+        """
+        if self.record is None:
+            raise RobfcpError(
+                "record: this calibration came without its record; load it with record=True from "
+                "the folder where its .record.json lies, or pass the reports again"
+            )
+        return self.record
 
     @property
     def federation(self) -> Federation:
         """The validated reports."""
-        return self.record.federation
+        return self.require_record().federation
 
     @property
-    def maliciousness(self) -> NDArray[np.float64]:
-        """(K,) how odd the defence finds each site."""
-        return self.record.oddness
+    def maliciousness(self) -> FloatArray:
+        """(K,) the maliciousness score that the defense gives each client."""
+        return self.require_record().maliciousness
 
     @property
-    def benign_mask(self) -> NDArray[np.bool_]:
-        """(K,) whom the threshold rests on."""
-        return self.record.benign_mask
+    def benign_mask(self) -> BoolArray:
+        """(K,) the clients that the threshold rests on."""
+        return self.require_record().benign_mask
 
     @property
     def reasons(self) -> Mapping[str, str]:
-        """Why each flagged site was left out."""
-        return self.record.flagged
+        """Why each flagged client was excluded."""
+        return self.require_record().reasons
 
     @property
     def provenance(self) -> Mapping[str, Any]:
-        """An engine's account of the round."""
-        return self.record.provenance
+        """An integration's account of the round."""
+        return self.require_record().provenance
 
     @property
     def benign_clients(self) -> tuple[str, ...]:
-        """The sites the threshold rests on."""
+        """The clients that the threshold rests on."""
         return tuple(self.federation.names_of(self.benign_mask))
 
     @property
     def flagged_clients(self) -> tuple[str, ...]:
-        """The sites whose valid reports the defence left out; `reasons` says why."""
+        """The clients whose valid reports the defense excluded; `reasons` says why."""
         return tuple(self.federation.names_of(~self.benign_mask))
 
     @property
     def rejected_reports(self) -> tuple[RejectedReport, ...]:
-        """The sites whose reports were refused, and why."""
+        """The clients whose reports were rejected, and why."""
         return self.federation.rejected_reports
 
     @property
     def missing_clients(self) -> tuple[str, ...]:
-        """The registered sites that sent nothing."""
+        """The registered clients that sent nothing."""
         return self.federation.missing_clients
 
     @property
     def verdicts(self) -> dict[str, str]:
-        """What became of every site: "trusted", "flagged", "faulty" or "missing"."""
-        found = dict.fromkeys(self.benign_clients, "trusted") | dict.fromkeys(
-            self.flagged_clients, "flagged"
-        )
-        found |= {fault.client: "faulty" for fault in self.rejected_reports}
-        return found | dict.fromkeys(self.missing_clients, "missing")
+        """What became of every client: "trusted", "flagged", "faulty" or "missing"."""
+        verdicts = dict.fromkeys(self.benign_clients, "trusted")
+        verdicts.update(dict.fromkeys(self.flagged_clients, "flagged"))
+        verdicts.update({rejected.client: "faulty" for rejected in self.rejected_reports})
+        verdicts.update(dict.fromkeys(self.missing_clients, "missing"))
+        return verdicts
 
-    def client_coverage(self, levels: Sequence[CoverageLevel] = ()) -> NDArray[np.float64]:
-        """(K, L) the share of each site's own reported scores that is covered.
+    def client_coverage(self, levels: Sequence[CoverageLevel] = ()) -> FloatArray:
+        """Return (K, L) the share of each client's reported scores that each level covers.
 
-        By class each score is held against its own class's threshold; a site that did not report by
-        class, and what a site merged, against the largest.
+        By class each score is compared with the threshold of its class; a client that keeps no
+        classes, and samples that it merged, with the largest.
 
         Parameters
         ----------
-        levels
+        levels : sequence of CoverageLevel, optional
             Others than the calibration's.
         """
-        federation, strata, levels = self.federation, self.federation.strata, levels or self.levels
-        limits = [level.threshold for level in levels]
-        edges = federation.binning.bin_index_of_threshold(limits).tolist()
-        below = np.stack([federation.cumulative_count(edge) for edge in edges], axis=1)
-        shares = np.clip(below / federation.total_counts[:, None], 0, 1)
-        found = np.where(np.isinf(limits), 1.0, shares)
-        if self.by is not None and strata is not None:
-            for place, level in enumerate(levels):
-                _, covered, sizes = self.class_coverage(level)
-                found[strata.rows, place] = covered.sum(axis=1) / np.maximum(sizes.sum(axis=1), 1)
-        return found
+        by_stratum = self.by is not None
+        return client_coverage(self.federation, levels or self.levels, by_stratum=by_stratum)
 
-    def class_coverage(
-        self, level: CoverageLevel
-    ) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.int64]]:
-        """(C,) thresholds of classes or groups, (R, C) counts covered and all counts of R reports.
-
-        The common threshold is that of those without one of their own.
+    def class_coverage(self, level: CoverageLevel) -> StratumCoverage:
+        """Return how many reported scores of each class or group are covered, client by client.
 
         Parameters
         ----------
-        level
+        level : CoverageLevel
             One of the calibration's, or another one.
         """
-        strata = self.federation.strata
-        if strata is None:
-            raise RobfcpError("calibration: its reports keep no classes or groups; report by class")
-        own = {one.name: one.threshold for one in level.parts}
-        limits = np.array([own.get(name, level.threshold) for name in strata.labels])
-        last = (np.arange(strata.n_strata) + 1) * strata.n_bins - 1
-        at = last + 1 - strata.n_bins + self.federation.binning.bin_index_of_threshold(limits)
-        ends = np.unique(np.concatenate([at, last]))
-        below = np.cumsum(strata.table.merge_bins(ends), axis=1)
-        through = below[:, np.searchsorted(ends, last)]
-        before = np.pad(through[:, :-1], ((0, 0), (1, 0)))
-        sizes = np.maximum(through - before, 0)  # what noise left of them
-        return limits, np.clip(below[:, np.searchsorted(ends, at)] - before, 0, sizes), sizes
+        return stratum_coverage(self.federation, level)
 
     def feedback(self, client: str) -> ClientFeedback:
-        """What one site is told: its own verdict, and what the others' reports prove for it.
+        """Return what one client receives: its own verdict, and its peers' threshold.
 
         Parameters
         ----------
-        client
-            The site's name.
+        client : str
+            The name of the client.
         """
-        from robfcp.local._feedback import iter_feedback
+        # Feedback stands above calibration in the layers; only this method needs it.
+        from robfcp.local import iter_feedback
 
-        for letter in iter_feedback(self, {client}):
-            return letter
+        for feedback in iter_feedback(self, {client}):
+            return feedback
         raise RobfcpError(f"{client}: neither reported nor was registered; check the name")
 
-    evaluate = evaluate
-
-    def __repr__(self) -> str:
-        """A line: what a list of them shows."""
-        used = f"{self.summary.n_trusted} of {self.summary.n_clients} sites used"
-        return f"Calibration({', '.join(self._threshold_texts)}; {used})"
-
-    def __str__(self) -> str:
-        """Threshold, who was left out and why, what is proved, every remark: a line each."""
-        return "\n".join(self._lines)
-
-    def _repr_html_(self) -> str:
-        """The same for a notebook."""
-        return "<br>\n".join(html.escape(line) for line in self._lines)
-
-    def target_text(self, level: CoverageLevel) -> str:
-        """What was asked for at a level: coverage, or a mean loss in its units.
+    def evaluate(
+        self,
+        predictions: ArrayLike,
+        targets: ArrayLike,
+        *,
+        groups: ArrayLike | None = None,
+        level: int = 0,
+        min_coverage: float | None = None,
+        interval_confidence: float = 0.95,
+        rng: Rng = None,
+        score: Score | None = None,
+        local_threshold: LocalThreshold | None = None,
+    ) -> CoverageEvaluation:
+        """Return whether fresh labeled samples are covered; see `robfcp.evaluation.evaluate`.
 
         Parameters
         ----------
+        predictions
+            (n, C) class probabilities, or what a regression score takes.
+        targets
+            (n,) true labels or values.
+        groups
+            (n,) any further split: the night, the ward, the scanner.
         level
+            Which level of the calibration, counted from 0.
+        min_coverage
+            What coverage is compared with; if None the certificate's lower bound, else the target.
+        interval_confidence
+            The confidence of the Clopper-Pearson intervals.
+        rng
+            A seed or generator, for randomized scores.
+        score
+            The score, where the reports did not name it.
+        local_threshold
+            A client's own threshold in place of the calibration's.
+        """
+        # Evaluation stands above calibration in the layers; only this method needs it.
+        from robfcp.evaluation import evaluate
+
+        return evaluate(
+            self,
+            predictions,
+            targets,
+            groups=groups,
+            level=level,
+            min_coverage=min_coverage,
+            interval_confidence=interval_confidence,
+            rng=rng,
+            score=score,
+            local_threshold=local_threshold,
+        )
+
+    def __repr__(self) -> str:
+        """Return a line: what a list of calibrations shows."""
+        thresholds = ", ".join(threshold_texts(self))
+        return f"Calibration({thresholds}; {used_clients_text(self)})"
+
+    def __str__(self) -> str:
+        """Return thresholds, excluded clients, certificates and notes, a line each."""
+        return "\n".join(summary_lines(self))
+
+    def _repr_html_(self) -> str:
+        """Return the same for a notebook."""
+        return "<br>\n".join(html.escape(line) for line in summary_lines(self))
+
+    def target_text(self, level: CoverageLevel) -> str:
+        """Return what was asked for at a level: coverage, or a mean loss in its units.
+
+        Parameters
+        ----------
+        level : CoverageLevel
             One of the calibration's.
         """
-        if self.risk is None:
-            return f"coverage {float(level.coverage):g}"
-        most = format_loss_upper(float(1 - level.coverage) * self.risk.bound, self.risk.bound)
-        return f"a mean {self.risk.name} of at most {most}"
+        return target_text(level, self.risk)
 
-    @property
-    def _threshold_texts(self) -> list[str]:
-        return [
-            (f"{len(one.parts)} thresholds" if one.parts else f"threshold {one.threshold:.4g}")
-            + f" for {self.target_text(one)}"
-            for one in self.levels
-        ]
+    @staticmethod
+    def from_document(document: CalibrationDocument) -> Calibration:
+        """Return the calibration that stands in a file, without its record.
 
-    @property
-    def _lines(self) -> list[str]:
-        summary, lines = self.summary, self._threshold_texts
-        lines.append(f"{summary.n_trusted} of {summary.n_clients} sites used")
-        out = "flagged" if self.promised else "left out"
-        if self._at_hand:
-            from robfcp.diagnosis import diagnose
+        Parameters
+        ----------
+        document : CalibrationDocument
+            What stands in the file.
+        """
+        return Calibration(
+            levels=tuple(CoverageLevel.from_document(level) for level in document.levels),
+            has_multiple_levels=document.several,
+            by=document.by,
+            score=from_wire_score(document.score),
+            risk=document.risk,
+            classes=document.classes,
+            defense=document.defence,
+            is_guaranteed=document.promised,
+            certificate_confidence=document.confidence,
+            n_malicious=document.liars,
+            n_malicious_given=document.liars_stated,
+            verification=document.checked,
+            summary=document.summary,
+            public_notes=document.public_remarks,
+            version=document.version,
+            loaded_record_digest=document.recorded,
+        )
 
-            found = {} if self.federation.is_out_of_core else diagnose(self, self.flagged_clients)
-            for name, reason in self.reasons.items():
-                told = found[name].with_defense_reason(reason) if found else reason
-                lines.append(f"{out}: {name}: {told}")
-            lines += ["robfcp.diagnose also tells who else deserves a look"] if found else []
-            lines += [f"refused: {fault.reason}" for fault in self.rejected_reports]
-            lines += [f"missing: {name}" for name in self.missing_clients]
-        else:
-            counts = {out: summary.n_flagged, "refused": summary.n_faulty}
-            counts["missing"] = summary.n_missing
-            lines += [f"{number} {word}" for word, number in counts.items() if number]
-        lines += [f"proved: {one.certificate.statement}" for one in self.levels]
-        return [*lines, *self.notes]
+    def to_document(self) -> CalibrationDocument:
+        """Return what stands in the file: everything but the record; it names no client."""
+        return CalibrationDocument(
+            levels=tuple(level.to_document() for level in self.levels),
+            several=self.has_multiple_levels,
+            by=self.by,
+            score=to_wire_score(self.score),
+            risk=self.risk,
+            classes=self.classes,
+            defence=self.defense,
+            promised=self.is_guaranteed,
+            confidence=self.certificate_confidence,
+            liars=self.n_malicious,
+            liars_stated=self.n_malicious_given,
+            checked=self.verification,
+            summary=self.summary,
+            public_remarks=self.public_notes,
+            recorded=self.record_digest,
+            version=self.version,
+        )
 
-    def find_contradiction(self) -> str:
-        """What no calibration of so many sites can say, in words; empty where nothing is wrong."""
-        n_clients, parts = self.summary.n_clients, self.strata if self.levels else ()
-        wrong = "the parts of the file contradict each other"
-        if not self.levels or (len(self.levels) > 1 and not self.several):
-            return f"{wrong} (several levels, one threshold)"
-        if not 0 <= self.liars < n_clients or not 0 < self.confidence < 1:
-            return f"{wrong} (liars, or the confidence)"
-        for level in self.levels:
-            names = tuple(part.name for part in level.parts)
-            if names != parts or (self.by is None) != (names == ()):
-                return f"{wrong} (thresholds by class or group)"
-            if level.certificate.n_clients > n_clients and not names:  # a promise may be of fewer
-                return f"{wrong} (a certificate does not fit)"
-        if self.classes is not None:
-            check_stratum_names("class", self.classes)
-            if self.by == "class" and parts != stratum_labels(self.classes):
-                return f"{wrong} (a class has no threshold)"
-        return ""
+    def to_json(self, key: Any = None) -> bytes:
+        """Return the file of the calibration: one JSON object, sealed by a digest.
 
-    def body(self) -> dict[str, Any]:
-        """What the file holds: everything but the record, whose digest it names; no site."""
-        said = {"score": _wire.to_wire_score(self.score), "recorded": self.record_digest}
-        return {**msgspec.structs.asdict(self), **said}
+        Parameters
+        ----------
+        key
+            The server's private key, as `robfcp.reports.signing.load_key` reads it, to sign with.
+        """
+        return self.to_document().to_json(key)
+
+    @classmethod
+    def from_json(cls, data: bytes | str, source: str = "") -> Calibration:
+        """Return the calibration in a file's contents, without its record.
+
+        Parameters
+        ----------
+        data : bytes or str
+            The contents of the file.
+        source : str
+            How errors name it.
+
+        Raises
+        ------
+        RobfcpError
+            Where it is no calibration, or its parts contradict each other.
+        """
+        document = CalibrationDocument.from_json(data, source)
+        return cls._from_checked_document(document, source)
+
+    @classmethod
+    def _from_checked_document(cls, document: CalibrationDocument, source: str) -> Calibration:
+        """Return the calibration; an error names the file."""
+        try:
+            return cls.from_document(document)
+        except RobfcpError as error:
+            raise CalibrationDocument.unreadable(source, str(error)) from None
 
     def save(self, path: FilePath, key: Any = None) -> None:
         """Write record and calibration as a pair, whole or not at all.
@@ -786,59 +800,72 @@ class Calibration(SealedFile, frozen=True, eq=False, dict=True, forbid_unknown_f
         The record goes beside it, named by its digest: `calibration.json` and
         `calibration.1f3a5b7c9d0e.record.json`, which only its owner can read. The calibration is
         renamed last, and records of those it replaces are removed: whenever a process dies, and
-        however many save at once, the calibration that is there has its record. One read without
-        its record is written without it.
+        however many save at once, the calibration that is there has its record. A calibration
+        that was loaded without its record is written without it.
 
         Parameters
         ----------
-        path
+        path : str or PathLike
             The file; an old one is replaced.
         key
             The server's private key, as `robfcp.reports.signing.load_key` reads it, to sign with.
         """
-        if not self._unsaved or is_special(path):
-            super().save(path, key)
+        if self.record is None or is_special(path):
+            self.to_document().save(path, key)
             return
-        own = self.record_path(path)
-        with file_lock(own.with_name(".robfcp.lock")):
-            self.record.save(own)
-            super().save(path, key)
-            name = re.compile(re.escape(Path(path).stem) + r"\.[0-9a-f]{12}\.record\.json")
-            for other in own.parent.iterdir():
-                if other.name != own.name and name.fullmatch(other.name):
-                    with suppress(OSError):
-                        other.unlink()
+
+        # A record that was read may be written with other bytes: its digest is computed again.
+        calibration = replace(self, record=replace(self.record, file_digest=""))
+        record_path = calibration.record_path(path)
+        with file_lock(record_path.with_name(".robfcp.lock")):
+            self.record.save(record_path)
+            calibration.to_document().save(path, key)
+            _remove_other_records(Path(path), record_path)
 
     @classmethod
-    def load(cls, path: FilePath, server_key: str | None = None) -> Calibration:
-        """Read a saved calibration; its record is read when first asked for.
+    def load(
+        cls,
+        path: FilePath,
+        server_key: str | None = None,
+        *,
+        record: bool | FilePath = False,
+    ) -> Calibration:
+        """Read a saved calibration.
 
         Parameters
         ----------
-        path
+        path : str or PathLike
             A file that `save` wrote.
-        server_key
+        server_key : str, optional
             The server's public key: a file that it has not signed is refused. Without it whoever
             can write the file can make it say anything; its digest shows accidents only.
+        record : bool, str or PathLike, default=False
+            Whether the record beside it is read too, or the record's file. Clients predict without
+            it; verdicts, feedback and audits need it.
 
         Returns
         -------
         Calibration
-            It predicts with or without its record.
+            With its record, where that was asked for.
         """
-        found = super().load(path, server_key)
-        return found.with_record(found.record_path(path))
+        document = CalibrationDocument.load(path, server_key)
+        calibration = cls._from_checked_document(document, str(path))
+        if record is False:
+            return calibration
+        if record is True:
+            return calibration.with_record(calibration.record_path(path))
+        return calibration.with_record(record)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Calibration) and self.to_json() == other.to_json()
 
     __hash__ = None  # type: ignore[assignment]
 
-    def __reduce__(self) -> Any:
-        return _unpickled, (*msgspec.structs.astuple(self), self._held)
 
-
-def _unpickled(*parts: Any) -> Calibration:
-    """A pickled calibration with its record."""
-    *fields, place = parts
-    return Calibration(*fields).with_record(place)
+def _remove_other_records(path: Path, kept_record: Path) -> None:
+    """Remove the records of calibrations that stood at `path` before."""
+    name_of_record = re.compile(re.escape(path.stem) + r"\.[0-9a-f]{12}\.record\.json")
+    for other in kept_record.parent.iterdir():
+        if other.name != kept_record.name and name_of_record.fullmatch(other.name):
+            with suppress(OSError):
+                other.unlink()

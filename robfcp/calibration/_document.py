@@ -11,11 +11,11 @@ from robfcp.certificates import Certificate, CertificatePoint
 from robfcp.reports import (
     StratumKind,
     StratumNames,
+    WireScore,
     check_stratum_names,
     stratum_labels,
     terms,
 )
-from robfcp.reports._wire import WireScore
 from robfcp.scores import Risk
 
 CONTRADICTION = "the parts of the file contradict each other"
@@ -46,7 +46,7 @@ class LevelDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
 
 class RoundSummary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How many clients became what, and the context of their reports: all that a client may know."""
+    """How many clients became what, and the context of their reports: all a client may know."""
 
     n_clients: int
     n_samples: int

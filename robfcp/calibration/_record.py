@@ -3,26 +3,47 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+from typing import Any, ClassVar
 
 import msgspec
 import numpy as np
-from msgspec.structs import force_setattr
-from numpy.typing import NDArray
 
-from robfcp._sealed import SealedFile
+from robfcp._files import read_bounded
+from robfcp._sealed import FilePath, SealedFile, sha256_of
+from robfcp._typing import BoolArray, FloatArray
 from robfcp._validation import MAX_SAMPLES, check_client_name
-from robfcp.calibration._calibration import RoundSummary
+from robfcp.calibration._document import CONTRADICTION, RoundSummary
+from robfcp.errors import RobfcpError
 from robfcp.federation import Federation, RejectedReport, rebuild_from_record
 from robfcp.guarantees import Guarantee, LabelShiftGuarantee
 from robfcp.reports import Report, StratumKind, StratumNames, check_stratum_names, terms
 
+DefenseParameters = dict[str, bool | int | float | str | None]
 
-class RecordedReports(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """The accepted reports as they stand in the file, and what became of the others.
 
-    `sizes` are the registered ones of those who hide theirs; `strata` are the round's classes.
+class FederationDocument(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """The reports of a round as they stand in the file of a record.
+
+    Attributes
+    ----------
+    reports : tuple of msgspec.Raw
+        The accepted reports, each as it was sent.
+    checked : Verification
+        How each part of the reports was checked.
+    faulty : tuple of RejectedReport
+        The rejected reports.
+    missing : tuple of str
+        The registered clients that sent nothing.
+    registered : bool
+        Whether the numbers of samples were registered beforehand.
+    sizes_known : bool
+        Whether the numbers of samples are exact.
+    sizes : dict of str to int
+        The registered numbers of samples of clients whose reports hide theirs.
+    strata : tuple of kind and names, optional
+        The classes or groups of the round.
     """
 
     reports: tuple[msgspec.Raw, ...]
@@ -35,126 +56,151 @@ class RecordedReports(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=
     strata: tuple[StratumKind, StratumNames] | None = None
 
     @staticmethod
-    def of(federation: Federation) -> RecordedReports:
-        """What stands in a file for a federation."""
-        hidden = {
-            client: int(size)
-            for client, size in zip(federation.clients, federation.sample_sizes, strict=True)
-            if federation.has_private_reports and federation.sizes_known
-        }
-        by = federation.strata
-        return RecordedReports(
-            **{key: getattr(federation, name) for key, name in _AS_THEY_ARE.items()},
-            reports=msgspec.Raw(b"[" + b",".join(federation.to_json()) + b"]"),  # type: ignore[arg-type]
-            sizes=hidden,
-            strata=None if by is None else (by.by, by.names),
+    def from_federation(federation: Federation) -> FederationDocument:
+        """Return what stands in a file for a federation.
+
+        Parameters
+        ----------
+        federation : Federation
+            The reports of one round.
+        """
+        registered_sizes: dict[str, int] = {}
+        if federation.has_private_reports and federation.sizes_known:
+            sizes = federation.sample_sizes.tolist()
+            registered_sizes = dict(zip(federation.clients, sizes, strict=True))
+
+        strata = None
+        if federation.strata is not None:
+            strata = (federation.strata.by, federation.strata.names)
+
+        reports = b"[" + b",".join(federation.to_json()) + b"]"
+        return FederationDocument(
+            reports=msgspec.Raw(reports),  # type: ignore[arg-type]
+            checked=federation.verification,
+            faulty=federation.rejected_reports,
+            missing=federation.missing_clients,
+            registered=federation.sizes_registered,
+            sizes_known=federation.sizes_known,
+            sizes=registered_sizes,
+            strata=strata,
         )
 
-    def read(self) -> Federation:
-        """The federation, every report checked as when it came."""
-        for name in self.missing:
-            check_client_name(name)
-        common = self.strata and (self.strata[0], check_stratum_names(*self.strata))
-        told = {name: getattr(self, key) for key, name in _AS_THEY_ARE.items()}
+    def to_federation(self) -> Federation:
+        """Return the federation; every report is validated as when it arrived.
+
+        Raises
+        ------
+        RobfcpError
+            Where a report or a name is not valid.
+        """
+        for client in self.missing:
+            check_client_name(client)
+        strata = None
+        if self.strata is not None:
+            kind, names = self.strata
+            strata = (kind, check_stratum_names(kind, names))
+        reports = rebuild_from_record(map(bytes, self.reports), self.sizes, strata)
         return Federation(
-            **rebuild_from_record(map(bytes, self.reports), self.sizes, common), **told
+            **reports,
+            verification=self.checked,
+            rejected_reports=self.faulty,
+            missing_clients=self.missing,
+            sizes_registered=self.registered,
+            sizes_known=self.sizes_known,
         )
 
 
-_AS_THEY_ARE = {  # the file's keys, and the attributes of a federation
-    "checked": "verification",
-    "faulty": "rejected_reports",
-    "missing": "missing_clients",
-    "registered": "sizes_registered",
-    "sizes_known": "sizes_known",
-}
+class RecordDocument(SealedFile, frozen=True, forbid_unknown_fields=True):
+    """What stands in the file of a record.
 
-if TYPE_CHECKING:
-    Held: TypeAlias = Federation
-    Numbers: TypeAlias = NDArray[np.float64]
-    Words: TypeAlias = Mapping[str, str]
-else:  # what stands in a file for them: the record reads it when it is made
-    Held, Numbers, Words = RecordedReports, dict[str, float], dict[str, str]
-
-
-class Record(SealedFile, frozen=True, eq=False, dict=True, forbid_unknown_fields=True):
-    """What a calibration rests on.
-
-    Attributes
-    ----------
-    federation
-        The validated reports.
-    oddness
-        (K,) how odd the defence finds each site.
-    flagged
-        The sites whose valid reports it left out, each with the reason.
-    remarks
-        What the defence has to say, with names.
-    defence, parameters
-        They make the same defence again; one that cannot be written down is `custom:NAME`.
-    promise
-        What was promised, if anything was.
-    clusters
-        Which classes or groups share thresholds, where some do.
-    anchor
-        The server's report of trusted samples, where there was one.
-    provenance
-        An engine's account of the round.
+    The fields are the keys of the file. `Record` says what they mean.
     """
 
     kind: ClassVar[str] = "record"
     hint: ClassVar[str] = "pass the file that robfcp calibrate wrote beside the calibration"
     max_bytes: ClassVar[int] = 2**32
 
-    federation: Held
-    oddness: Numbers
-    flagged: Words
+    federation: FederationDocument
+    oddness: dict[str, float]
+    flagged: dict[str, str]
     remarks: tuple[str, ...]
     defence: str
-    parameters: dict[str, bool | int | float | str | None]
+    parameters: DefenseParameters
     promise: Guarantee | None = None
     clusters: dict[str, str] | None = None
     anchor: dict[str, Any] | None = None
     provenance: dict[str, Any] = msgspec.field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        if isinstance(self.federation, RecordedReports):
-            force_setattr(self, "federation", self.federation.read())
-        if isinstance(self.oddness, dict):
-            said, ids = self.oddness, self.federation.clients
-            each = [said.get(client, np.nan) for client in ids]
-            force_setattr(self, "oddness", np.array(each if len(said) == len(ids) else [np.nan]))
+
+@dataclass(frozen=True, eq=False)
+class Record:
+    """What a calibration rests on.
+
+    Attributes
+    ----------
+    federation : Federation
+        The validated reports, of K clients.
+    maliciousness : (K,) ndarray of float
+        The maliciousness score that the defense gives each client.
+    reasons : mapping of str to str
+        The excluded clients, each with the reason.
+    notes : tuple of str
+        What else must be said; it may name clients.
+    defense : str
+        The defense by name; `custom:NAME` for one that cannot be written down.
+    parameters : dict
+        The parameters that make the same defense again.
+    guarantee : Guarantee or None
+        What the thresholds guarantee, if anything was asked for.
+    clusters : dict of str to str, optional
+        The cluster of each class or group, where some share a threshold.
+    trusted_report : Report or None
+        The report of the server's trusted samples, which hold the threshold.
+    provenance : mapping
+        An integration's account of the round.
+    file_digest : str
+        SHA-256 of the file that the record was read from; empty where it was not read.
+    """
+
+    federation: Federation
+    maliciousness: FloatArray
+    reasons: Mapping[str, str]
+    notes: tuple[str, ...]
+    defense: str
+    parameters: DefenseParameters
+    guarantee: Guarantee | None = None
+    clusters: dict[str, str] | None = None
+    trusted_report: Report | None = None
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+    file_digest: str = ""
 
     @cached_property
-    def benign_mask(self) -> NDArray[np.bool_]:
-        """(K,) whom the threshold rests on."""
-        if (rows := getattr(self.flagged, "rows", None)) is None:
-            return np.array(
-                [name not in self.flagged for name in self.federation.clients], dtype=bool
-            )
-        mask = np.ones(self.federation.n_clients, dtype=bool)
-        mask[rows] = False
-        return mask
+    def benign_mask(self) -> BoolArray:
+        """(K,) the clients that the threshold rests on."""
+        clients = self.federation.clients
+        return np.array([client not in self.reasons for client in clients], dtype=bool)
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 of the record's file."""
+        return self.file_digest or sha256_of(self.to_json())
 
     @property
     def heterogeneity_within_classes(self) -> float:
-        """How far honest sites' scores may differ within a class, as declared; 0 if nothing was."""
-        return self.promise.alike if isinstance(self.promise, LabelShiftGuarantee) else 0.0
-
-    @property
-    def trusted_samples(self) -> Report | None:
-        """The report of trusted samples that held the threshold."""
-        return None if self.anchor is None else Report.from_json(msgspec.json.encode(self.anchor))
+        """How far benign clients' scores were declared to differ within a class; else 0."""
+        if isinstance(self.guarantee, LabelShiftGuarantee):
+            return self.guarantee.alike
+        return 0.0
 
     @property
     def summary(self) -> RoundSummary:
-        """How many sites became what."""
+        """How many clients became what."""
         federation = self.federation
         return RoundSummary(
             n_clients=federation.n_clients,
             n_samples=federation.n_samples,
-            n_trusted=federation.n_clients - len(self.flagged),
-            n_flagged=len(self.flagged),
+            n_trusted=federation.n_clients - len(self.reasons),
+            n_flagged=len(self.reasons),
             n_faulty=len(federation.rejected_reports),
             n_missing=len(federation.missing_clients),
             grid=federation.binning.digest,
@@ -163,20 +209,111 @@ class Record(SealedFile, frozen=True, eq=False, dict=True, forbid_unknown_fields
         )
 
     def find_contradiction(self) -> str:
-        """Verdicts that cannot belong to the reports beside them."""
-        federation, sizes = self.federation, self.federation.sample_sizes
-        wrong = {
-            "a size is impossible": not ((sizes > 0) & (sizes <= MAX_SAMPLES)).all(),
-            "oddness is not one a site": np.isnan(self.oddness).any(),
-            "a flagged site did not report": not set(self.flagged) <= set(federation.clients),
-            "nobody is trusted": not self.benign_mask.any(),
-        }
-        found = next((words for words, holds in wrong.items() if holds), "")
-        return found and f"the parts of the file contradict each other ({found})"
+        """Return what verdicts cannot say of the reports beside them; empty if nothing is wrong."""
+        sizes = self.federation.sample_sizes
+        clients = set(self.federation.clients)
+        if not ((sizes > 0) & (sizes <= MAX_SAMPLES)).all():
+            return f"{CONTRADICTION} (a size is impossible)"
+        if np.isnan(self.maliciousness).any():
+            return f"{CONTRADICTION} (oddness is not one a site)"
+        if not set(self.reasons) <= clients:
+            return f"{CONTRADICTION} (a flagged site did not report)"
+        if not self.benign_mask.any():
+            return f"{CONTRADICTION} (nobody is trusted)"
+        return ""
 
-    def body(self) -> dict[str, Any]:
-        """What the file holds: the reports themselves."""
-        oddness = dict(zip(self.federation.clients, self.oddness.tolist(), strict=True))
-        told = {"federation": RecordedReports.of(self.federation), "oddness": oddness}
-        told["flagged"] = dict(self.flagged.items())
-        return {**msgspec.structs.asdict(self), **told}
+    def to_document(self) -> RecordDocument:
+        """Return what stands in the file of the record."""
+        clients = self.federation.clients
+        trusted_report = None
+        if self.trusted_report is not None:
+            trusted_report = msgspec.json.decode(self.trusted_report.to_json())
+        return RecordDocument(
+            federation=FederationDocument.from_federation(self.federation),
+            oddness=dict(zip(clients, self.maliciousness.tolist(), strict=True)),
+            flagged=dict(self.reasons),
+            remarks=self.notes,
+            defence=self.defense,
+            parameters=self.parameters,
+            promise=self.guarantee,
+            clusters=self.clusters,
+            anchor=trusted_report,
+            provenance=dict(self.provenance),
+        )
+
+    def to_json(self) -> bytes:
+        """Return the file of the record: one JSON object, sealed by a digest."""
+        return self.to_document().to_json()
+
+    @staticmethod
+    def from_json(data: bytes, source: str = "") -> Record:
+        """Read a record; every report is validated as when it arrived.
+
+        Parameters
+        ----------
+        data : bytes
+            The contents of the file.
+        source : str
+            How errors name it.
+
+        Raises
+        ------
+        RobfcpError
+            Where it is no record, or its parts contradict each other.
+        """
+        document = RecordDocument.from_json(data, source)
+        try:
+            federation = document.federation.to_federation()
+            trusted_report = None
+            if document.anchor is not None:
+                trusted_report = Report.from_json(msgspec.json.encode(document.anchor))
+        except RobfcpError as error:
+            raise RecordDocument.unreadable(source, str(error)) from None
+
+        record = Record(
+            federation=federation,
+            maliciousness=_maliciousness_of_clients(document.oddness, federation),
+            reasons=document.flagged,
+            notes=document.remarks,
+            defense=document.defence,
+            parameters=document.parameters,
+            guarantee=document.promise,
+            clusters=document.clusters,
+            trusted_report=trusted_report,
+            provenance=document.provenance,
+            file_digest=sha256_of(data),
+        )
+        contradiction = record.find_contradiction()
+        if contradiction:
+            raise RobfcpError(
+                f"{source or RecordDocument.kind}: {contradiction}; {RecordDocument.hint}"
+            )
+        return record
+
+    @staticmethod
+    def load(path: FilePath) -> Record:
+        """Read a record from its file, as `from_json` does.
+
+        Parameters
+        ----------
+        path : str or PathLike
+            The file.
+        """
+        return Record.from_json(read_bounded(path, RecordDocument.max_bytes), str(path))
+
+    def save(self, path: FilePath) -> None:
+        """Write the file of the record, whole or not at all; only its owner can read it.
+
+        Parameters
+        ----------
+        path : str or PathLike
+            The file; an old one is replaced.
+        """
+        self.to_document().save(path)
+
+
+def _maliciousness_of_clients(values: Mapping[str, float], federation: Federation) -> FloatArray:
+    """Return (K,) the scores in the order of the clients; NaN where a client has none."""
+    if len(values) != federation.n_clients:
+        return np.full(federation.n_clients, np.nan)
+    return np.array([values.get(client, np.nan) for client in federation.clients])

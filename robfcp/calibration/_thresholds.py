@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 import msgspec
@@ -11,7 +11,7 @@ import numpy as np
 
 from robfcp._typing import BoolArray, IntArray
 from robfcp._validation import abbreviate
-from robfcp.calibration._calibration import CoverageLevel, StratumThreshold
+from robfcp.calibration._levels import CoverageLevel, StratumThreshold
 from robfcp.calibration._request import Request
 from robfcp.calibration._strata import StratumFederation, resolve_strata, stratum_federations
 from robfcp.certificates import Certificate, CertificatePoint, max_malicious_assumption
@@ -131,8 +131,8 @@ def _calibrate_round(
         coverage=level,
         threshold=federation.threshold_at(bin_index),
         certificate=certificate,
-        curve=curve.points,
-        empty_from=curve.vacuous_from,
+        certificate_points=curve.points,
+        vacuous_from=curve.vacuous_from,
     )
 
 
@@ -173,9 +173,9 @@ def _calibrate_strata(
         threshold = calibrator.calibrate(stratum, assessment)
         if clients_merged_some:
             certificate = threshold.certificate.of_reported_classes()
-            threshold = msgspec.structs.replace(threshold, certificate=certificate)
+            threshold = replace(threshold, certificate=certificate)
         for member in stratum.members:
-            threshold_of_member[member] = msgspec.structs.replace(threshold, name=member)
+            threshold_of_member[member] = replace(threshold, name=member)
 
     # In the order of the labels, which is not that of the clusters.
     thresholds = tuple(threshold_of_member[label] for label in labels if label != OTHER_STRATUM)
@@ -183,7 +183,7 @@ def _calibrate_strata(
         coverage=level,
         threshold=max(stratum.threshold for stratum in thresholds),
         certificate=_weakest_certificate(thresholds, federation, request, by, bound),
-        parts=thresholds,
+        strata=thresholds,
     )
 
 
@@ -250,9 +250,9 @@ class _StratumCalibrator:
             name=stratum.name,
             threshold=holders.threshold_at(bin_index),
             certificate=certificate,
-            holders=holders.n_clients,
-            samples=int(holders.sample_sizes.sum()),
-            curve=points,
+            n_clients=holders.n_clients,
+            n_samples=int(holders.sample_sizes.sum()),
+            certificate_points=points,
         )
 
     def _points(

@@ -8,8 +8,9 @@ from fractions import Fraction
 
 import numpy as np
 
+from robfcp.calibration._calibration import Calibration
+from robfcp.calibration._levels import CoverageLevel
 from robfcp.calibration._strata import StratumFederation, stratum_federations
-from robfcp.calibration._calibration import Calibration, CoverageLevel
 from robfcp.certificates import Certificate
 from robfcp.federation import Federation
 from robfcp.guarantees import (
@@ -138,7 +139,9 @@ def _strata(calibration: Calibration) -> tuple[StratumFederation, ...]:
     """Return the strata that have a threshold each, or the whole round as the only one."""
     if calibration.by is None:
         return (StratumFederation("", (), calibration.federation),)
-    return stratum_federations(calibration.federation, calibration.by, calibration.record.clusters)
+    return stratum_federations(
+        calibration.federation, calibration.by, calibration.require_record().clusters
+    )
 
 
 def _threshold_bin(
@@ -174,10 +177,10 @@ def _calibrated_bin(
 ) -> int | None:
     """Return the bin of a stratum's calibrated threshold; None for an infinite threshold."""
     threshold = level.threshold
-    for part in level.parts:
+    for stratum_threshold in level.strata:
         # The members of a cluster share one threshold.
-        if part.name in stratum.members:
-            threshold = part.threshold
+        if stratum_threshold.name in stratum.members:
+            threshold = stratum_threshold.threshold
             break
 
     if not np.isfinite(threshold):

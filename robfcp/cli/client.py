@@ -274,7 +274,11 @@ class ThresholdOptions:
         from robfcp.calibration import Calibration
 
         letter = read_feedback(path, key)
-        loaded = Calibration.load(path, key) if letter is None else letter.calibration
+        if letter is not None:
+            loaded = letter.calibration
+        else:
+            # What the other clients' reports prove for this client stands in the record.
+            loaded = Calibration.load(path, key, record=self.local is not None)
         known = [float(one.coverage) for one in loaded.levels]
         try:
             place = 0 if self.level is None else known.index(float(self.level))
@@ -300,9 +304,9 @@ class ThresholdOptions:
 def read_feedback(path: Path, key: str | None = None) -> ClientFeedback | None:
     """The letter in a file; None where it holds something else."""
     from robfcp._sealed import file_kind
-    from robfcp.calibration import Calibration
+    from robfcp.calibration import CalibrationDocument
 
-    if file_kind(read_bounded(path, Calibration.max_bytes)) != "letter":
+    if file_kind(read_bounded(path, CalibrationDocument.max_bytes)) != "letter":
         return None
     from robfcp.local import ClientFeedback  # with what servers have: only predicting needs none
 
@@ -434,7 +438,7 @@ def _predict_level(
     p, truth, score = outputs.predictions, outputs.targets, calibration.score
 
     def at_level(found: NDArray[Any]) -> NDArray[Any]:
-        return found[:, :, level] if calibration.several else found
+        return found[:, :, level] if calibration.has_multiple_levels else found
 
     if calibration.risk is not None:
         sets = at_level(calibration.predict_multilabel(p))

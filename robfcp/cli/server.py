@@ -184,7 +184,7 @@ def calibrate(
     inputs = files if previous is None else [*files, previous]
     console.prepare_outputs(output, html, audit, folder, inputs=inputs)
     with printer.busy(f"calibrating {len(files)} reports"):
-        before = None if previous is None else Calibration.load(previous)
+        before = None if previous is None else Calibration.load(previous, record=True)
         federation = agreed_on.read(files if spark is None else read_tables(files, spark))
         federation = federation.without(exclude or ())
         told = {
@@ -218,8 +218,12 @@ def calibrate(
             terms = structs.asdict(agreed_on.terms_with_options())
             known = {"sizes": agreed_on.sizes, "keys": agreed_on.keys, **terms}
             said: Any = {name: str(value) for name, value in known.items() if value is not None}
-            record, names = calibration.record, ("defence", "parameters", "promise")
-            said["settings"] = {n: msgspec.to_builtins(getattr(record, n)) for n in names}
+            record = calibration.require_record()
+            said["settings"] = {
+                "defence": record.defense,
+                "parameters": record.parameters,
+                "promise": msgspec.to_builtins(record.guarantee),
+            }
             auditing.log_calibration(auditing.AuditLog(audit), calibration, said)
         if html is not None:
             write_html(calibration, html, info=page_info())
@@ -309,24 +313,24 @@ def print_calibration(
     federation = calibration.federation
     told = calibration.summary
     many = told.n_trusted, told.n_flagged, told.n_faulty
-    heads = ("not flagged", "flagged") if calibration.promised else ("used", "left out")
+    heads = ("not flagged", "flagged") if calibration.is_guaranteed else ("used", "left out")
     printer.table(
         f"{federation.n_clients} sites, {federation.n_samples} samples, "
-        f"defence {calibration.defence}",
+        f"defence {calibration.defense}",
         ["level", "threshold", *(f"sites {head}" for head in heads), "reports refused"],
         [(f"{float(level.coverage):g}", level.threshold, *many) for level in calibration.levels],
     )
     for level in calibration.levels:
         at, by = f"{float(level.coverage):g}", level.certificate.by
         worst = sorted(
-            level.parts, key=lambda one: ("protected" not in one.protection, one.certificate.lower)
+            level.strata, key=lambda one: ("protected" not in one.protection, one.certificate.lower)
         )
         if worst:
             printer.table(
                 f"by {by} at {at}, {min(SHOWN_CLASSES, len(worst))} of {len(worst)}, worst first",
                 [by, "threshold", "sites", "samples", "at least", "at most", ""],
                 [
-                    (one.name, one.threshold, one.holders, one.samples, *span, one.protection)
+                    (one.name, one.threshold, one.n_clients, one.n_samples, *span, one.protection)
                     for one in worst[:SHOWN_CLASSES]
                     for span in [
                         (format_lower(one.certificate.lower), format_upper(one.certificate.upper))
@@ -353,7 +357,7 @@ def print_calibration(
             lines.append(line + (f"; likewise {likewise}" if likewise else ""))
         return lines
 
-    out = "flagged" if calibration.promised else "left out"
+    out = "flagged" if calibration.is_guaranteed else "left out"
     printer.list(out, grouped(found[client] for client in calibration.flagged_clients))
     printer.list("look at", grouped(one for one in found.values() if one.trusted))
     printer.list("faulty", [fault.reason for fault in calibration.rejected_reports])
@@ -367,7 +371,8 @@ def calibration_as_json(calibration: Calibration, found: Mapping[str, Diagnosis]
     data = {
         "levels": [
             {
-                **structs.asdict(level),
+                **structs.asdict(level.to_document()),
+                "coverage": float(level.coverage),
                 "certificate": {
                     **structs.asdict(level.certificate),
                     "vacuous": level.certificate.is_vacuous,
@@ -379,8 +384,8 @@ def calibration_as_json(calibration: Calibration, found: Mapping[str, Diagnosis]
         ],
         "n_clients": federation.n_clients,
         "n_samples": federation.n_samples,
-        "liars": calibration.liars,
-        "liars_stated": calibration.liars_stated,
+        "liars": calibration.n_malicious,
+        "liars_stated": calibration.n_malicious_given,
         "faulty": calibration.rejected_reports,
         "missing": calibration.missing_clients,
         "outside": clients_not_covered(federation),
@@ -440,9 +445,7 @@ def verify(
         printer.json({"letter": str(file), "signature": signature, **said})
         return
     with printer.busy("computing everything again"):
-        loaded = Calibration.load(file, key)
-        if record is not None:
-            loaded = loaded.with_record(record)
+        loaded = Calibration.load(file, key, record=True if record is None else record)
         found = auditing.verify_calibration(loaded)
         if report is not None:
             own = Report.from_json(signing.unwrap(read_bounded(report)), str(report))

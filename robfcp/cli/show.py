@@ -67,7 +67,7 @@ def show(
         _end(printer, html, {"lines": lines})
         return
     with printer.busy("computing what is proved"):
-        calibration = Calibration.load(file, console.parse_public_key(server_key))
+        calibration = Calibration.load(file, console.parse_public_key(server_key), record=True)
         if html is not None:
             past = _history_of(calibration, file, history or [])
             write_html(calibration, html, past, page_info(title, study, run_by, date))

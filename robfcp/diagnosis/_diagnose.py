@@ -502,8 +502,10 @@ def diagnose(
     ) < MAX_P_VALUE / max(1, len(ids))
     low: NDArray[np.bool_] = rare & (covered < wanted - MIN_SHORTFALL)
     many = len(ids) * (1 if strata is None else strata.n_strata) > MAX_CELLS_DIAGNOSED
-    if calibration.record.defence == Consensus.name and not many:
-        rule = cast(Consensus, rebuild_defense(Consensus.name, calibration.record.parameters))
+    if calibration.require_record().defense == Consensus.name and not many:
+        rule = cast(
+            Consensus, rebuild_defense(Consensus.name, calibration.require_record().parameters)
+        )
         low = low | (
             rule.find_outliers(federation).is_mentioned & (rule.exactly is None)
         )  # as the remarks do

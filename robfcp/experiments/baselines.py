@@ -282,7 +282,7 @@ def marginal_guarantee(seen: BaselineInput) -> float:
 def class_conditional(seen: BaselineInput) -> Array:
     """Ours, by class: the default defence, then a threshold for each class."""
     found = calibrate(seen.federation, float(seen.level), by="class")
-    return np.array([part.threshold for part in found.levels[0].parts])
+    return np.array([part.threshold for part in found.levels[0].strata])
 
 
 BASELINES: dict[str, Baseline] = {

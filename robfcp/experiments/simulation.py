@@ -210,7 +210,7 @@ def evaluate_defenses(
             with suppress(RobfcpError):
                 found = calibrate(attacked, setting.coverage, by=setting.by, defense=defence)
                 limits = thresholds_of(found.levels[0])
-                name, assumed, flagged = found.defence, found.liars, found.flagged_clients
+                name, assumed, flagged = found.defense, found.n_malicious, found.flagged_clients
         measured: Any = world.measured(limits).numbers()
         beside: Any = {f"honest_{name}": value for name, value in honest.items()}
         yield ResultRow(
@@ -232,9 +232,9 @@ def evaluate_defenses(
 
 def thresholds_of(level: CoverageLevel) -> Thresholds:
     """The one threshold, or (C,) those of the classes where each has its own."""
-    if not level.parts:
+    if not level.strata:
         return float(level.threshold)
-    return np.array([one.threshold for one in level.parts])
+    return np.array([one.threshold for one in level.strata])
 
 
 def summarize(rows: Sequence[ResultRow]) -> Iterator[dict[str, Any]]:

@@ -439,7 +439,7 @@ def run_calibration_round(
         "deadline": engine.deadline,
         "clients": _provenance_records(engine, found.outcomes, calibration, claims),
     }
-    record = msgspec.structs.replace(calibration.record, provenance=provenance)
+    record = replace(calibration.require_record(), provenance=provenance)
     return calibration.with_record(record)
 
 

@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 from robfcp._files import make_folder
 from robfcp._sealed import FilePath, SealedFile, sha256_of
 from robfcp._validation import Rng
-from robfcp.calibration._calibration import Calibration
+from robfcp.calibration import Calibration, CalibrationDocument
 from robfcp.diagnosis import diagnose
 from robfcp.errors import RobfcpError, printable
 from robfcp.guarantees import _label_shift, _local_bounds, clients_not_covered
@@ -77,7 +77,7 @@ class ClientFeedback(SealedFile, frozen=True, omit_defaults=True, dict=True):
 
     kind = "letter"
     hint = "pass a file that robfcp calibrate --letters wrote"
-    max_bytes = Calibration.max_bytes
+    max_bytes = CalibrationDocument.max_bytes
 
     client: str
     verdict: Verdict
@@ -110,7 +110,7 @@ class ClientFeedback(SealedFile, frozen=True, omit_defaults=True, dict=True):
     @property
     def sentence(self) -> str:
         """The verdict in plain words: what was done, what is seen and what to check."""
-        out = "was flagged" if self.calibration.promised else "was left out"
+        out = "was flagged" if self.calibration.is_guaranteed else "was left out"
         words = {
             "trusted": "was used, but look" if self.diagnosis else "was used",
             "flagged": out,
@@ -218,7 +218,7 @@ def iter_feedback(
     >>> [(letter.client, letter.verdict) for letter in iter_feedback(calibration)]
     [('a', 'trusted'), ('b', 'trusted'), ('c', 'missing')]
     """
-    record, document = calibration.record, msgspec.Raw(calibration.to_json())
+    record, document = calibration.require_record(), msgspec.Raw(calibration.to_json())
     federation = record.federation
     covered, others = calibration.client_coverage(), peer_thresholds(calibration, chosen)
     found = {name: one.redacted() for name, one in diagnose(calibration).items()}
@@ -228,8 +228,8 @@ def iter_feedback(
                 client,
                 verdict="trusted" if record.benign_mask[k] else "flagged",
                 document=document,
-                reason=record.flagged.get(client, ""),
-                oddness=float(record.oddness[k]),
+                reason=record.reasons.get(client, ""),
+                oddness=float(record.maliciousness[k]),
                 covered=tuple(covered[k].tolist()),
                 diagnosis=found[client].observation if client in found else "",
                 advice=found[client].advice if client in found else "",
@@ -285,7 +285,10 @@ def peer_thresholds(
         return {}
     counts = _label_shift.class_counts(federation)
     wanted = [k for k, name in enumerate(counts.clients) if chosen is None or name in chosen]
-    liars, alike = calibration.liars, calibration.record.heterogeneity_within_classes
+    liars, alike = (
+        calibration.n_malicious,
+        calibration.require_record().heterogeneity_within_classes,
+    )
     if not wanted or liars > len(counts.clients) - 1:
         return {}
     upper = [*federation.binning.upper_edges.tolist(), np.inf]  # edge -1: nothing is proved
@@ -293,7 +296,7 @@ def peer_thresholds(
         _local_bounds.client_thresholds(counts, float(1 - level.coverage), liars, alike, wanted)
         for level in calibration.levels
     ]
-    told = liars, alike, calibration.liars_stated
+    told = liars, alike, calibration.n_malicious_given
     return {
         counts.clients[k]: PeerThresholds(
             tuple(upper[found[k]] for found in edges), tuple(counts.class_sizes[k].tolist()), *told

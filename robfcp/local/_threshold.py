@@ -9,12 +9,11 @@ from typing import Annotated, Any
 import msgspec
 import numpy as np
 from msgspec import Meta
-from msgspec.structs import force_setattr
 from numpy.typing import ArrayLike, NDArray
 
 from robfcp._probabilities import encode_labels, reorder_columns
 from robfcp._validation import Rng, check_fraction
-from robfcp.calibration._calibration import Calibration, Limit
+from robfcp.calibration import Calibration
 from robfcp.certificates import format_loss_upper, format_lower
 from robfcp.errors import RobfcpError
 from robfcp.evaluation import CoverageEvaluation, evaluate, get_level
@@ -35,15 +34,18 @@ class PeerThresholds(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     nothing. `alike`: how much honest sites may differ within a class.
     """
 
-    thresholds: tuple[Limit, ...]
+    stored_thresholds: tuple[float | None, ...] = msgspec.field(name="thresholds")
     label_counts: tuple[Annotated[int, Meta(ge=0)], ...]
     liars: Annotated[int, Meta(ge=0)]
     alike: Annotated[float, Meta(ge=0, le=1)]
     stated: bool
 
-    def __post_init__(self) -> None:
-        limits = tuple(np.inf if limit is None else limit for limit in self.thresholds)
-        force_setattr(self, "thresholds", limits)
+    @property
+    def thresholds(self) -> tuple[float, ...]:
+        """One threshold a level; infinite where a file has null."""
+        return tuple(
+            np.inf if threshold is None else threshold for threshold in self.stored_thresholds
+        )
 
 
 def _own_words(own: float, what: str) -> str:
@@ -133,7 +135,7 @@ class LocalCalibration:
     def threshold(self) -> float | tuple[float, ...]:
         """The clipped threshold; a tuple for several levels."""
         found = tuple(level.threshold for level in self.levels)
-        return found if self.calibration.several else found[0]
+        return found if self.calibration.has_multiple_levels else found[0]
 
     def predict_set(
         self,
@@ -161,7 +163,7 @@ class LocalCalibration:
         sets = self.calibration.classification_score().prediction_sets(
             rows, limits, rng, non_empty=non_empty
         )
-        return sets if self.calibration.several else sets[:, :, 0]
+        return sets if self.calibration.has_multiple_levels else sets[:, :, 0]
 
     def evaluate(
         self, probabilities: ArrayLike, labels: ArrayLike, *, level: int = 0, **options: Any
@@ -325,7 +327,10 @@ def calibrate_unseen_client(
     """
     federation = calibration.federation
     counts = _label_shift.class_counts(federation)
-    liars, alike = calibration.liars, calibration.record.heterogeneity_within_classes
+    liars, alike = (
+        calibration.n_malicious,
+        calibration.require_record().heterogeneity_within_classes,
+    )
 
     def told(sizes: NDArray[np.intp]) -> PeerThresholds:
         edges = (
@@ -335,7 +340,9 @@ def calibrate_unseen_client(
             for level in calibration.levels
         )
         limits = tuple(map(federation.threshold_at, edges))
-        return PeerThresholds(limits, tuple(sizes.tolist()), liars, alike, calibration.liars_stated)
+        return PeerThresholds(
+            limits, tuple(sizes.tolist()), liars, alike, calibration.n_malicious_given
+        )
 
     return build_local_calibration(UNSEEN_CLIENT, calibration, told, probabilities, labels, rng)
 

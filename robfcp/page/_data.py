@@ -76,7 +76,7 @@ def strata_data(calibration: Calibration) -> dict[str, Any] | None:
     order = np.sort(np.argsort(-every, kind="stable")[:MAX_STRATA_SHOWN])
     shares = covered.sum(axis=1) / np.maximum(sizes.sum(axis=1), 1)
     sites = np.flatnonzero(used)[np.argsort(shares[used], kind="stable")][:MAX_CLIENTS_SHOWN]
-    levels = {one.name: one for one in calibration.levels[0].parts}
+    levels = {one.name: one for one in calibration.levels[0].strata}
     names = {r: federation.clients[strata.rows[r]] for r in sites.tolist()}
     own_letters = local_thresholds(calibration, set(names.values()))
     return {
@@ -164,8 +164,10 @@ def page_data(calibration: Calibration, about: PageInfo) -> dict[str, Any]:
                 "lower": level.certificate.lower,
                 "upper": level.certificate.upper,
                 "statement": level.certificate.statement,
-                "curve": [[point.m, point.lower, point.upper] for point in level.curve],
-                "empty_from": level.empty_from,
+                "curve": [
+                    [point.m, point.lower, point.upper] for point in level.certificate_points
+                ],
+                "empty_from": level.vacuous_from,
                 "assumptions": [assumption.text for assumption in level.certificate.assumptions],
             }
             for level in calibration.levels
@@ -197,9 +199,9 @@ def page_data(calibration: Calibration, about: PageInfo) -> dict[str, Any]:
         "coverage_band": coverage_band(calibration, view),
         "mean_set_sizes": mean_set_sizes(calibration),
         "own": {
-            "m": calibration.liars,
-            "guarantee": first.certificate.kind if calibration.promised else None,
-            "confidence": calibration.confidence,
+            "m": calibration.n_malicious,
+            "guarantee": first.certificate.kind if calibration.is_guaranteed else None,
+            "confidence": calibration.certificate_confidence,
         },
         "strata": strata_data(calibration),
         "brief": list(_text.auditor_questions(calibration, verdict["first"]).items()),
@@ -255,8 +257,8 @@ def coverage_band(calibration: Calibration, bins: NDArray[np.intp]) -> dict[str,
         "lower" and "upper", E bounds each.
     """
     bounds = _worst_case.count_bounds(calibration.federation)
-    delta = 1 - calibration.confidence
-    lower, upper = _certify.coverage_intervals(bounds, bins, [calibration.liars], delta)
+    delta = 1 - calibration.certificate_confidence
+    lower, upper = _certify.coverage_intervals(bounds, bins, [calibration.n_malicious], delta)
     return {"lower": round_for_plot(lower[0]), "upper": round_for_plot(upper[0])}
 
 
@@ -288,8 +290,8 @@ def round_for_plot(values: NDArray[np.float64]) -> list[float]:
 
 def audit_rows(calibration: Calibration) -> list[tuple[str, str]]:
     """Names and values an auditor needs to make the same calibration again."""
-    federation, record = calibration.federation, calibration.record
-    checked = msgspec.structs.asdict(calibration.checked)
+    federation, record = calibration.federation, calibration.require_record()
+    checked = msgspec.structs.asdict(calibration.verification)
     noise = Counter(p.statement for p in federation.privacy if p is not None)
     rows = {
         "calibration digest (SHA-256 without key and signature)": sha256_of(calibration.to_json()),
@@ -297,12 +299,12 @@ def audit_rows(calibration: Calibration) -> list[tuple[str, str]]:
         "made with": f"robfcp {calibration.version}",
         "page made with": f"robfcp {__version__}, Python {platform.python_version()}",
         "wanted": ", ".join(map(calibration.target_text, calibration.levels)),
-        "defence": record.defence,
-        "promise": record.promise,
+        "defence": record.defense,
+        "promise": record.guarantee,
         "by": calibration.by,
         "clusters": record.clusters,
-        "confidence": calibration.confidence,
-        **{f"{record.defence}: {name}": value for name, value in record.parameters.items()},
+        "confidence": calibration.certificate_confidence,
+        **{f"{record.defense}: {name}": value for name, value in record.parameters.items()},
         **{f"checked: {name}": value for name, value in checked.items()},
         "score": "not named" if federation.score is None else repr(federation.score),
         "grid": f"{federation.binning.name}, {federation.binning.n_bins} bins",

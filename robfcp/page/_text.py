@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
-from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from robfcp.calibration import Calibration, CoverageLevel, _strata
@@ -48,7 +48,7 @@ def impact_text(calibration: Calibration) -> dict[str, str]:
             for one in both
         ]
         words = f"a set would hold about {mean[1]} labels in place of {mean[0]}"
-    kind = "not flagged" if calibration.promised else "used"
+    kind = "not flagged" if calibration.is_guaranteed else "used"
     rests = f"estimated from the reports of the sites that were {kind}, which may lie too."
     then = f"{counts}; {rests}" if counts else _sentence(rests)
     return {"first": f"Had every report been believed, {words}.", "then": then}
@@ -77,11 +77,11 @@ def _undefended_level(calibration: Calibration) -> CoverageLevel:
     if calibration.by is None:
         return replace(level, threshold=_fcp(federation, level))
     every = _strata.stratum_federations(
-        calibration.federation, calibration.by, calibration.record.clusters
+        calibration.federation, calibration.by, calibration.require_record().clusters
     )
     own = {name: _fcp(held.federation(), level) for held in every for name in held.members}
-    parts = tuple(replace(one, threshold=own[one.name]) for one in level.parts)
-    return replace(level, threshold=max(own.values()), parts=parts)
+    strata = tuple(replace(one, threshold=own[one.name]) for one in level.strata)
+    return replace(level, threshold=max(own.values()), strata=strata)
 
 
 def _fcp(held: Federation, level: CoverageLevel, used: NDArray[np.bool_] | None = None) -> float:
@@ -118,7 +118,7 @@ def summary_text(calibration: Calibration, found: Mapping[str, Diagnosis]) -> di
     looks = [one for one in found.values() if one.trusted]
     clients, told = calibration.federation.n_clients, out or looks
     used = "The one site was used" if clients == 1 else f"All {clients} sites were used"
-    verdict = "flagged" if calibration.promised else "left out"
+    verdict = "flagged" if calibration.is_guaranteed else "left out"
     if out:
         first = f"{len(out)} of {clients} sites were {verdict}: {_worst_clients(out)}."
         if len(out) == 1:
@@ -167,18 +167,18 @@ def headline_text(calibration: Calibration, level: CoverageLevel) -> dict[str, s
         f" of every {every}" if every else ""
     )
     wanted = wanted if calibration.risk is None else calibration.target_text(level)
-    claim = (_guaranteed_text if calibration.promised else _defended_text)(
+    claim = (_guaranteed_text if calibration.is_guaranteed else _defended_text)(
         calibration, level, wanted
     )
-    if not calibration.promised and level.empty_from is not None:
-        promise += f" From {pluralize(level.empty_from, 'liar')} on nothing is proved."
-    if not calibration.promised and level.certificate.lower < level.coverage:
+    if not calibration.is_guaranteed and level.vacuous_from is not None:
+        promise += f" From {pluralize(level.vacuous_from, 'liar')} on nothing is proved."
+    if not calibration.is_guaranteed and level.certificate.lower < level.coverage:
         promise += " The wanted level itself is not proved."
     (share,), used = _covered(calibration, level), len(calibration.benign_clients)
     covers = f"{format_percent(share)} are covered"
     if calibration.risk is not None:
         covers = f"the mean {calibration.risk.name} is {_loss(calibration.risk, share)}"
-    kind, out = ("unflagged", "flagged") if calibration.promised else ("used", "left out")
+    kind, out = ("unflagged", "flagged") if calibration.is_guaranteed else ("used", "left out")
     numbers = {
         kind: used,
         out: len(calibration.flagged_clients),
@@ -209,26 +209,34 @@ def format_percent(share: float) -> str:
 
 def auditor_questions(calibration: Calibration, verdict: str) -> dict[str, str]:
     """Who is left out, what is proved and estimated, how it was made and what would change it."""
-    record, federation, level = calibration.record, calibration.federation, calibration.levels[0]
-    origin = "stated before the reports" if calibration.liars_stated else "read off the reports"
+    record, federation, level = (
+        calibration.require_record(),
+        calibration.federation,
+        calibration.levels[0],
+    )
+    origin = (
+        "stated before the reports" if calibration.n_malicious_given else "read off the reports"
+    )
     by = "" if calibration.by is None else f", for each {calibration.by}"
     rule = f"FCP's, on the reports of the sites that were used{by}"
-    if calibration.promised:
+    if calibration.is_guaranteed:
         rule = "the promise's: the least that keeps it, whatever the liars report"
-    elif record.defence.startswith("custom:"):
+    elif record.defense.startswith("custom:"):
         rule = "that of the defence that was passed, FCP's where it has none"
     elif (
-        record.defence == "consensus"
+        record.defense == "consensus"
         and not (by or federation.has_noise)
         and federation.counts_per_sample == 1
     ):
         voted = level.threshold > _fcp(federation, level, calibration.benign_mask)
         rule = "the vote of the sites that were used, never below FCP's threshold on them; here "
         rule += "the vote decides" if voted else "FCP's decides"
-    rule += "" if record.anchor is None else "; held within what the server's own sample allows"
-    weak = next((one.m for one in level.curve if one.lower < level.coverage), None)
+    rule += (
+        "" if record.trusted_report is None else "; held within what the server's own sample allows"
+    )
+    weak = next((one.m for one in level.certificate_points if one.lower < level.coverage), None)
     falls = "" if weak is None else f"; what is proved is below the level from {weak} liars on"
-    falls = "; nothing is promised if more lie than stated" if calibration.promised else falls
+    falls = "; nothing is promised if more lie than stated" if calibration.is_guaranteed else falls
     full = _base.breakdown_point_of_any_rule(federation.sample_sizes, level.coverage)
     promised = "under a promise, unless how alike sites are is stated (--alike)"
     falls += "" if full is None else f"; {full} or more liars could fill every set {promised}"
@@ -238,10 +246,10 @@ def auditor_questions(calibration: Calibration, verdict: str) -> dict[str, str]:
     )
     again = "robfcp verify calibration.json, the record beside it, computes it all again"
     return {
-        "who is left out": f"{verdict} Decided by {record.defence}; reasons are in the cards above",
+        "who is left out": f"{verdict} Decided by {record.defense}; reasons are in the cards above",
         "proved": level.certificate.statement,
         "estimated": "the harm averted, the shares covered, oddness and diagnosis: from reports",
-        "number of liars": f"{calibration.liars}, {origin}",
+        "number of liars": f"{calibration.n_malicious}, {origin}",
         "threshold": rule,
         "what would change it": change + falls,
         "to verify": f"{again}; compare the digests below",

@@ -12,6 +12,7 @@ from robfcp.reports._strata import (
     n_strata,
     stratum_labels,
 )
+from robfcp.reports._wire import WireScore, from_wire_score, to_wire_score
 
 __all__ = [
     "MAX_STRATA",
@@ -20,10 +21,13 @@ __all__ = [
     "StratifiedCounts",
     "StratumKind",
     "StratumNames",
+    "WireScore",
     "_wire",
     "check_stratum_names",
+    "from_wire_score",
     "n_strata",
     "signing",
     "stratum_labels",
     "terms",
+    "to_wire_score",
 ]

@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 import pytest
 from makers import LAC, by_class, outputs, reports_of
-from msgspec.structs import replace
+from dataclasses import replace
 
 import robfcp
 from robfcp._sealed import check_signer, sha256_of
@@ -103,15 +103,15 @@ def test_an_honest_calibration_is_what_its_file_and_its_record_give(settings, tm
     asked = {name: value for name, value in settings.items() if name not in made}
     found = robfcp.calibrate(by_class(SITES, NAMES, stratify_by_class=True, **made), **asked)
     found.save(tmp_path / "c.json")
-    loaded = robfcp.Calibration.load(tmp_path / "c.json")
+    loaded = robfcp.Calibration.load(tmp_path / "c.json", record=True)
     assert verify_calibration(loaded) == []
-    assert (loaded, loaded.record.promise) == (found, found.record.promise)
+    assert (loaded, loaded.record.guarantee) == (found, found.record.guarantee)
     assert (loaded.levels, loaded.classes) == (found.levels, NAMES)
     assert {one.certificate.n_clients for one in loaded.levels} == {len(SITES)}
     covered = loaded.client_coverage()
     for k, (p, y) in enumerate(() if made else SITES):
         for level, one in enumerate(found.levels):
-            limits = one.threshold if found.by is None else [part.threshold for part in one.parts]
+            limits = one.threshold if found.by is None else [part.threshold for part in one.strata]
             inside = LAC(p, y) <= np.broadcast_to(limits, 3)[y]
             assert covered[k, level] == pytest.approx(inside.mean())
 
@@ -136,11 +136,11 @@ def test_every_forged_statement_is_named(calibration, what):
 
 def test_a_forged_verdict_is_found(calibration):
     record, odd = calibration.record, calibration.maliciousness.copy()
-    changed = calibration.with_record(replace(record, flagged={"site-00": "odd"}))
+    changed = calibration.with_record(replace(record, reasons={"site-00": "odd"}))
     found = {each.what: (each.stated, each.recomputed) for each in verify_calibration(changed)}
     assert found["flagged"] == (["site-00"], ["site-03"])
     odd[5] += 1
-    changed = calibration.with_record(replace(record, oddness=odd))
+    changed = calibration.with_record(replace(record, maliciousness=odd))
     assert [each.what for each in verify_calibration(changed)] == ["the oddness of site-05"]
 
 
@@ -156,7 +156,7 @@ def test_what_was_an_object_cannot_be_made_again():
         name = "mine"
 
     calibration = robfcp.calibrate(reports(), defense=Mine())
-    assert (calibration.record.defence, calibration.record.parameters) == ("custom:mine", {})
+    assert (calibration.record.defense, calibration.record.parameters) == ("custom:mine", {})
     with pytest.raises(RobfcpError, match="cannot be made again"):
         verify_calibration(calibration)
 

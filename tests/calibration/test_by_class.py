@@ -80,21 +80,21 @@ def test_every_class_is_a_round_of_its_holders_with_its_share_of_the_confidence(
                 one = len(held) and calibrate(Federation.from_counts(held), level, defense="none")
                 assert limit == (one.threshold if len(held) else np.inf)
         found = calibrate(federation, level, by="class", certificate_confidence=0.9, **asked)
-        sure, parts = 1 - 0.1 / tables.shape[1], found.levels[0].parts
+        sure, parts = 1 - 0.1 / tables.shape[1], found.levels[0].strata
         for c, one in enumerate(parts):
             (held,) = np.nonzero(tables[:, c].any(axis=1))
             few = "hardly protected" if m and len(held) <= 2 * m else ""
             kept = "always covered" if np.isinf(one.threshold) else few
             seen[kept] += 1
             seen["finite" if np.isfinite(one.threshold) else "infinite"] += 1
-            assert (one.holders, one.samples) == (len(held), tables[:, c].sum())
+            assert (one.n_clients, one.n_samples) == (len(held), tables[:, c].sum())
             assert one.protection == kept
             if len(held) <= m:
                 assert (one.threshold, one.certificate.lower) == (np.inf, 1)
                 continue
             alone = Federation.from_counts(tables[held, c])
             (own,) = calibrate(alone, level, certificate_confidence=sure, **asked).levels
-            for field in ("threshold", "curve", "certificate"):
+            for field in ("threshold", "certificate_points", "certificate"):
                 assert getattr(one, field) == getattr(own, field)
             assert found.certificates[one.name][0].confidence == 0.9
         assert found.certificate.lower == min(one.certificate.lower for one in parts)
@@ -117,7 +117,7 @@ def test_classes_held_by_few_are_named_and_curves_of_many_classes_are_short():
         assert found.statement.startswith("coverage of every class is at least 90%, whatever")
     plain = calibrate(federation, by="class", defense=Consensus(at_most=2))
     assert np.isfinite(plain.threshold).tolist() == [True, True, True, True, False]
-    kept = plain.levels[0].parts[3]
+    kept = plain.levels[0].strata[3]
     assert (kept.protection, kept.certificate.lower) == ("unprotected", 0.0)
     many = calibrate([site(k, 40, n=400) for k in range(14)], by="class", defense="none")
     assert {len(curve) for curve in many.certificates.values()} == {5}
@@ -166,7 +166,7 @@ def test_clusters_share_a_threshold_that_equals_the_one_of_relabelled_reports(pr
     pooled = Report.from_scores("shy", np.zeros(500), SITES[0].grid, score=LAC)
     beside = calibrate([*SITES, pooled], by=PETS, **asked)
     np.testing.assert_array_equal(beside.threshold, mapped.threshold)
-    assert [one.holders for one in beside.levels[0].parts] == [8, 8, 8]
+    assert [one.n_clients for one in beside.levels[0].strata] == [8, 8, 8]
     for words in ("1 site keeps its class back", "for each cluster"):
         assert any(words in note for note in beside.notes)
 

@@ -48,13 +48,13 @@ def test_a_promise_is_kept_by_the_threshold_and_said_by_the_certificate():
         robfcp.PACGuarantee(1, alike=0.2),
     ):
         calibration = robfcp.calibrate(reports, guarantee=promise)
-        assert (calibration.liars, calibration.liars_stated) == (1, True)
+        assert (calibration.n_malicious, calibration.n_malicious_given) == (1, True)
         edge, certificate = promise.threshold(calibration.federation, Fraction(9, 10), 0.95)
         assert calibration.threshold == calibration.federation.threshold_at(edge)
         assert calibration.certificate == certificate
     assert not robfcp.calibrate(
         reports, guarantee=robfcp.MarginalGuarantee(samples=60)
-    ).liars_stated
+    ).n_malicious_given
 
 
 def test_the_number_of_liars_is_the_promises_else_the_defences_else_those_left_out():
@@ -71,13 +71,13 @@ def test_the_number_of_liars_is_the_promises_else_the_defences_else_those_left_o
         ({"defense": robfcp.defense.RobFCPReleased(liars=4)}, 4, True, 4),
     ]:
         found = robfcp.calibrate(reports, **arguments)
-        assert (found.liars, found.liars_stated, len(found.flagged_clients)) == (liars, stated, out)
+        assert (found.n_malicious, found.n_malicious_given, len(found.flagged_clients)) == (liars, stated, out)
         assert (found.certificate.m, found.certificate.estimated) == (liars, not stated)
         assert set(found.reasons) == set(found.flagged_clients)
     for rule in (robfcp.RobFCP(), robfcp.defense.RobFCPReleased()):
         found = robfcp.calibrate(reports, defense=rule)
-        assert found.liars == len(found.flagged_clients) > 0
-        assert not found.liars_stated
+        assert found.n_malicious == len(found.flagged_clients) > 0
+        assert not found.n_malicious_given
 
 
 def test_a_promise_may_allow_for_more_liars_than_a_defence_can_find():
@@ -95,7 +95,7 @@ def test_a_note_is_public_unless_it_names_a_client_whatever_the_clients_are_call
     """A client called "a" occurs in every text; what counts is whom a note is about."""
     few = [robfcp.Report.from_scores(name, [0.1, 0.2, 0.4], score=robfcp.LAC()) for name in "abe"]
     calibration = robfcp.calibrate(few, 0.5)
-    (public,) = [note for note in calibration.public_remarks if "too few" in note]
+    (public,) = [note for note in calibration.public_notes if "too few" in note]
     assert public.startswith("fewer than four sites")
 
     scores = np.random.default_rng(0).random((8, 400))
@@ -106,7 +106,7 @@ def test_a_note_is_public_unless_it_names_a_client_whatever_the_clients_are_call
     ]
     calibration = robfcp.calibrate(reports, 0.8)
     assert any("a, b send the same report" in note for note in calibration.notes)
-    assert not any("same report" in note for note in calibration.public_remarks)
+    assert not any("same report" in note for note in calibration.public_notes)
 
 
 NAMES = ("cat", "dog", "eel")

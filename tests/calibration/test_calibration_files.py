@@ -39,8 +39,10 @@ def test_predicting_reads_no_record_and_a_calibration_is_saved_without_it(tmp_pa
     p = np.random.default_rng(0).dirichlet(np.ones(4), 20)
     np.testing.assert_array_equal(light.predict_set(p), calibration.predict_set(p))
     assert light.summary.n_flagged == len(calibration.flagged_clients)
-    with pytest.raises(RobfcpError, match=r"\.record\.json: this calibration came"):
+    with pytest.raises(RobfcpError, match="record: this calibration came without its record"):
         _ = light.flagged_clients
+    with pytest.raises(RobfcpError, match=r"\.record\.json: this calibration came"):
+        Calibration.load(tmp_path / "c.json", record=True)
     bare = Calibration.from_json(calibration.to_json())
     bare.save(tmp_path / "c.json")
     assert not list(tmp_path.glob("*.record.json"))
@@ -127,12 +129,12 @@ def test_a_calibration_has_its_record_whoever_is_killed_and_however_many_save(
         with suppress(KeyboardInterrupt):
             new.save(path)
         monkeypatch.undo()
-        found = Calibration.load(path)
+        found = Calibration.load(path, record=True)
         assert (found, found.benign_clients) == (kept, kept.benign_clients)
     assert [one.name for one in tmp_path.glob("*.record.json")] == [new.record_path("c.json").name]
     with multiprocessing.get_context("fork").Pool(4) as pool:
         pool.starmap(save_one, [(path, seed) for seed in range(4)])
-    assert Calibration.load(path).benign_clients
+    assert Calibration.load(path, record=True).benign_clients
     assert len(list(tmp_path.glob("*.record.json"))) == 1
 
 
@@ -171,7 +173,7 @@ def test_the_record_holds_the_reports_as_they_were_sent(tmp_path):
         federation = robfcp.Federation.from_reports(sent)
         assert [robfcp.Report.from_json(one) for one in federation.to_json()] == sent
         robfcp.calibrate(federation, defense="none", **asked).save(tmp_path / "c.json")
-        assert list(Calibration.load(tmp_path / "c.json").federation) == sent
+        assert list(Calibration.load(tmp_path / "c.json", record=True).federation) == sent
 
 
 # What a letter says

@@ -72,7 +72,7 @@ def test_a_calibration_gives_its_own_threshold_and_what_if_levels(reports, shown
     would = calibrate(reports, 0.8, **made).threshold
     assert [outcome["threshold"] for outcome in whole] == [calibration.threshold, would]
     assert [row["m"] for row in whole[0]["budgets"]] == [0, 2, 5]
-    assert whole[0]["empty_from"] == calibration.levels[0].empty_from
+    assert whole[0]["empty_from"] == calibration.levels[0].vacuous_from
     assert "estimate" in data["alike"]["5"]["label"]
     text = " ".join(shown(calibration, "-m", "0,1", "-m", "4", "--alike", "0.1").split())
     for word in ("marginal", "alike", "not a bound", "confidence, every site"):
@@ -105,12 +105,13 @@ def test_a_calibration_by_class_is_judged_class_by_class_though_nobody_holds_one
     for level, stored in zip(found["levels"], calibration.levels, strict=True):
         nobody = level["parts"][14]
         assert (level["by"], nobody["holders"], nobody["budgets"]) == ("class", 0, [])
-        for c, (told, one) in enumerate(zip(level["parts"][:14], stored.parts[:14], strict=True)):
+        for c, (told, one) in enumerate(zip(level["parts"][:14], stored.strata[:14], strict=True)):
             held = calibration.federation.select_stratum(c)
-            for field in ("name", "holders", "threshold"):
-                assert told[field] == getattr(one, field)
+            assert told["name"] == one.name
+            assert told["holders"] == one.n_clients
+            assert told["threshold"] == one.threshold
             index = int(held.binning.bin_index_of_threshold(one.threshold))
-            assert [x["m"] for x in told["budgets"]] == [m for m in (0, 1, 3) if m < one.holders]
+            assert [x["m"] for x in told["budgets"]] == [m for m in (0, 1, 3) if m < one.n_clients]
             for row in told["budgets"]:
                 exact = certify_threshold(held, index, row["m"], 1 - 0.05 / 15)
                 ends = row["certificate"]["lower"], row["certificate"]["upper"]

@@ -115,9 +115,9 @@ def test_sites_and_server_keep_to_the_terms(place):
     said(*report(place, 3, "--round", "r1", "--model", "m2", "--grid", "uniform:50", n=60))
     paths = [place / f"{k}.json" for k in range(4)]
     said("calibrate", *paths, *terms, "--liars", 0, "-o", place / "c.json")
-    calibration = robfcp.Calibration.load(place / "c.json")
+    calibration = robfcp.Calibration.load(place / "c.json", record=True)
     assert calibration.benign_clients == ("s0", "s1", "s2")
-    assert calibration.checked.model == calibration.checked.grid == "as stated"
+    assert calibration.verification.model == calibration.verification.grid == "as stated"
     assert "is not what was agreed (r1)" in refused("calibrate", *paths, *terms, "--round", "r2")
     words = report(place, 0, *terms)
     assert "is not what was agreed (lac)" in refused(*words, "--score", "aps")

@@ -185,7 +185,7 @@ def test_a_calibration_that_does_not_fit_its_evidence_says_so(field, value, tmp_
     CALIBRATION.save(tmp_path / "c.json")
     (tmp_path / "c.json").write_bytes(altered("calibration", field, value))
     with pytest.raises(RobfcpError, match=r"record\.json: does not fit the calibration"):
-        _ = Calibration.load(tmp_path / "c.json").benign_clients
+        _ = Calibration.load(tmp_path / "c.json", record=True).benign_clients
 
 
 WHOLE = msgspec.structs.asdict(Privacy(1.0))

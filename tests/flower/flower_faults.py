@@ -75,7 +75,7 @@ class FlowerDriver:
         config = {**QUICK, "output": str(folder / "calibration.json"), **config}
         make_server_app()(network, Context(RUN_ID, 0, {}, RecordDict(), config))
         seconds = time.monotonic() - started
-        return robfcp.Calibration.load(config["output"]), network.stage.asked, seconds
+        return robfcp.Calibration.load(config["output"], record=True), network.stage.asked, seconds
 
     def monitor(self, folder, fresh, configs, liars, **options):
         names = list(DATA)

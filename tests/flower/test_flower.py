@@ -61,7 +61,7 @@ def example(tmp_path, monkeypatch):
         run_config = {**defaults, **QUICK, "output": str(tmp_path / "c.json"), **config}
         names = [f"site-{k}" for k in range(nodes)]
         flower.run_in_process(server, client, configs, run_config, names)
-        calibration = robfcp.Calibration.load(tmp_path / "c.json")
+        calibration = robfcp.Calibration.load(tmp_path / "c.json", record=True)
         claims = [entry["claims"] for entry in calibration.provenance["clients"].values()]
         seen = sum(claim["n_samples"] for claim in claims)
         shares = (sum(claim[part][0] for claim in claims) for part in ("covered", "total_size"))
@@ -125,7 +125,7 @@ def test_a_run_config_names_strategy_and_how_many_to_wait_for(tmp_path):
     app = flower.make_client_app(lambda *_: DATA["site-0"])
     config = {"liars": 0, "min-nodes": 4, "deadline": 0.6, "output": str(tmp_path / "c.json")}
     flower.run_in_process(flower.make_server_app(), app, [{}, {}, {"partition-id": 7}], config)
-    names = list(status(robfcp.Calibration.load(tmp_path / "c.json")))
+    names = list(status(robfcp.Calibration.load(tmp_path / "c.json", record=True)))
     assert names == ["node-1", "node-2", "partition-7"]
 
 

@@ -72,7 +72,7 @@ class Scripts:
         """What the last run left, which is what the core makes of its reports."""
         runs = json.loads((self.state / "runs.json").read_text())["runs"]
         assert runs[0]["status"] == "finished:completed"
-        found = robfcp.Calibration.load(self.state / "calibration.json")
+        found = robfcp.Calibration.load(self.state / "calibration.json", record=True)
         defence = robfcp.Consensus(at_most=liars)
         assert (
             found.threshold == robfcp.calibrate(list(found.federation), defense=defence).threshold

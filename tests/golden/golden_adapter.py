@@ -161,7 +161,7 @@ def texts(calibration, *, everything=True):
     found = {
         "decisions": json.dumps(decisions(calibration)).encode(),
         "calibration": calibration.to_json(),
-        "record": calibration.record.to_json(),
+        "record": calibration.require_record().to_json(),
         "printed": str(calibration).encode(),
         "diagnoses": json.dumps(diagnoses).encode(),
     }
@@ -183,12 +183,12 @@ def decisions(calibration):
             {
                 "coverage": str(level.coverage),
                 "threshold": level.threshold,
-                "thresholds_by_stratum": {part.name: part.threshold for part in level.parts},
+                "thresholds_by_stratum": {part.name: part.threshold for part in level.strata},
                 "lower": level.certificate.lower,
                 "upper": level.certificate.upper,
                 "certificate": level.certificate.statement,
-                "vacuous_from": level.empty_from,
-                "lower_for_each_number": [point.lower for point in level.curve],
+                "vacuous_from": level.vacuous_from,
+                "lower_for_each_number": [point.lower for point in level.certificate_points],
             }
         )
     maliciousness = zip(
@@ -198,7 +198,7 @@ def decisions(calibration):
         "levels": levels,
         "excluded": list(calibration.flagged_clients),
         "rejected": [fault.reason for fault in calibration.rejected_reports],
-        "n_malicious": calibration.liars,
+        "n_malicious": calibration.n_malicious,
         "maliciousness": dict(maliciousness),
         "notes": list(calibration.notes),
     }

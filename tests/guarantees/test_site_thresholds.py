@@ -245,13 +245,13 @@ def test_the_record_keeps_the_anchor_so_that_the_calibration_can_be_repeated(tmp
     files = saved(tmp_path / "in", makers.by_class([(p[k::9], y[k::9]) for k in range(8)], 2))
     own, asked = table(tmp_path / "own.csv", p[8::9], y[8::9]), ["--promise", "pac", "--liars", "1"]
     said("calibrate", *files, *asked, "-o", tmp_path / "c.json", "--anchor", own)
-    found = robfcp.Calibration.load(tmp_path / "c.json")
+    found = robfcp.Calibration.load(tmp_path / "c.json", record=True)
     assert f"on average over {len(p[8::9])} trusted samples" in found.statement
     assert verify_calibration(found) == []
-    found.record.trusted_samples.save(tmp_path / "own.json")
+    found.record.trusted_report.save(tmp_path / "own.json")
     said("calibrate", *files, *asked, "-o", tmp_path / "d.json", "--anchor", tmp_path / "own.json")
     assert robfcp.Calibration.load(tmp_path / "d.json").threshold == found.threshold
-    other = msgspec.structs.replace(found.record, anchor=None)
+    other = replace(found.record, trusted_report=None)
     assert verify_calibration(found.with_record(other)) != []
 
 

@@ -189,7 +189,7 @@ class NVFlareDriver:
         stage = {word: config.pop(word) for word in STAGED if word in config}
         started, workflow = time.monotonic(), CalibrationController({**QUICK, **config}, persistor)
         found, server = run(workflow, folder, components=components, **stage)
-        calibration = robfcp.Calibration.load(server.run_dir / "calibration.json")
+        calibration = robfcp.Calibration.load(server.run_dir / "calibration.json", record=True)
         assert calibration.provenance["run_id"] == "job"
         return calibration, found.asked, time.monotonic() - started
 

@@ -34,7 +34,7 @@ def example(name, folder, *arguments):
 
 def test_training_and_calibration_in_one_job_in_the_simulator(tmp_path):
     output = example("simulation.py", tmp_path, "--rounds", 1, "--deadline", 120)
-    calibration = robfcp.Calibration.load(*(tmp_path / "w").rglob("calibration.json"))
+    calibration = robfcp.Calibration.load(*(tmp_path / "w").rglob("calibration.json"), record=True)
     clients = calibration.provenance["clients"]
     assert calibration.flagged_clients == ("site-2", "site-5")
     assert "reports under another name" in clients["site-8"]["reason"]

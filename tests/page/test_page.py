@@ -66,7 +66,7 @@ def test_the_band_around_the_scores_is_what_is_certified_of_each_threshold(optio
     band, bins = data["coverage_band"], data["view"]
     assert len(band["lower"]) == len(band["upper"]) == len(bins)
     for i in (0, len(bins) // 3, len(bins) // 2, len(bins) - 1):
-        certificate = certify_threshold(reports, bins[i], calibration.liars, calibration.confidence)
+        certificate = certify_threshold(reports, bins[i], calibration.n_malicious, calibration.certificate_confidence)
         assert band["lower"][i] == pytest.approx(certificate.lower, abs=1e-5)
         assert band["upper"][i] == pytest.approx(certificate.upper, abs=1e-5)
 
@@ -185,7 +185,7 @@ def test_an_auditor_reads_which_rule_made_the_threshold_and_whence_the_number_is
     assert told["threshold"].startswith(rule)
     assert number in told["number of liars"]
     assert told["proved"] == calibration.statement
-    assert ("promised" in told["what would change it"]) == calibration.promised
+    assert ("promised" in told["what would change it"]) == calibration.is_guaranteed
     assert ("below ten" in told["what would change it"]) == ("by" in options)
     if not options:  # noise: no vote; a sample of the server's own
         anchor = Report.from_scores("server", np.linspace(0, 1, 200), binning=noisy().binning)
@@ -260,7 +260,7 @@ def test_the_same_page_is_written_whole_by_python_calibrate_and_show(tmp_path, m
     said("calibrate", *files, "-o", "c.json", "--html", "a.html", "--liars", "1")
     said("show", "c.json", "--html", "b.html")
     said("show", "c.json", "--date", "", "--html", "d.html")
-    write_html(Calibration.load("c.json"), "e.html")
+    write_html(Calibration.load("c.json", record=True), "e.html")
     pages = {name: (tmp_path / f"{name}.html").read_bytes() for name in "abde"}
     assert pages["a"] == pages["b"]
     assert pages["d"] == pages["e"]

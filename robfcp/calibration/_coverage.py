@@ -1,0 +1,106 @@
+"""Which share of the reported scores a threshold covers: of each client, and of each stratum."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from robfcp._typing import FloatArray, IntArray
+from robfcp.calibration._levels import CoverageLevel
+from robfcp.errors import RobfcpError
+
+if TYPE_CHECKING:
+    from robfcp.federation import Federation
+
+
+class StratumCoverage(NamedTuple):
+    """How many reported scores of each stratum are covered.
+
+    Attributes
+    ----------
+    thresholds : (C,) ndarray of float
+        The threshold of each class or group; strata without one of their own have the largest.
+    covered : (R, C) ndarray of int
+        How many scores of each stratum are covered, at each of the R clients that keep strata.
+    sizes : (R, C) ndarray of int
+        How many scores there are.
+    """
+
+    thresholds: FloatArray
+    covered: IntArray
+    sizes: IntArray
+
+
+def client_coverage(
+    federation: Federation, levels: Sequence[CoverageLevel], *, by_stratum: bool
+) -> FloatArray:
+    """Return (K, L) the share of each client's reported scores that each level covers.
+
+    Parameters
+    ----------
+    federation : Federation
+        The reports of K clients.
+    levels : sequence of CoverageLevel
+        The L levels.
+    by_stratum : bool
+        Whether each score is compared with the threshold of its own class or group. Clients that
+        keep no strata are compared with the largest threshold.
+    """
+    thresholds = [level.threshold for level in levels]
+    bin_indices = federation.binning.bin_index_of_threshold(thresholds).tolist()
+    cumulative = np.stack([federation.cumulative_count(index) for index in bin_indices], axis=1)
+
+    # Noise can take a share out of [0, 1].
+    shares = np.clip(cumulative / federation.total_counts[:, None], 0, 1)
+    shares = np.where(np.isinf(thresholds), 1.0, shares)
+
+    strata = federation.strata
+    if by_stratum and strata is not None:
+        for column, level in enumerate(levels):
+            _, covered, sizes = stratum_coverage(federation, level)
+            n_samples = np.maximum(sizes.sum(axis=1), 1)
+            shares[strata.rows, column] = covered.sum(axis=1) / n_samples
+    return shares
+
+
+def stratum_coverage(federation: Federation, level: CoverageLevel) -> StratumCoverage:
+    """Return how many scores of each class or group are covered, client by client.
+
+    Parameters
+    ----------
+    federation : Federation
+        Reports that keep classes or groups.
+    level : CoverageLevel
+        The level whose thresholds are applied.
+
+    Raises
+    ------
+    RobfcpError
+        Where the reports keep none.
+    """
+    strata = federation.strata
+    if strata is None:
+        raise RobfcpError("calibration: its reports keep no classes or groups; report by class")
+
+    threshold_of_stratum = {stratum.name: stratum.threshold for stratum in level.strata}
+    thresholds = np.array(
+        [threshold_of_stratum.get(name, level.threshold) for name in strata.labels]
+    )
+
+    # The cells of stratum c are c * n_bins to (c + 1) * n_bins - 1. Cumulative counts are read at
+    # the last cell of each stratum and at the cell of its threshold.
+    first_cells = np.arange(strata.n_strata) * strata.n_bins
+    last_cells = first_cells + strata.n_bins - 1
+    threshold_cells = first_cells + federation.binning.bin_index_of_threshold(thresholds)
+    cells = np.unique(np.concatenate([threshold_cells, last_cells]))
+    cumulative = np.cumsum(strata.table.merge_bins(cells), axis=1)
+    through_stratum = cumulative[:, np.searchsorted(cells, last_cells)]
+    before_stratum = np.pad(through_stratum[:, :-1], ((0, 0), (1, 0)))
+    through_threshold = cumulative[:, np.searchsorted(cells, threshold_cells)]
+
+    # Noise can make counts negative, or larger than their total.
+    sizes = np.maximum(through_stratum - before_stratum, 0)
+    covered = np.clip(through_threshold - before_stratum, 0, sizes)
+    return StratumCoverage(thresholds, covered, sizes)

@@ -1,0 +1,168 @@
+"""The thresholds of a calibration, each with its certificate."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+
+from robfcp._validation import parse_level
+from robfcp.calibration._document import LevelDocument, StratumDocument
+from robfcp.certificates import Certificate, CertificatePoint
+
+
+@dataclass(frozen=True, kw_only=True)
+class CertifiedThreshold:
+    """A threshold and what is certified of it.
+
+    Attributes
+    ----------
+    threshold : float
+        A label is in the set when its score is at most this; infinite takes every label.
+    certificate : Certificate
+        What is proved for the number of malicious clients that the calibration assumes.
+    certificate_points : tuple of CertificatePoint
+        Where coverage lies for each number of malicious clients, all of it true at once.
+    """
+
+    threshold: float
+    certificate: Certificate
+    certificate_points: tuple[CertificatePoint, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class StratumThreshold(CertifiedThreshold):
+    """The threshold of one class or group; its certificate is about the clients that hold it.
+
+    Attributes
+    ----------
+    name : str
+        The class or group.
+    n_clients : int
+        How many clients hold samples of it.
+    n_samples : int
+        How many samples they hold.
+    """
+
+    name: str
+    n_clients: int
+    n_samples: int
+
+    @property
+    def protection(self) -> str:
+        """How far its holders are too few against m malicious clients; empty where they are not.
+
+        With an infinite threshold it is "always covered". A finite one is "unprotected" where at
+        most m clients hold the stratum, since all of them may be malicious, and "hardly protected"
+        where at most 2 m do, since benign clients may be no majority.
+        """
+        max_malicious = self.certificate.m
+        if np.isinf(self.threshold):
+            return "always covered"
+        if self.n_clients <= max_malicious:
+            return "unprotected"
+        if max_malicious > 0 and self.n_clients <= 2 * max_malicious:
+            return "hardly protected"
+        return ""
+
+    @staticmethod
+    def from_document(document: StratumDocument) -> StratumThreshold:
+        """Return what a file says of the stratum.
+
+        Parameters
+        ----------
+        document : StratumDocument
+            A part of a calibration's file.
+        """
+        return StratumThreshold(
+            threshold=_threshold_from_document(document.threshold),
+            certificate=document.certificate,
+            certificate_points=document.curve,
+            name=document.name,
+            n_clients=document.holders,
+            n_samples=document.samples,
+        )
+
+    def to_document(self) -> StratumDocument:
+        """Return what stands in the file of a calibration."""
+        return StratumDocument(
+            threshold=_threshold_to_document(self.threshold),
+            certificate=self.certificate,
+            curve=self.certificate_points,
+            name=self.name,
+            holders=self.n_clients,
+            samples=self.n_samples,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class CoverageLevel(CertifiedThreshold):
+    """The threshold of one target coverage.
+
+    Attributes
+    ----------
+    coverage : Fraction
+        The target coverage; of losses, one minus the risk level over the bound of the loss.
+    strata : tuple of StratumThreshold
+        The threshold of every class or group, where each has its own; `threshold` is then the
+        largest of them.
+    vacuous_from : int or None
+        The number of malicious clients from which on the certificate is vacuous; None if it never
+        is.
+    """
+
+    coverage: Fraction
+    strata: tuple[StratumThreshold, ...] = ()
+    vacuous_from: int | None = None
+
+    @property
+    def is_trivial(self) -> bool:
+        """Whether every prediction set holds all labels: no threshold is finite."""
+        if self.strata:
+            return all(np.isinf(stratum.threshold) for stratum in self.strata)
+        return bool(np.isinf(self.threshold))
+
+    @staticmethod
+    def from_document(document: LevelDocument) -> CoverageLevel:
+        """Return what a file says of the level.
+
+        Parameters
+        ----------
+        document : LevelDocument
+            A part of a calibration's file.
+
+        Raises
+        ------
+        RobfcpError
+            Where its coverage is no number between 0 and 1.
+        """
+        return CoverageLevel(
+            threshold=_threshold_from_document(document.threshold),
+            certificate=document.certificate,
+            certificate_points=document.curve,
+            coverage=parse_level(document.coverage),
+            strata=tuple(StratumThreshold.from_document(stratum) for stratum in document.parts),
+            vacuous_from=document.empty_from,
+        )
+
+    def to_document(self) -> LevelDocument:
+        """Return what stands in the file of a calibration."""
+        return LevelDocument(
+            threshold=_threshold_to_document(self.threshold),
+            certificate=self.certificate,
+            curve=self.certificate_points,
+            coverage=str(self.coverage),
+            parts=tuple(stratum.to_document() for stratum in self.strata),
+            empty_from=self.vacuous_from,
+        )
+
+
+def _threshold_to_document(threshold: float) -> float | None:
+    """Return the threshold as JSON can hold it: null for an infinite one."""
+    return None if np.isinf(threshold) else threshold
+
+
+def _threshold_from_document(threshold: float | None) -> float:
+    """Return the threshold that a file holds, where null is infinite."""
+    return np.inf if threshold is None else threshold
