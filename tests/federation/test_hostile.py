@@ -74,7 +74,7 @@ def test_folders_devices_and_pipes_are_never_replaced_by_a_file(tmp_path):
 def again(calibration):
     """The calibration after its way through a file."""
     read = Calibration.from_json(calibration.to_json()).with_record(calibration.record)
-    assert (read, read.record.promise) == (calibration, calibration.record.promise)
+    assert (read, read.record.guarantee) == (calibration, calibration.record.guarantee)
     return read
 
 
