@@ -99,7 +99,7 @@ def test_numbers_of_other_libraries_are_saved_as_plain_ones():
     )
     promise = robfcp.MarginalGuarantee(liars=np.int8(1))
     found = robfcp.calibrate(federation, guarantee=promise, certificate_confidence=Fraction(19, 20))
-    assert again(found).confidence == 0.95
+    assert again(found).certificate_confidence == 0.95
 
 
 def test_a_report_that_holds_itself_is_faulty():
