@@ -231,7 +231,7 @@ def test_label_shift_and_its_curve_speak_of_the_sites_with_counts_of_all_classes
 def test_a_cluster_with_merged_classes_speaks_of_the_classes_that_sites_show():
     """What sites merge is in no cluster: of all its cases far fewer are covered than it says."""
     rng, shown, by = np.random.default_rng(0), [], {"a": "x", "b": "x", "c": "y"}
-    named = {"classes": ["a", "b", "c"], "least": 20}
+    named = {"classes": ["a", "b", "c"], "min_class_count": 20}
     for _ in range(20):
         reports = []
         for k in range(20):

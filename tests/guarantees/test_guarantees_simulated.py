@@ -56,7 +56,7 @@ class Rounds(NamedTuple):
 
     def reached(self, tail, told, unit=1):
         flat = self.below.reshape(-1, len(self.sizes))
-        return tail.reached(flat, unit * self.sizes, told).reshape(self.below.shape[:2])
+        return tail.accepts(flat, unit * self.sizes, told).reshape(self.below.shape[:2])
 
 
 @lru_cache(maxsize=3)  # for m liars, then for one less
@@ -211,7 +211,7 @@ def anchored_pac(told):
     here = rounds(11, tuple(EQUAL), 2, spread=0)
     accepted = here.reached(pac_tail_test(EQUAL, told, LEVEL, DELTA), told)
     first = np.where(accepted.any(axis=1), accepted.argmax(axis=1), len(EDGES)).tolist()
-    ends = [one.clipped(edge) for one, edge in zip(anchors(), first, strict=True)]
+    ends = [one.clip(edge) for one, edge in zip(anchors(), first, strict=True)]
     return np.append(EDGES, 1)[ends] < 0.9
 
 

@@ -32,7 +32,7 @@ def others(counts, site):
     """The counts without one site."""
     rows = [k for k in range(len(counts.clients)) if k != site]
     ids = tuple(counts.clients[k] for k in rows)
-    return replace(counts, cumulative=counts.cumulative[:, rows], sample_sizes=counts.class_sizes[rows], ids=ids)
+    return replace(counts, cumulative=counts.cumulative[:, rows], class_sizes=counts.class_sizes[rows], clients=ids)
 
 
 def next_mixes(sizes):
@@ -65,7 +65,7 @@ def test_site_edges_are_those_of_the_rule_on_the_others():
             wanted = -1 if None in alone else max(alone)
             assert found[site] == wanted
             stranger = sites.unseen_client_threshold(
-                others(counts, site), counts.sizes[site], alpha, m, sigma
+                others(counts, site), counts.class_sizes[site], alpha, m, sigma
             )
             assert (-1 if stranger is None else stranger) == wanted
             edges.add(wanted)
@@ -231,7 +231,7 @@ OWN = robfcp.Report("server", [1] * BINS, GRID)
         (robfcp.Report("server", [1] * 9, robfcp.Binning.uniform(9)), {}, "grid"),
         (robfcp.Report("s01", [1] * BINS, GRID), {}, "is among the reports"),
         (robfcp.Report("server", [1] * BINS, GRID, **NOISE), {}, "holds noise"),
-        (OWN, {"confidence": 0.5}, "more than 0.5"),
+        (OWN, {"certificate_confidence": 0.5}, "more than 0.5"),
     ],
 )
 def test_trusted_samples_that_cannot_hold_the_threshold_are_refused(anchor, asked, words):

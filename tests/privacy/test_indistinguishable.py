@@ -115,7 +115,7 @@ def test_regression_scores_are_tolerant_too_and_nobody_left_is_no_failure():
 
 def test_a_threshold_in_the_last_bin_of_a_private_round_covers_everything():
     counts = np.tile([0, 0, 0, 100], (6, 1))
-    noisy = {"privacy": Privacy(epsilon=100.0), "sizes": [100] * 6}
+    noisy = {"privacy": Privacy(epsilon=100.0), "sample_sizes": [100] * 6}
     private = Federation.from_counts(counts, GRID, score=LAC(), **noisy)
     plain = Federation.from_counts(counts, GRID, score=LAC())
     assert robfcp.calibrate(private, defense="none").threshold == INF
