@@ -46,10 +46,10 @@ def test_labels_and_losses_give_the_same_report_which_adds_up(classes):
     """In whole parts: exact where a twelfth divides every loss, else never too small."""
     p, y = outputs(np.random.default_rng(classes), classes=classes)
     y[3] = 0  # nothing to miss
-    grid = robfcp.Binning.uniform(20)
-    table, n = loss_table(p, y, grid.upper_edges), len(p)
-    given = Report.from_losses("a", table, grid.upper_edges, risk="fnr")
-    for report, bins in ((Report.from_multilabel("a", p, y, grid, fine=True), 20), (given, -1)):
+    binning = robfcp.Binning.uniform(20)
+    table, n = loss_table(p, y, binning.upper_edges), len(p)
+    given = Report.from_losses("a", table, binning.upper_edges, risk="fnr")
+    for report, bins in ((Report.from_multilabel("a", p, y, binning, fine=True), 20), (given, -1)):
         unit = report.risk.resolution
         assert (report.counts.sum(), report.n_samples) == (n * unit, n)
         lost = n - np.cumsum(report.counts)[:bins] / unit

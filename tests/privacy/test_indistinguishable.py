@@ -18,11 +18,11 @@ GRID = Binning.uniform(4)
 
 @pytest.mark.parametrize("odd", [0.7, NAN, INF, -INF, 1e300, -5.0])
 def test_every_score_counts_somewhere(odd):
-    grid, scores = Binning([0.0, 0.25, 0.5]), [0.1, 0.3, odd]
-    counts = grid.counts(clip_to_binning(np.array(scores), grid))
+    binning, scores = Binning([0.0, 0.25, 0.5]), [0.1, 0.3, odd]
+    counts = binning.counts(clip_to_binning(np.array(scores), binning))
     assert counts.tolist() == ([2, 1] if odd < 0 else [1, 2])
     with pytest.raises(RobfcpError, match="scores"):
-        Report.from_scores("a", scores, grid)
+        Report.from_scores("a", scores, binning)
 
 
 @pytest.mark.parametrize("score", SCORES, ids=repr)
