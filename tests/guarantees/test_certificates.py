@@ -39,8 +39,8 @@ def federation(n=500, n_clients=100, bins=100):
     return Federation.from_counts(rng.multinomial(n, np.full(bins, 1 / bins), n_clients))
 
 
-def promised(promise, here=None, confidence=0.95):
-    return promise.threshold(here or federation(), LEVEL, confidence)[1]
+def certificate_of(guarantee, here=None, confidence=0.95):
+    return guarantee.threshold(here or federation(), LEVEL, confidence)[1]
 
 
 def test_the_band_is_never_wider_than_hoeffdings_and_a_certificate_is_it_at_its_edge():
@@ -79,7 +79,9 @@ def test_an_infinite_threshold_covers_everything_and_too_few_samples_prove_nothi
 
 def test_missing_and_faulty_clients_are_outside_and_lower_no_budget():
     faulty = (RejectedReport("site-b", "counts", "negative"),)
-    fewer = replace(federation(), rejected_reports=faulty, missing_clients=("site-a",), sizes_registered=True)
+    fewer = replace(
+        federation(), rejected_reports=faulty, missing_clients=("site-a",), sizes_registered=True
+    )
     certificate = certify_threshold(fewer, 90, 9)
     assert (clients_not_covered(fewer), certificate.m) == (("site-a", "site-b"), 9)
     assert "2 missing or faulty sites" in certificate.statement
@@ -87,14 +89,14 @@ def test_missing_and_faulty_clients_are_outside_and_lower_no_budget():
 
 
 def test_a_marginal_guarantee_beyond_the_impossibility_says_who_can_force_full_sets():
-    certificate = promised(MarginalGuarantee(20))
+    certificate = certificate_of(MarginalGuarantee(20))
     assert certificate.lower == 0.9
     assert certificate.confidence is None
     assert certificate.full_sets_from == 8
     assert "guaranteed against 20 of 100" in certificate.statement
     assert "8 or more liars can make every set full" in certificate.statement
     assert "on average over calibration data" in certificate.statement
-    assert "full" not in promised(MarginalGuarantee(5)).statement
+    assert "full" not in certificate_of(MarginalGuarantee(5)).statement
 
 
 def test_pruned_pac_spends_a_fifth_of_delta_on_pruning_and_the_rest_on_the_threshold():
@@ -121,9 +123,9 @@ def test_likeness_that_the_reports_refute_is_reported_and_nobody_dropped():
 
 
 def test_pac_carries_its_confidence_and_a_bound_on_samples_its_assumption():
-    pac = promised(PACGuarantee(5), confidence=0.99)
+    pac = certificate_of(PACGuarantee(5), confidence=0.99)
     assert "with 99% confidence" in pac.statement
-    budget = promised(MarginalGuarantee(samples=700))
+    budget = certificate_of(MarginalGuarantee(samples=700))
     assert {a.name: a.value for a in budget.assumptions}["held"] == 700
     assert "with at most 700 samples together" in budget.statement
 
@@ -136,8 +138,8 @@ def uniform(seed=0, n_clients=20, n=100, truncated=0):
     rng = np.random.default_rng(seed)
     scores = rng.random((n_clients, n))
     scores[:truncated] *= 0.75
-    grid = Binning.uniform(100)
-    return Federation.from_counts(np.array([grid.counts(row) for row in scores]), grid)
+    binning = Binning.uniform(100)
+    return Federation.from_counts(np.array([binning.counts(row) for row in scores]), binning)
 
 
 @pytest.mark.effort
@@ -231,7 +233,7 @@ def test_label_shift_and_its_curve_speak_of_the_sites_with_counts_of_all_classes
 def test_a_cluster_with_merged_classes_speaks_of_the_classes_that_sites_show():
     """What sites merge is in no cluster: of all its cases far fewer are covered than it says."""
     rng, shown, by = np.random.default_rng(0), [], {"a": "x", "b": "x", "c": "y"}
-    named = {"classes": ["a", "b", "c"], "least": 20}
+    named = {"classes": ["a", "b", "c"], "min_class_count": 20}
     for _ in range(20):
         reports = []
         for k in range(20):

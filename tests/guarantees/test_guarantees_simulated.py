@@ -56,7 +56,7 @@ class Rounds(NamedTuple):
 
     def reached(self, tail, told, unit=1):
         flat = self.below.reshape(-1, len(self.sizes))
-        return tail.reached(flat, unit * self.sizes, told).reshape(self.below.shape[:2])
+        return tail.accepts(flat, unit * self.sizes, told).reshape(self.below.shape[:2])
 
 
 @lru_cache(maxsize=3)  # for m liars, then for one less
@@ -125,12 +125,12 @@ def forged(rng, here, share):
 
 def alike(told, sigma=0.0):
     """Four of nine sites hide inside the noise, or do not; the worst for the honest counts."""
-    rng, grid, failed = np.random.default_rng(5), Binning.uniform(61), np.zeros(RUNS, dtype=bool)
+    rng, binning, failed = np.random.default_rng(5), Binning.uniform(61), np.zeros(RUNS, dtype=bool)
     for run in range(RUNS):
         cdf = EDGES + rng.uniform(-sigma, sigma, (9, 1)) * (1 - EDGES) / (1 - EDGES[0])
         here = rng.multinomial(500, np.diff(cdf, prepend=0, append=1, axis=1))
         for share in (1, 1 / 8, 1 / 16):
-            federation = Federation.from_counts(forged(rng, here, share), grid)
+            federation = Federation.from_counts(forged(rng, here, share), binning)
             edge, _ = PACGuarantee(told, sigma).threshold(federation, LEVEL, 1 - DELTA)
             failed[run] |= edge is not None and edge < 60 and cdf[:5, edge].mean() < 0.9
     return failed
@@ -139,7 +139,7 @@ def alike(told, sigma=0.0):
 def private(told, known=True):
     """Counts with Laplace noise: what a marginal threshold misses; with hidden sizes, whether a PAC
     one fails."""
-    rng, grid, found = np.random.default_rng(6), Binning.uniform(21), []
+    rng, binning, found = np.random.default_rng(6), Binning.uniform(21), []
     law = Privacy(2.0, neighbours="substitution" if known else "add-remove")
     here = rounds(7, tuple(10 * EQUAL), 2, edges=tuple(EDGES[::3]))
     counts = np.diff(here.below, prepend=0, axis=1).transpose(0, 2, 1)
@@ -148,7 +148,7 @@ def private(told, known=True):
         noisy = whole + draw(rng, law.noise, whole.shape)
         noisy[-2:] = whole[-2:]
         sent = Federation.from_counts(
-            noisy, grid, privacy=law, sample_sizes=here.sizes if known else None
+            noisy, binning, privacy=law, sample_sizes=here.sizes if known else None
         )
         rule = marginal_threshold_bin if known else pac_threshold
         edge = rule(sent, LEVEL, told, *([] if known else [DELTA]))
@@ -190,9 +190,9 @@ def floor_of_anchor(beyond):
     """Promise (i) of 29 trusted samples: everybody lies; no more than a/(n+1) is promised."""
     a, _ = clipping_ranks(29, 0.9, DELTA, DELTA)
     ordered = np.sort(np.random.default_rng(10).random((RUNS, 29)), axis=1)
-    grid = Binning.uniform(2000)
-    held = [TrustedInterval.from_counts(grid.counts(row), LEVEL, DELTA) for row in ordered[:200]]
-    assert (grid.upper_edges[[one.clip(0) for one in held]] >= ordered[:200, a - 1]).all()
+    binning = Binning.uniform(2000)
+    held = [TrustedInterval.from_counts(binning.counts(row), LEVEL, DELTA) for row in ordered[:200]]
+    assert (binning.upper_edges[[one.clip(0) for one in held]] >= ordered[:200, a - 1]).all()
     return 1 - ordered[:, a - 1] - (1 - (a + 1 - beyond) / 30)
 
 
@@ -211,7 +211,7 @@ def anchored_pac(told):
     here = rounds(11, tuple(EQUAL), 2, spread=0)
     accepted = here.reached(pac_tail_test(EQUAL, told, LEVEL, DELTA), told)
     first = np.where(accepted.any(axis=1), accepted.argmax(axis=1), len(EDGES)).tolist()
-    ends = [one.clipped(edge) for one, edge in zip(anchors(), first, strict=True)]
+    ends = [one.clip(edge) for one, edge in zip(anchors(), first, strict=True)]
     return np.append(EDGES, 1)[ends] < 0.9
 
 

@@ -11,8 +11,7 @@ from scipy.stats import binom, hypergeom
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
 from robfcp.guarantees import LabelShiftGuarantee
-from robfcp.guarantees import _label_shift as rules
-from robfcp.guarantees import _label_shift as shift
+from robfcp.guarantees import _label_shift as label_shift
 from robfcp.guarantees._tail_bounds import pac_threshold
 from robfcp.reports import Report
 
@@ -22,7 +21,7 @@ NAMES = ("cat", "dog", "eel")
 
 def pair_p_values(below, sizes, sigma=0.0):
     """(K, K) p-values for "both are honest" at one edge."""
-    found = np.minimum(1, 2 * np.exp(-shift.ClientPairs(sizes).exponents(below, sigma)))
+    found = np.minimum(1, 2 * np.exp(-label_shift.ClientPairs(sizes).exponents(below, sigma)))
     np.fill_diagonal(found, 1)
     return found
 
@@ -30,8 +29,8 @@ def pair_p_values(below, sizes, sigma=0.0):
 def kept_at(below, sizes, m, beta, sigma=0.0):
     """(K,) whom pruning keeps at one edge, or None."""
     everybody = np.ones(len(sizes), dtype=bool)
-    against = shift.ClientPairs(sizes).contradictions(below, m, beta, sigma, len(sizes))
-    return everybody if against is None else rules.pruned_mask(against, everybody, m)
+    against = label_shift.ClientPairs(sizes).contradictions(below, m, beta, sigma, len(sizes))
+    return everybody if against is None else label_shift.pruned_mask(against, everybody, m)
 
 
 @pytest.mark.parametrize("number", [40, pytest.param(1000, marks=pytest.mark.slow)])
@@ -58,8 +57,12 @@ def test_pairs_pruning_and_acceptance_are_those_of_plain_loops(number):
         seen["all" if mask.all() else "some"] += 1
         few, left, n_classes = kept[:9], min(m - (len(sizes) - len(kept)), 4), sizes.shape[1]
         around = (np.zeros(n_classes), 1.0), (rng.dirichlet(np.ones(n_classes)) / 2, 0.5)
-        mixes = shift.LabelDistributions(rng.dirichlet(np.ones(n_classes), 2), *around[trial % 2])
-        told = shift.accepts_distributions(below[few], sizes[few], left, mixes, 0.4 - sigma, 0.08)
+        mixes = label_shift.LabelDistributions(
+            rng.dirichlet(np.ones(n_classes), 2), *around[trial % 2]
+        )
+        told = label_shift.accepts_distributions(
+            below[few], sizes[few], left, mixes, 0.4 - sigma, 0.08
+        )
         for mix, mine in zip(mixes.expectations(np.eye(n_classes)).T, told, strict=True):
             assert mine == plain.accepts(below[few], sizes[few], left, mix, 0.4 - sigma, 0.08)
             seen[bool(mine)] += 1
@@ -96,10 +99,10 @@ def test_a_pair_value_is_never_below_the_exact_chance():
 
 def test_pairs_are_worked_on_in_blocks(monkeypatch):
     below, sizes, _ = plain.random_table(np.random.default_rng(3))
-    whole = [shift.ClientPairs(sizes).exponents(below, sigma) for sigma in (0.0, 0.1)]
-    monkeypatch.setattr(rules, "_KEPT", 1)
-    monkeypatch.setattr(rules, "_BLOCK", 1)
-    parts = [shift.ClientPairs(sizes).exponents(below, sigma) for sigma in (0.0, 0.1)]
+    whole = [label_shift.ClientPairs(sizes).exponents(below, sigma) for sigma in (0.0, 0.1)]
+    monkeypatch.setattr(label_shift, "_KEPT", 1)
+    monkeypatch.setattr(label_shift, "_BLOCK", 1)
+    parts = [label_shift.ClientPairs(sizes).exponents(below, sigma) for sigma in (0.0, 0.1)]
     np.testing.assert_allclose(parts, whole, rtol=1e-12, atol=1e-12)
 
 
@@ -107,9 +110,9 @@ def test_the_bound_that_saves_logarithms_misses_no_pair():
     rng, some = np.random.default_rng(18), 0
     for _ in range(100):
         below, sizes, _ = plain.random_table(rng)
-        wanted = shift.ClientPairs(sizes).exponents(below)
+        wanted = label_shift.ClientPairs(sizes).exponents(below)
         for least in (0.01, 1.0, 6.0, 20.0):
-            found = shift.ClientPairs(sizes).exponents(below, least=least) >= least
+            found = label_shift.ClientPairs(sizes).exponents(below, least=least) >= least
             assert (found == (wanted >= least)).all()
             some += found.sum()
     assert some > 1000
@@ -118,7 +121,7 @@ def test_the_bound_that_saves_logarithms_misses_no_pair():
 def test_counts_are_those_of_the_tables():
     rng = np.random.default_rng(4)
     tables = rng.integers(0, 5, (5, 3, 400))
-    counts = shift.class_counts(plain.by_class(tables))
+    counts = label_shift.class_counts(plain.by_class(tables))
     assert counts.class_sizes.tolist() == tables.sum(axis=2).tolist()
     below = np.cumsum(tables, axis=2)
     for place, edge in enumerate(counts.edges):
@@ -133,7 +136,7 @@ def test_pooled_reports_are_refused_in_words():
     grouped = [Report.from_scores(f"s{k}", rng.random(30), groups=groups) for k in range(3)]
     for reports in (Federation.from_counts([[3, 4]] * 4), Federation.from_reports(grouped)):
         with pytest.raises(RobfcpError, match="needs reports by class"):
-            shift.class_counts(reports)
+            label_shift.class_counts(reports)
 
 
 def drawn(seed, n_sites=20, n_classes=4, n=200, bins=40):
@@ -146,7 +149,9 @@ def drawn(seed, n_sites=20, n_classes=4, n=200, bins=40):
 def test_gross_liars_are_dropped_and_the_rule_runs_on_the_rest():
     rng, tables, _ = drawn(6, n=400, bins=100)
     federation = plain.by_class(plain.lie(rng, tables, 5, "top"))
-    walk = shift.pac_threshold_after_pruning(shift.class_counts(federation), LEVEL, 5, 0.05)
+    walk = label_shift.pac_threshold_after_pruning(
+        label_shift.class_counts(federation), LEVEL, 5, 0.05
+    )
     assert walk.pruned_clients == federation.clients[15:]
     honest = pac_threshold(plain.by_class(tables[:15]), LEVEL, 0, 0.04)
     assert honest <= walk.bin_index < pac_threshold(federation, LEVEL, 5, 0.05)
@@ -183,9 +188,9 @@ def test_thresholds_are_those_of_plain_loops():
         federation = plain.by_class(
             plain.lie(rng, tables, trial % 3, plain.ATTACKS[trial // 3 % 4])
         )
-        counts = shift.class_counts(federation)
-        walk = shift.pac_threshold_after_pruning(
-            shift.class_counts(federation), Fraction(3, 4), 3, 0.1
+        counts = label_shift.class_counts(federation)
+        walk = label_shift.pac_threshold_after_pruning(
+            label_shift.class_counts(federation), Fraction(3, 4), 3, 0.1
         )
         wanted, dropped = plain_edge(counts, Fraction(3, 4), 3, 0.1)
         assert walk.bin_index == wanted
@@ -207,7 +212,7 @@ def test_thresholds_are_those_of_plain_loops():
     ],
 )
 def test_mixes_are_read_by_name_by_word_and_in_lists(mix, rows):
-    mixes, sizes = shift.parse_label_distributions(mix, NAMES), np.array([5.0, 2.0, 40.0])
+    mixes, sizes = label_shift.parse_label_distributions(mix, NAMES), np.array([5.0, 2.0, 40.0])
     assert mixes.expectations(np.eye(3)).T.tolist() == rows
     least = [min(n / p for n, p in zip(sizes, row, strict=True) if p) for row in rows]
     assert mixes.min_effective_sizes(sizes).tolist() == pytest.approx(least)
@@ -226,7 +231,7 @@ def test_mixes_are_read_by_name_by_word_and_in_lists(mix, rows):
 )
 def test_other_mixes_are_refused_in_words(mix, words):
     with pytest.raises(RobfcpError, match=words):
-        shift.parse_label_distributions(LabelShiftGuarantee(0, mix=mix).mix, NAMES)
+        label_shift.parse_label_distributions(LabelShiftGuarantee(0, mix=mix).mix, NAMES)
 
 
 def test_thresholds_of_mixes_are_those_of_plain_loops():
@@ -234,12 +239,12 @@ def test_thresholds_of_mixes_are_those_of_plain_loops():
     for trial in range(12):
         rng, tables, _ = drawn([2, trial], 9, 3, 120, 15)
         m, liars = trial % 3, trial % 4
-        counts = shift.class_counts(
+        counts = label_shift.class_counts(
             plain.by_class(plain.lie(rng, tables, liars, plain.ATTACKS[trial % 4]))
         )
-        mixes = shift.parse_label_distributions([{"0": 1}, "uniform"], counts.names)
+        mixes = label_shift.parse_label_distributions([{"0": 1}, "uniform"], counts.names)
         sigma = 0.03 * (trial % 2)
-        found = shift.label_distribution_threshold(counts, mixes, 0.3, m, 0.1, sigma)
+        found = label_shift.label_distribution_threshold(counts, mixes, 0.3, m, 0.1, sigma)
         assert found.bin_index == plain.mix_edge(counts, mixes.distributions, 0.3, m, 0.1, sigma)
         seen.add(found.bin_index)
     assert len(seen) > 2
@@ -253,7 +258,7 @@ def test_counts_in_fives_speak_against_nobody_whom_the_true_ones_do_not():
         sizes = rng.integers(0, 40, (6, 3))
         below = rng.binomial(sizes, rng.random((6, 1)))
         most = below + rng.binomial(sizes - below, 0.3) * (rng.random((6, 1)) < 0.5)
-        pairs, sigma = shift.ClientPairs(sizes), float(rng.choice([0.01, 0.1]))
+        pairs, sigma = label_shift.ClientPairs(sizes), float(rng.choice([0.01, 0.1]))
         bound = pairs.exponent_lower_bound(below, most, sigma)
         for _ in range(5):
             true = below + rng.binomial(most - below, rng.random())

@@ -46,10 +46,10 @@ def test_labels_and_losses_give_the_same_report_which_adds_up(classes):
     """In whole parts: exact where a twelfth divides every loss, else never too small."""
     p, y = outputs(np.random.default_rng(classes), classes=classes)
     y[3] = 0  # nothing to miss
-    grid = robfcp.Binning.uniform(20)
-    table, n = loss_table(p, y, grid.upper_edges), len(p)
-    given = Report.from_losses("a", table, grid.upper_edges, risk="fnr")
-    for report, bins in ((Report.from_multilabel("a", p, y, grid, fine=True), 20), (given, -1)):
+    binning = robfcp.Binning.uniform(20)
+    table, n = loss_table(p, y, binning.upper_edges), len(p)
+    given = Report.from_losses("a", table, binning.upper_edges, risk="fnr")
+    for report, bins in ((Report.from_multilabel("a", p, y, binning, fine=True), 20), (given, -1)):
         unit = report.risk.resolution
         assert (report.counts.sum(), report.n_samples) == (n * unit, n)
         lost = n - np.cumsum(report.counts)[:bins] / unit
@@ -162,13 +162,13 @@ def test_losses_and_scores_do_not_mix_and_each_is_asked_for_by_its_own_word():
     assert [fault.client for fault in calibration.rejected_reports] == ["x"]
     for sent, asked, words in (
         (losses, {}, "state the mean loss"),
-        ([scores], {"risk": 0.1}, "hold no losses"),
+        ([scores], {"risk_level": 0.1}, "hold no losses"),
         (
             losses,
-            {"risk": 0.3, "guarantee": robfcp.LabelShiftGuarantee(1)},
+            {"risk_level": 0.3, "guarantee": robfcp.LabelShiftGuarantee(1)},
             "not proved for losses",
         ),
-        (losses, {"risk": 1.5}, "1.5 is not in"),
+        (losses, {"risk_level": 1.5}, "1.5 is not in"),
     ):
         with pytest.raises(RobfcpError, match=words):
             robfcp.calibrate(sent, **asked)
@@ -195,7 +195,7 @@ def test_private_losses_hold_with_their_noise_and_huge_budgets_change_nothing():
     for epsilon in (None, 1e6, 3.0):
         made["privacy"] = None if epsilon is None else Privacy(epsilon)
         sent = [Report.from_losses(f"s{k}", t, LAMBDAS, **made) for k, t in enumerate(tables)]
-        asked = {"risk": 0.25, "defense": "none", "guarantee": robfcp.PACGuarantee(1)}
+        asked = {"risk_level": 0.25, "defense": "none", "guarantee": robfcp.PACGuarantee(1)}
         found[epsilon] = robfcp.calibrate(sent, **asked).threshold
     assert found[None] == found[1e6] <= found[3.0] + 0.051
     hidden = Privacy(1, neighbours="add-remove")

@@ -18,11 +18,11 @@ GRID = Binning.uniform(4)
 
 @pytest.mark.parametrize("odd", [0.7, NAN, INF, -INF, 1e300, -5.0])
 def test_every_score_counts_somewhere(odd):
-    grid, scores = Binning([0.0, 0.25, 0.5]), [0.1, 0.3, odd]
-    counts = grid.counts(clip_to_binning(np.array(scores), grid))
+    binning, scores = Binning([0.0, 0.25, 0.5]), [0.1, 0.3, odd]
+    counts = binning.counts(clip_to_binning(np.array(scores), binning))
     assert counts.tolist() == ([2, 1] if odd < 0 else [1, 2])
     with pytest.raises(RobfcpError, match="scores"):
-        Report.from_scores("a", scores, grid)
+        Report.from_scores("a", scores, binning)
 
 
 @pytest.mark.parametrize("score", SCORES, ids=repr)
@@ -115,7 +115,7 @@ def test_regression_scores_are_tolerant_too_and_nobody_left_is_no_failure():
 
 def test_a_threshold_in_the_last_bin_of_a_private_round_covers_everything():
     counts = np.tile([0, 0, 0, 100], (6, 1))
-    noisy = {"privacy": Privacy(epsilon=100.0), "sizes": [100] * 6}
+    noisy = {"privacy": Privacy(epsilon=100.0), "sample_sizes": [100] * 6}
     private = Federation.from_counts(counts, GRID, score=LAC(), **noisy)
     plain = Federation.from_counts(counts, GRID, score=LAC())
     assert robfcp.calibrate(private, defense="none").threshold == INF

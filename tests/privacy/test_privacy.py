@@ -159,7 +159,7 @@ def test_extreme_budgets_have_a_scale(epsilon, delta):
 
 WISHED = {"privacy": 1, "n_samples": 500, "n_clients": 20}
 PAIRS = np.repeat(np.arange(100), 2)
-SENT = {"client": "a", "scores": SCORES, "privacy": Privacy(1), "patients": PAIRS}
+SENT = {"client": "a", "scores": SCORES, "privacy": Privacy(1), "patient_ids": PAIRS}
 
 
 @pytest.mark.parametrize(
@@ -181,7 +181,7 @@ SENT = {"client": "a", "scores": SCORES, "privacy": Privacy(1), "patients": PAIR
         (recommend_binning, WISHED | {"prior": np.ones(99), "confidence_level": 1}, "between"),
         (Report.from_scores, SENT, "somebody has 2 samples but samples_per_patient is 1"),
         (Report.from_scores, SENT | {"privacy": None}, "only privacy protects them"),
-        (Report.from_scores, SENT | {"patients": PAIRS[1:]}, "one name a score"),
+        (Report.from_scores, SENT | {"patient_ids": PAIRS[1:]}, "one name a score"),
     ],
 )
 def test_what_cannot_be_private_is_refused(make, options, words):

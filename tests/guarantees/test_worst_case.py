@@ -186,7 +186,7 @@ def test_a_bound_on_samples_is_at_least_the_worst_fcp_threshold_over_sets_within
         worst = max(
             fcp(federation, kept, level)
             for kept in plausible(federation.n_clients, everybody)
-            if federation.n_samples - federation.sizes[kept].sum() <= budget
+            if federation.n_samples - federation.sample_sizes[kept].sum() <= budget
         )
         found = as_number(marginal_threshold_bin(federation, level, max_malicious_samples=budget))
         assert found >= worst

@@ -145,15 +145,22 @@ def spent(monkeypatch):
 
     for place in (_tail_bounds, _label_shift):
         watch(place, "pac_tail_test", "samples", lambda sizes, m, level, delta, *_: delta)
-    watch(_tail_bounds, "noisy_size_tail_test", "samples", lambda counts, m, level, delta, noise: delta)
+    watch(
+        _tail_bounds,
+        "noisy_size_tail_test",
+        "samples",
+        lambda counts, m, level, delta, noise: delta,
+    )
     watch(_worst_case.NoisyCounts, "noise", "noise", lambda self, edges, chance: chance)
     # of hidden sizes the least and the largest total are bounded too
     watch(_worst_case.NoisyCounts, "smallest_totals", "totals", lambda *given: 2 * given[-1])
     watch(_heterogeneity.ClientIntervals, "__init__", "pruning", lambda self, reports, beta: beta)
-    watch(_label_shift.ClientPairs, "against", "pruning", lambda self, below, m, beta, *_: beta)
-    watch(_label_shift, "accepted", "samples", lambda *given: given[-1])
+    watch(
+        _label_shift.ClientPairs, "contradictions", "pruning", lambda self, below, m, beta, *_: beta
+    )
+    watch(_label_shift, "accepts_distributions", "samples", lambda *given: given[-1])
     monkeypatch.setattr(
-        _base, "pac_tail", _tail_bounds.pac_tail_test
+        _base, "pac_tail_test", _tail_bounds.pac_tail_test
     )  # who can force full sets costs nothing
     _label_shift._tail.cache_clear()
     return found

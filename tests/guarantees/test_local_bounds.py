@@ -16,7 +16,7 @@ import robfcp
 from robfcp.audit import verify_calibration
 from robfcp.certificates import format_lower
 from robfcp.errors import RobfcpError
-from robfcp.guarantees import _local_bounds as sites
+from robfcp.guarantees import _local_bounds as local_bounds
 from robfcp.guarantees._label_shift import class_counts
 
 
@@ -32,7 +32,12 @@ def others(counts, site):
     """The counts without one site."""
     rows = [k for k in range(len(counts.clients)) if k != site]
     ids = tuple(counts.clients[k] for k in rows)
-    return replace(counts, cumulative=counts.cumulative[:, rows], sample_sizes=counts.class_sizes[rows], ids=ids)
+    return replace(
+        counts,
+        cumulative=counts.cumulative[:, rows],
+        class_sizes=counts.class_sizes[rows],
+        clients=ids,
+    )
 
 
 def next_mixes(sizes):
@@ -56,7 +61,7 @@ def test_site_edges_are_those_of_the_rule_on_the_others():
         n, alpha, sigma = int(rng.choice([40, 150, 400])), 0.3, 0.04 * (trial % 3 == 0)
         counts = federation([1, trial], n_sites, n_classes, n, 8, liars, ATTACKS[trial % 4])
         delta = alpha / 20
-        found = sites.client_thresholds(counts, alpha, m, sigma)
+        found = local_bounds.client_thresholds(counts, alpha, m, sigma)
         for site in range(n_sites):
             alone = [
                 mix_edge(counts, [mix], alpha - delta - sigma, m, delta, sigma, without=site)
@@ -64,8 +69,8 @@ def test_site_edges_are_those_of_the_rule_on_the_others():
             ]
             wanted = -1 if None in alone else max(alone)
             assert found[site] == wanted
-            stranger = sites.unseen_client_threshold(
-                others(counts, site), counts.sizes[site], alpha, m, sigma
+            stranger = local_bounds.unseen_client_threshold(
+                others(counts, site), counts.class_sizes[site], alpha, m, sigma
             )
             assert (-1 if stranger is None else stranger) == wanted
             edges.add(wanted)
@@ -78,15 +83,15 @@ def test_site_edges_are_those_of_the_rule_on_the_others():
 def test_sites_not_asked_for_one_alone_or_without_room_get_none():
     counts = federation(4, 8, 2, 300, 20)
     every, some = (
-        sites.client_thresholds(counts, 0.3, 1),
-        sites.client_thresholds(counts, 0.3, 1, sites=[2, 5]),
+        local_bounds.client_thresholds(counts, 0.3, 1),
+        local_bounds.client_thresholds(counts, 0.3, 1, sites=[2, 5]),
     )
     assert some.tolist() == np.where(np.isin(range(8), [2, 5]), every, -1).tolist()
-    assert sites.client_thresholds(federation(5, 1, 2, 300, 20), 0.3, 0).tolist() == [-1]
-    assert (sites.client_thresholds(counts, 0.1, 0, 0.1) == -1).all()
-    assert sites.unseen_client_threshold(counts, np.array([3, 4]), 0.1, 0, 0.1) is None
+    assert local_bounds.client_thresholds(federation(5, 1, 2, 300, 20), 0.3, 0).tolist() == [-1]
+    assert (local_bounds.client_thresholds(counts, 0.1, 0, 0.1) == -1).all()
+    assert local_bounds.unseen_client_threshold(counts, np.array([3, 4]), 0.1, 0, 0.1) is None
     with pytest.raises(RobfcpError, match="nothing can be guaranteed against 3 of 3"):
-        sites.client_thresholds(federation(6, 4, 2, 50, 10), 0.2, 3)
+        local_bounds.client_thresholds(federation(6, 4, 2, 50, 10), 0.2, 3)
 
 
 # Order statistics of trusted samples: a site's own, and the server's anchor
@@ -116,21 +121,21 @@ def test_ends_of_trusted_samples_are_those_of_binomials(level, delta):
     for n in (1, 10, 28, 29, 37, 100, 500):
         scores = np.sort(rng.random(n))
         ordered = GRID.bin_indices(scores)
-        found = sites.TrustedInterval.from_counts(
+        found = local_bounds.TrustedInterval.from_counts(
             np.bincount(ordered, minlength=BINS), level, delta
         )
         a, b = binomial_ends(n, float(level), delta, delta)
         assert (found.low, found.marginal_lower) == (ordered[a - 1], a / (n + 1))
         assert found.high == (ordered[b - 1] if b <= n else None)
-        own = sites.local_threshold_range(scores, float(1 - level))
+        own = local_bounds.local_threshold_range(scores, float(1 - level))
         a, b = binomial_ends(n, float(level), 0.05, 0.025)
         wanted = scores[a - 1], scores[b - 1] if b <= n else np.inf, a / (n + 1), n
         assert (own.low, own.high, own.marginal_lower, own.n) == wanted
     with pytest.raises(RobfcpError, match="samples: there are none"):
-        sites.local_threshold_range(np.array([]), 0.1)
-    few = sites.TrustedInterval.from_counts(np.bincount([3], minlength=9), level, delta)
+        local_bounds.local_threshold_range(np.array([]), 0.1)
+    few = local_bounds.TrustedInterval.from_counts(np.bincount([3], minlength=9), level, delta)
     assert (few.clip(None), few.clip(1), few.clip(5)) == (None, 3, 5)
-    ends = sites.TrustedInterval(2, 6, 0.5, 99, 0.05)
+    ends = local_bounds.TrustedInterval(2, 6, 0.5, 99, 0.05)
     assert [ends.clip(edge) for edge in (None, 0, 4, 8)] == [6, 2, 4, 6]
     assert [ends.lower_only().clip(edge) for edge in (None, 0, 8)] == [None, 2, 8]
 
@@ -156,7 +161,7 @@ LIES = {
 def test_whoever_lies_trusted_samples_hold_coverage_from_below_and_sets_from_above(n, share, lie):
     rng = np.random.default_rng(14)
     anchor, reports = anchored(rng, n), attacked(rng, share, LIES[lie])
-    held = sites.TrustedInterval.from_counts(anchor.counts, LEVEL, 0.05)
+    held = local_bounds.TrustedInterval.from_counts(anchor.counts, LEVEL, 0.05)
     for promise in (None, robfcp.PACGuarantee(3)):
         asked = {"defense": "none", "guarantee": promise}
         free = robfcp.calibrate(reports, **asked).threshold
@@ -166,7 +171,8 @@ def test_whoever_lies_trusted_samples_hold_coverage_from_below_and_sets_from_abo
             == GRID.upper_edges[held.clip(int(GRID.bin_index_of_threshold([free])[0]))]
         )
         assert GRID.upper_edges[held.low] <= found.threshold <= GRID.upper_edges[held.high]
-        words = f"whoever lies, at least {format_lower(held.marginal_lower)} on average over {n} trusted"
+        floor = format_lower(held.marginal_lower)
+        words = f"whoever lies, at least {floor} on average over {n} trusted"
         assert words in found.statement
         assert promise is None or found.certificate.confidence == pytest.approx(0.9)
 
@@ -185,7 +191,9 @@ def test_an_average_is_held_from_below_only():
     )
     assert (
         low.threshold
-        == GRID.upper_edges[sites.TrustedInterval.from_counts(anchor.counts, LEVEL, 0.05).low]
+        == GRID.upper_edges[
+            local_bounds.TrustedInterval.from_counts(anchor.counts, LEVEL, 0.05).low
+        ]
     )
 
 
@@ -205,7 +213,8 @@ def test_classes_are_held_by_their_own_trusted_samples_and_thin_ones_together():
     found = robfcp.calibrate(reports, trusted_report=anchor, **asked)
     *classes, rare = found.levels[0].parts
     held = [
-        sites.TrustedInterval.from_counts(counts, LEVEL, delta) for counts in anchor.strata.dense()
+        local_bounds.TrustedInterval.from_counts(counts, LEVEL, delta)
+        for counts in anchor.strata.dense()
     ]
     for part, own in zip(classes, held[:2], strict=True):
         assert GRID.upper_edges[own.low] <= part.threshold <= GRID.upper_edges[own.high]
@@ -215,7 +224,9 @@ def test_classes_are_held_by_their_own_trusted_samples_and_thin_ones_together():
     assert f"held from below by {held[2].n} trusted samples" in rare.certificate.note
     pooled = robfcp.Report("server", anchor.counts, GRID)
     parts = robfcp.calibrate(reports, trusted_report=pooled, **asked).levels[0].parts
-    low = GRID.upper_edges[sites.TrustedInterval.from_counts(pooled.counts, LEVEL, delta).low]
+    low = GRID.upper_edges[
+        local_bounds.TrustedInterval.from_counts(pooled.counts, LEVEL, delta).low
+    ]
     assert all(one.threshold >= low and "200 trusted" in one.certificate.note for one in parts)
 
 
@@ -231,7 +242,7 @@ OWN = robfcp.Report("server", [1] * BINS, GRID)
         (robfcp.Report("server", [1] * 9, robfcp.Binning.uniform(9)), {}, "grid"),
         (robfcp.Report("s01", [1] * BINS, GRID), {}, "is among the reports"),
         (robfcp.Report("server", [1] * BINS, GRID, **NOISE), {}, "holds noise"),
-        (OWN, {"confidence": 0.5}, "more than 0.5"),
+        (OWN, {"certificate_confidence": 0.5}, "more than 0.5"),
     ],
 )
 def test_trusted_samples_that_cannot_hold_the_threshold_are_refused(anchor, asked, words):
@@ -264,7 +275,7 @@ def test_whatever_the_federation_says_own_losses_hold_lambda_where_brute_force_d
     for _ in range(cases(300)):
         losses = (rng.random((n, 3, 1)) ** 2 > lambdas).mean(axis=1)
         report = robfcp.Report.from_losses("a", losses, lambdas, risk="fnr")
-        own = sites.local_lambda_range(
+        own = local_bounds.local_lambda_range(
             report.counts, n, unit, Fraction(9, 10), report.grid.upper_edges
         )
         fine = (losses.sum(axis=0) + 1) / (n + 1) <= allowed + 1e-9
