@@ -24,7 +24,7 @@ def test_what_the_examples_do_not_show_and_what_are_no_sets_is_refused():
             metrics.group_conditional_coverage(bad, Y, [*groups])
 
 
-@pytest.mark.parametrize("metric", ["covered", "coverage", "class_coverage", "summary"])
+@pytest.mark.parametrize("metric", ["is_covered", "coverage", "class_conditional_coverage", "summary"])
 def test_metrics_take_names_for_labels(metric):
     names, said, count = (
         ["flu", "cold", "well"],

@@ -66,12 +66,12 @@ def test_sets_equal_mapies_except_that_its_adaptive_ones_are_never_empty(
     if last == "randomized":  # at 1 and above MAPIE leaves labels out
         threshold = min(threshold, 0.99)
     u = 1 - np.random.RandomState(3).uniform(size=(400, 1))[:, 0]
-    sets = ours.sets(p, [threshold], u)[:, :, 0]
+    sets = ours.prediction_sets(p, [threshold], u)[:, :, 0]
     expected = mapies_sets(theirs, p, threshold, last)
     if last is False:
         empty = ~sets.any(axis=1)
         np.testing.assert_array_equal(sets[~empty], expected[~empty])
-        sets = ours.sets(p, [threshold], non_empty=True)[:, :, 0]
+        sets = ours.prediction_sets(p, [threshold], non_empty=True)[:, :, 0]
     np.testing.assert_array_equal(sets, expected)
 
 

@@ -97,7 +97,7 @@ PAIR = [site("a", round="1"), site("b", round="1")]
     ("reports", "options", "words"),
     [
         (PAIR, {"quorum": 3}, "only 2 of 2 reports are valid but the quorum is 3"),
-        (PAIR, {"sizes": dict.fromkeys("abcd", 50), "quorum": 0.6}, "quorum is 3"),
+        (PAIR, {"registered_sizes": dict.fromkeys("abcd", 50), "quorum": 0.6}, "quorum is 3"),
         ([b"", b""], {}, "first fault: report #1"),
         ([], {}, "0 of 0"),
     ],
@@ -122,8 +122,8 @@ def test_expected_context_beats_the_majority_and_an_even_split_needs_it():
     ("counts", "arguments"),
     [
         *((bad, {}) for bad in ([1, 2], [[1.0, 2]], [[-1, 2]], [[0, 0]])),
-        ([[1, 2]], {"grid": Binning.uniform(3)}),
-        *(([[1, 2], [1, 2]], {"ids": ids}) for ids in (["a", "a"], ["a"])),
+        ([[1, 2]], {"binning": Binning.uniform(3)}),
+        *(([[1, 2], [1, 2]], {"clients": clients}) for clients in (["a", "a"], ["a"])),
     ],
 )
 def test_impossible_counts_are_refused(counts, arguments):
@@ -231,7 +231,7 @@ def test_a_fine_grid_may_be_the_rounds_own_for_few_clients():
 
 def test_where_the_grid_is_stated_no_other_is_built(monkeypatch):
     hostile, honest = big("x", 19_000), site("s").to_json()
-    monkeypatch.setattr(_wire, "named", lambda *_: pytest.fail("was built"))
+    monkeypatch.setattr(_wire, "named_binning", lambda *_: pytest.fail("was built"))
     federation = Federation.from_reports([hostile, honest], binning=Binning.default())
     assert federation.clients == ("s",)
     assert "grid is uniform" in federation.rejected_reports[0].reason

@@ -53,7 +53,7 @@ def report(k, kind, rng):
     if kind in ("plain", "private") or (kind == "mixed" and k % 3 == 0):
         more = {"privacy": Privacy(9.0)} if kind == "private" and k % 3 else {}
     if kind == "mixed" and k % 2:
-        more["label_scores"] = rng.random((n, 3))
+        more["all_label_scores"] = rng.random((n, 3))
     return Report.from_scores(name, scores, Binning.uniform(40), score=LAC, round="r", **more)
 
 
@@ -91,7 +91,7 @@ def test_clients_of_any_size_can_be_calibrated_from_stored_counts(n_samples, tmp
 def test_a_calibration_is_the_same_to_the_byte_wherever_its_counts_are(kind, tmp_path, monkeypatch):
     rng = np.random.default_rng(3)
     reports = [report(k, kind, rng) for k in range(40 if kind == "plain" else 20)]
-    asked = {"risk": 0.3} if kind == "loss" else {}
+    asked = {"risk_level": 0.3} if kind == "loss" else {}
     ways = [{"defense": Consensus(seed=5)}]
     ways += [{"guarantee": robfcp.PACGuarantee(liars=2, alike=0.1)}] * (kind != "plain")
     ways += [{"by": "group" if kind == "groups" else "class"}] * (kind in ("groups", "mixed"))

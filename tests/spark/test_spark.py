@@ -67,7 +67,7 @@ def killed_once(flag):
             Path(flag).touch()
             python = int(Path(f"/proc/{os.getppid()}/stat").read_text().split()[3])
             os.kill(python, signal.SIGKILL)
-        return block.below(7)
+        return block.cumulative_count(7)
 
     return below
 
