@@ -22,12 +22,12 @@ def site(k, kind="plain", n=30):
     rng, name = np.random.default_rng(k), f"s{k:02d}"
     scores, labels, told = rng.beta(0.5, 2, n), rng.integers(0, 3, n), rng.random((n, 4))
     more = {
-        "dense": {"grid": Binning.uniform(9)},
+        "dense": {"binning": Binning.uniform(9)},
         "class": {"labels": labels, "classes": NAMES},
         "other order": {"labels": labels, "classes": NAMES[::-1]},
-        "sizes": {"label_scores": told},
-        "both": {"labels": labels, "classes": 3, "label_scores": told},
-        "private": {"grid": Binning.uniform(9), "privacy": Privacy(1.0)},
+        "sizes": {"all_label_scores": told},
+        "both": {"labels": labels, "classes": 3, "all_label_scores": told},
+        "private": {"binning": Binning.uniform(9), "privacy": Privacy(1.0)},
     }.get(kind, {})
     report = robfcp.Report.from_scores(name, scores, score=LAC, round="r", **more)
     if kind == "loss":
@@ -103,7 +103,12 @@ def seen(federation):
         federation.sample_sizes.tolist(),
         [(part.by, part.names, part.rows.tolist()) for part in parts],
         (federation.binning, federation.score, federation.round, federation.model, federation.risk),
-        (federation.rejected_reports, federation.missing_clients, federation.privacy, federation.sizes_known),
+        (
+            federation.rejected_reports,
+            federation.missing_clients,
+            federation.privacy,
+            federation.sizes_known,
+        ),
     )
 
 
@@ -120,7 +125,7 @@ def one_by_one(monkeypatch):
 
     def take(items, **options):
         with monkeypatch.context() as patch:
-            patch.setattr(_intake.wire, "fast_report", lambda _: None)
+            patch.setattr(_intake._wire, "fast_report", lambda _: None)
             return taken(items, **options)
 
     return take
@@ -135,7 +140,7 @@ def test_whatever_is_wrong_is_refused_in_the_words_for_a_single_report(kind, one
 
 
 @pytest.mark.effort
-@pytest.mark.parametrize("options", [{}, {"grid": Binning.default()}, {"round": "r"}])
+@pytest.mark.parametrize("options", [{}, {"binning": Binning.default()}, {"round": "r"}])
 def test_mixed_rounds_with_many_faults_do_not_depend_on_how_they_are_checked(options, one_by_one):
     rng = np.random.default_rng(3)
     lies = [lie for kind in KINDS for lie in lies_about(site(50, kind))]

@@ -90,7 +90,7 @@ NO_COUNTS = ([1.0] * 4, [np.nan] * 4, [True] * 4, [10**30] * 4, [[1] * 4], [[1],
         *(("client", no, "name|client") for no in ("", "x" * 201, 7, None, "a\nb", "\x00", b"x")),
         *((part, no, part) for part in ("round", "model") for no in (3, "x" * 300, "a\nb")),
         *(("score", no, "is not a score; pass LAC") for no in (LAC, "lac")),
-        *(("grid", no, "is not a grid; pass Grid.default") for no in (7, None, "default")),
+        *(("grid", no, "is not a grid; pass Binning.default") for no in (7, None, "default")),
         *(("privacy", no, "is not stated as such; pass Privacy") for no in (1.0, "x")),
         ("risk", "fnr", "is not a risk"),
     ],
@@ -151,7 +151,7 @@ def test_a_frame_names_the_classes_in_whatever_order_its_columns_stand():
 def test_groups_numbers_withheld_labels_and_privacy_make_no_classes():
     grouped = Report.from_predictions("a", P, Y, groups=Y % 2)
     assert (grouped.strata.by, grouped.strata.stratum_sizes.sum()) == ("group", 40)
-    fine = {"by_class": False, "fine": True}
+    fine = {"stratify_by_class": False, "fine": True}
     assert Report.from_predictions("a", P, Y, **fine) == Report.from_scores(
         "a", LAC()(P, Y), score=LAC()
     )
@@ -175,11 +175,11 @@ TWICE = np.column_stack([HALF, HALF])
         (Report.from_predictions, {"labels": ["cow", *WORDS[1:]], "classes": NAMES}, "cow of sample 0 is none"),
         (Report.from_predictions, {"labels": WORDS}, "labels: are text; name the classes"),
         (Report.from_predictions, {"probabilities": P * 2}, "probabilities: row 0 sums to 2"),
-        (Report.from_predictions, {"privacy": Privacy(1.0), "set_sizes": True}, "leave them out of private"),
-        (Report.from_predictions, {"score": AbsoluteResidual(), "by_class": True}, "has no classes"),
-        (Report.from_scores, {"label_scores": [0.1] * 40}, r"need \(n, C\) scores of 40 samples"),
-        (Report.from_scores, {"label_scores": TWICE + np.nan}, "label_scores"),
-        (Report.from_scores, {"scores": [2.0], "grid": Binning.default()}, "scores: range"),
+        (Report.from_predictions, {"privacy": Privacy(1.0), "include_all_labels": True}, "leave them out of private"),
+        (Report.from_predictions, {"score": AbsoluteResidual(), "stratify_by_class": True}, "has no classes"),
+        (Report.from_scores, {"all_label_scores": [0.1] * 40}, r"need \(n, C\) scores of 40 samples"),
+        (Report.from_scores, {"all_label_scores": TWICE + np.nan}, "label_scores"),
+        (Report.from_scores, {"scores": [2.0], "binning": Binning.default()}, "scores: range"),
         (Report.from_scores, {"scores": [[0.5], [0.2, 0.3]]}, "scores: rows differ"),
         (Report, {"counts": [10] * 4, "grid": FOUR, "n_samples": 40, "privacy": Privacy(1.0),
                   "set_sizes": [10] * 4}, "sizes of sets"),

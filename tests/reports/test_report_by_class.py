@@ -62,7 +62,9 @@ def test_every_way_of_counting_gives_the_table_of_a_loop(n, n_classes, bins):
     found = report(n, n_classes, grid)
     held = dict(zip(found.strata.cells.tolist(), found.strata.counts.tolist(), strict=True))
     assert held == table
-    np.testing.assert_array_equal(found.strata.stratum_sizes, np.bincount(labels, minlength=n_classes))
+    np.testing.assert_array_equal(
+        found.strata.stratum_sizes, np.bincount(labels, minlength=n_classes)
+    )
     np.testing.assert_array_equal(found.counts, Report.from_scores("a", scores, grid).counts)
 
 
@@ -87,7 +89,7 @@ def test_groups_stand_in_the_order_of_their_names_whatever_type_they_have():
 
 @pytest.mark.parametrize(("classes", "names"), [(NAMES, NAMES), (3, ("0", "1", "2"))])
 def test_thin_classes_are_merged_into_one_more_and_nothing_is_lost(classes, names):
-    given = {"scores": np.linspace(0.05, 0.95, 10), "grid": GRID, "classes": classes}
+    given = {"scores": np.linspace(0.05, 0.95, 10), "binning": GRID, "classes": classes}
     given["labels"] = [0] * 6 + [1] * 3 + [2]
     plain = Report.from_scores("a", **given)
     for least, sizes in ((4, [6, 0, 0, 4]), (6, [6, 0, 0, 4]), (7, [0, 0, 0, 10])):
@@ -105,7 +107,7 @@ def test_the_size_grows_with_samples_and_not_with_classes_or_bins():
     assert sizes[1] < 1.8 * sizes[0]  # numbers of more digits, but no more of them
 
 
-GIVEN = {"scores": [0.1, 0.2, 0.3], "grid": GRID, "client": "site-7"}
+GIVEN = {"scores": [0.1, 0.2, 0.3], "binning": GRID, "client": "site-7"}
 LABELLED = {"labels": [0, 1, 2], "classes": 3}
 TOO_MANY = np.arange(MAX_STRATA + 1)
 AT_THE_SITE = [
@@ -122,8 +124,8 @@ AT_THE_SITE = [
     ({"scores": 0.0 * TOO_MANY, "groups": TOO_MANY}, f"group: {MAX_STRATA + 1} of them"),
     ({"groups": ["a", "b", "c"], "classes": ["a", "b"]}, "none of those"),
     ({"groups": ["a", "b", "c"], "privacy": PRIVATE}, "state them all in cla"),
-    (LABELLED | {"least": 5, "privacy": PRIVATE}, "least: which classes are merged"),
-    (LABELLED | {"classes": 1000, "grid": Binning.uniform(500), "privacy": PRIVATE},
+    (LABELLED | {"min_class_count": 5, "privacy": PRIVATE}, "least: which classes are merged"),
+    (LABELLED | {"classes": 1000, "binning": Binning.uniform(500), "privacy": PRIVATE},
      "1000 x 500 cells would drown in noise; use a coarse"),
     *((LABELLED | {"classes": names}, "of them; give 1 to") for names in (10**6, 0, [])),
     *((LABELLED | {"classes": names}, "is no list") for names in (2.5, "cat", True)),
@@ -203,7 +205,7 @@ def test_in_fives_no_cell_holds_fewer_no_count_exceeds_the_true_one_and_both_bou
     for n in rng.integers(1, 400, 6):
         p, y = outputs(rng, n, concentration=0.3)
         sites.append((p if seed % 3 else np.eye(3)[rng.integers(0, 3, n)], y))  # many ties
-    more = {"grid": Binning.uniform(bins), "by_class": bool(seed % 2)}
+    more = {"binning": Binning.uniform(bins), "stratify_by_class": bool(seed % 2)}
     true, shown = (by_class(sites, fine=fine, **more) for fine in (True, False))
     for one, other in zip(true, shown, strict=True):
         have, want = ((r.strata.dense() if r.strata else r.counts[None]) for r in (other, one))
@@ -211,12 +213,12 @@ def test_in_fives_no_cell_holds_fewer_no_count_exceeds_the_true_one_and_both_bou
         assert ((have[:, -1] >= 5) | (have[:, -1] == 0) | (have.sum(axis=1) < 5)).all()
         assert (have.sum(axis=1) == want.sum(axis=1)).all()
         assert (have.cumsum(axis=1) <= want.cumsum(axis=1)).all()
-        assert other.thin == 0
+        assert other.n_small_cells == 0
     exact, found = (Federation.from_reports(reports) for reports in (true, shown))
     assert found.is_coarsened.all()
     least, most = found.cumulative_counts(), found.lowest_counts().cumulative_counts()
     assert ((least <= exact.cumulative_counts()) & (exact.cumulative_counts() <= most)).all()
-    if more["by_class"]:
+    if more["stratify_by_class"]:
         tables = (one.strata.table.dense() for one in (exact, found.lowest_counts()))
         below = [np.cumsum(table.reshape(6, 3, -1), axis=2) for table in tables]
         assert (below[0] <= below[1]).all()
@@ -291,7 +293,7 @@ def test_a_private_report_has_the_stated_noise_on_every_cell_and_crosses_the_wir
     assert abs(noise.mean()) < 6 * np.sqrt(privacy.noise.variance / 4000)
     np.testing.assert_array_equal(made.counts, made.strata.dense().sum(axis=0))
     assert Report.from_json(made.to_json()) == made
-    hidden = privacy.hides_size
+    hidden = privacy.protects_sample_size
     assert ("n_samples" in json.loads(made.to_json())) is not hidden
     assert hidden or made.n_samples == 400
     stated = of(groups=LABELS % 2, classes=["0", "1", "2"], privacy=privacy)

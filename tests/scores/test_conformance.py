@@ -81,7 +81,7 @@ class Open(robfcp.ClassificationScore):
     label_scores = logarithm
 
 
-Nameless = type("Nameless", (robfcp.ClassificationScore,), {"of_all": logarithm})
+Nameless = type("Nameless", (robfcp.ClassificationScore,), {"label_scores": logarithm})
 Residual = robfcp.AbsoluteResidual
 
 
@@ -94,16 +94,19 @@ Residual = robfcp.AbsoluteResidual
         (made(Nameless), "has no name"),
         (made(Open, ("name", str, "field")), "the name is a parameter"),
         (made(Margin, ("given", object, field(default_factory=object))), "plain numbers"),
-        (made(of_all=lambda self, p, u: 5 - p), "leave its default grid"),
-        (made(default_grid=lambda self: 100), "must return a robfcp.Grid"),
-        (made(of_all=logarithm, default_grid=Residual.default_binning), "NaN or infinite"),
-        (made(of_all=surprise), "draws numbers of its own"),
-        (made(of_all=lambda self, p, u: (1 - p) / (1 + len(p))), "depends on other samples"),
-        (made(of_all=lambda self, p, u: 1 - p[:, :1], _of_labels=own_label), "for every label"),
-        (made(_of_labels=lambda self, p, label, u: np.zeros(len(p))), "differ"),
+        (made(label_scores=lambda self, p, u: 5 - p), "leave its default grid"),
+        (made(default_binning=lambda self: 100), "must return a robfcp.Grid"),
+        (made(label_scores=logarithm, default_binning=Residual.default_binning), "NaN or infinite"),
+        (made(label_scores=surprise), "draws numbers of its own"),
+        (made(label_scores=lambda self, p, u: (1 - p) / (1 + len(p))), "depends on other samples"),
+        (
+            made(label_scores=lambda self, p, u: 1 - p[:, :1], _score_labels=own_label),
+            "for every label",
+        ),
+        (made(_score_labels=lambda self, p, label, u: np.zeros(len(p))), "differ"),
         (made(__call__=lambda self, p, y, rng=None: 1 - np.asarray(p)), "return"),
-        (made(of_all=writes), "changes the array"),
-        (made(of_all=lambda self, p, u: (1 - p) ** (p.itemsize / 8)), "gives other scores"),
+        (made(label_scores=writes), "changes the array"),
+        (made(label_scores=lambda self, p, u: (1 - p) ** (p.itemsize / 8)), "gives other scores"),
         (made(__call__=unchecked), "the base checks"),
         (made(Residual, interval=None), "has no interval"),
         (made(Residual, interval=moved), "interval is not where"),
