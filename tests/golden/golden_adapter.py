@@ -11,7 +11,7 @@ from contextlib import chdir
 from pathlib import Path
 
 import msgspec
-from engine_loopback import LoopbackDriver
+from integration_loopback import LoopbackDriver
 from in_process import run
 
 import robfcp

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import golden_adapter as adapter
 import numpy as np
-from engine_faults import altered, forged, raw, silent
+from integration_faults import altered, forged, raw, silent
 
 LAC = adapter.LAC
 CASES = {}
