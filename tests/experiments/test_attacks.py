@@ -227,9 +227,7 @@ def test_claims_of_a_class_are_of_the_one_the_fewest_honest_clients_hold(pairs):
 
 
 def test_malformed_reports_are_all_refused_and_the_round_goes_on(world):
-    many = Federation.from_counts(
-        np.tile(world.federation.counts, (3, 1)), world.federation.binning
-    )
+    many = Federation.from_counts(np.tile(world.federation.counts, (3, 1)), world.federation.binning)
     bad = np.arange(0, 26, 2)
     received = Federation.from_reports(ATTACKS["malformed"](many, bad, 0))
     assert set(received.clients) == set(many.clients) - {many.clients[k] for k in bad}
@@ -242,11 +240,7 @@ def test_wrong_strengths_names_and_attackers_are_refused(scores, samples):
         (SampleAttack(simple.selection_bias, 1.5), (samples, [1]), "share"),
         (SampleAttack(simple.selection_bias, 0.5, "hard"), (samples, [1]), "which"),
         (ScoreAttack(coordinated.mimic_low, "badly"), (scores, BAD), "copy"),
-        (
-            ScoreAttack(lambda scene: scene.malicious_data[0]),
-            (scores, BAD),
-            "arrays for . lying sites",
-        ),
+        (ScoreAttack(lambda scene: scene.malicious_data[0]), (scores, BAD), "arrays for . lying sites"),
         (get_attack, ("bribery",), "unknown; use one of coverage"),
         (ATTACKS["coverage"], (scores, [9]), "client numbers"),
         (ATTACKS["coverage"], (scores, np.ones(3, bool)), "mask"),

@@ -103,12 +103,7 @@ def seen(federation):
         federation.sample_sizes.tolist(),
         [(part.by, part.names, part.rows.tolist()) for part in parts],
         (federation.binning, federation.score, federation.round, federation.model, federation.risk),
-        (
-            federation.rejected_reports,
-            federation.missing_clients,
-            federation.privacy,
-            federation.sizes_known,
-        ),
+        (federation.rejected_reports, federation.missing_clients, federation.privacy, federation.sizes_known),
     )
 
 

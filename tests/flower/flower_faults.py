@@ -3,8 +3,8 @@
 import time
 
 import numpy as np
-from integration_faults import DATA, QUICK, Stage, Turn, looked, told, watched
 from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, RecordDict
+from integration_faults import DATA, QUICK, Stage, Turn, looked, told, watched
 
 import robfcp
 from robfcp.integrations import run_monitoring_round

@@ -11,12 +11,12 @@ pytest.importorskip("flwr")
 tomllib = pytest.importorskip("tomllib")
 pytestmark = pytest.mark.flower
 
-from integration_faults import DATA, once, told  # noqa: E402
-from integration_promises import *  # noqa: E402, F403
-from integration_promises import check_case, status  # noqa: E402
 from flower_faults import FaultyNetwork, FlowerDriver  # noqa: E402
 from flwr.app import RecordDict  # noqa: E402
 from in_process import run  # noqa: E402
+from integration_faults import DATA, once, told  # noqa: E402
+from integration_promises import *  # noqa: E402, F403
+from integration_promises import check_case, status  # noqa: E402
 
 from robfcp.integrations import flower, register_sample_sizes, run_calibration_round  # noqa: E402
 

@@ -15,7 +15,6 @@ from pathlib import Path
 
 import golden_adapter as adapter
 import numpy as np
-from integration_faults import altered, forged, raw, silent
 
 LAC = adapter.LAC
 CASES = {}
@@ -690,11 +689,30 @@ case("commands", commands)
 
 # ------------------------------------------------------------------------------ integrations
 
-FAULTS = {
-    "site-1": raw(b"\xff\xfe"),
-    "site-3": forged,
-    "site-5": altered(round="yesterday"),
-}
+
+def not_json(turn):
+    """Reply with the right nonce and a body that is not JSON."""
+    turn.send({"nonce": turn.record["nonce"], "body": b"\xff\xfe"})
+
+
+def forged(turn):
+    """Reply without knowing the nonce."""
+    turn.send({**turn.record, "nonce": "0" * 32})
+
+
+def of_another_round(turn):
+    """Reply with a report of another round."""
+    report = json.loads(turn.record["body"])
+    body = json.dumps({**report, "round": "yesterday"}, separators=(",", ":")).encode()
+    turn.send({**turn.record, "body": body})
+
+
+def silent(turn):
+    """Never reply."""
+    turn.vanish()
+
+
+FAULTS = {"site-1": not_json, "site-3": forged, "site-5": of_another_round}
 
 
 def over_integration(driver, faults, deadline=20.0):

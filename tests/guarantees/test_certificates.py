@@ -79,9 +79,7 @@ def test_an_infinite_threshold_covers_everything_and_too_few_samples_prove_nothi
 
 def test_missing_and_faulty_clients_are_outside_and_lower_no_budget():
     faulty = (RejectedReport("site-b", "counts", "negative"),)
-    fewer = replace(
-        federation(), rejected_reports=faulty, missing_clients=("site-a",), sizes_registered=True
-    )
+    fewer = replace(federation(), rejected_reports=faulty, missing_clients=("site-a",), sizes_registered=True)
     certificate = certify_threshold(fewer, 90, 9)
     assert (clients_not_covered(fewer), certificate.m) == (("site-a", "site-b"), 9)
     assert "2 missing or faulty sites" in certificate.statement

@@ -32,12 +32,7 @@ def others(counts, site):
     """The counts without one site."""
     rows = [k for k in range(len(counts.clients)) if k != site]
     ids = tuple(counts.clients[k] for k in rows)
-    return replace(
-        counts,
-        cumulative=counts.cumulative[:, rows],
-        sample_sizes=counts.class_sizes[rows],
-        ids=ids,
-    )
+    return replace(counts, cumulative=counts.cumulative[:, rows], sample_sizes=counts.class_sizes[rows], ids=ids)
 
 
 def next_mixes(sizes):

@@ -145,12 +145,7 @@ def spent(monkeypatch):
 
     for place in (_tail_bounds, _label_shift):
         watch(place, "pac_tail_test", "samples", lambda sizes, m, level, delta, *_: delta)
-    watch(
-        _tail_bounds,
-        "noisy_size_tail_test",
-        "samples",
-        lambda counts, m, level, delta, noise: delta,
-    )
+    watch(_tail_bounds, "noisy_size_tail_test", "samples", lambda counts, m, level, delta, noise: delta)
     watch(_worst_case.NoisyCounts, "noise", "noise", lambda self, edges, chance: chance)
     # of hidden sizes the least and the largest total are bounded too
     watch(_worst_case.NoisyCounts, "smallest_totals", "totals", lambda *given: 2 * given[-1])

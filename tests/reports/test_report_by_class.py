@@ -62,9 +62,7 @@ def test_every_way_of_counting_gives_the_table_of_a_loop(n, n_classes, bins):
     found = report(n, n_classes, grid)
     held = dict(zip(found.strata.cells.tolist(), found.strata.counts.tolist(), strict=True))
     assert held == table
-    np.testing.assert_array_equal(
-        found.strata.stratum_sizes, np.bincount(labels, minlength=n_classes)
-    )
+    np.testing.assert_array_equal(found.strata.stratum_sizes, np.bincount(labels, minlength=n_classes))
     np.testing.assert_array_equal(found.counts, Report.from_scores("a", scores, grid).counts)
 
 

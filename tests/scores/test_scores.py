@@ -105,9 +105,7 @@ def test_half_precision_gives_the_sets_of_single(score):
         p[row, rng.choice(1000, held, replace=False)] = 1 / held
     for limit in (0.0, 0.5, 0.9, 1 - 1e-16):
         found = [
-            np.concatenate(
-                [rows for _, rows in score.iter_prediction_sets(q, [limit], non_empty=True)]
-            )
+            np.concatenate([rows for _, rows in score.iter_prediction_sets(q, [limit], non_empty=True)])
             for q in (p, p.astype(np.float32))
         ]
         np.testing.assert_array_equal(*found)
