@@ -42,7 +42,7 @@ test-train: .venv/train  ## a short real federated training run
 
 test-flower: .venv-flower/installed  ## Flower: faults, Ray simulation and a deployment over TLS
 	COVERAGE_WITHOUT_ENGINES="robfcp/integrations/nvflare.py" \
-	.venv-flower/bin/python -m pytest tests/flower tests/test_engines.py \
+	.venv-flower/bin/python -m pytest tests/flower tests/test_integrations.py \
 		"tests/fuzz/test_fuzz.py::test_nothing_escapes[flower-16-3]" \
 		"tests/test_notebooks.py::test_a_notebook_runs[flower]" \
 		--cov=robfcp/integrations --cov-report=term --cov-fail-under=95
@@ -58,7 +58,7 @@ test-flower-range:  ## rounds in this process on the lowest and the highest flwr
 
 test-nvflare: .venv-nvflare/installed  ## NVFlare: faults, simulator, local and secured deployments
 	COVERAGE_WITHOUT_ENGINES="robfcp/integrations/flower*.py" \
-	.venv-nvflare/bin/python -m pytest tests/nvflare tests/test_engines.py \
+	.venv-nvflare/bin/python -m pytest tests/nvflare tests/test_integrations.py \
 		"tests/fuzz/test_fuzz.py::test_nothing_escapes[nvflare-10-3]" \
 		--cov=robfcp/integrations --cov-report=term --cov-fail-under=95
 

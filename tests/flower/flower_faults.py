@@ -3,8 +3,8 @@
 import time
 
 import numpy as np
-from engine_faults import DATA, QUICK, Stage, Turn, looked, told, watched
 from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, RecordDict
+from integration_faults import DATA, QUICK, Stage, Turn, looked, told, watched
 
 import robfcp
 from robfcp.integrations import run_monitoring_round
@@ -83,6 +83,6 @@ class FlowerDriver:
         def samples(arrays, node):
             return told(fresh.get(names[node.node_id - 1], OSError("nothing")))
 
-        network = FaultyNetwork(DATA, configs=configs, fresh=samples if fresh else None)
+        network = FaultyNetwork(DATA, configs=configs, fresh_data_fn=samples if fresh else None)
         engine = FlowerTransport(network, deadline=20.0, poll=0.02)
         return looked(run_monitoring_round(engine, watched(), liars, **options))

@@ -11,12 +11,12 @@ pytest.importorskip("flwr")
 tomllib = pytest.importorskip("tomllib")
 pytestmark = pytest.mark.flower
 
-from engine_faults import DATA, once, told  # noqa: E402
-from engine_promises import *  # noqa: E402, F403
-from engine_promises import check_case, status  # noqa: E402
 from flower_faults import FaultyNetwork, FlowerDriver  # noqa: E402
 from flwr.app import RecordDict  # noqa: E402
 from in_process import run  # noqa: E402
+from integration_faults import DATA, once, told  # noqa: E402
+from integration_promises import *  # noqa: E402, F403
+from integration_promises import check_case, status  # noqa: E402
 
 from robfcp.integrations import flower, register_sample_sizes, run_calibration_round  # noqa: E402
 
@@ -77,7 +77,7 @@ def test_the_example_trains_and_calibrates_in_one_run_though_training_is_poisone
     poisoned = {"attackers": 2, "liars": 2, "poison-training": True, "min-nodes": 8}
     calibration, covered, size = example(strategy=strategy, **poisoned)
     assert calibration.federation.n_clients == 8
-    assert calibration.federation.registered
+    assert calibration.federation.sizes_registered
     assert calibration.provenance["run_id"] == "1"
     assert 0.8 < covered < 0.99
     assert size < 2  # a trained model: a digit or two, not ten
@@ -91,12 +91,12 @@ def test_the_example_trains_and_calibrates_in_one_run_though_training_is_poisone
 def test_lying_nodes_of_the_example_are_flagged(attack, example):
     common = {"attackers": 2, "attack": attack, "liars": 2, "num-server-rounds": 3}
     robust, covered, _ = example(**common)
-    assert robust.flagged == ("site-0", "site-1")
+    assert robust.flagged_clients == ("site-0", "site-1")
     naive, _, _ = example(defence="none", **common)
     assert (naive.threshold < robust.threshold) == (attack == "coverage")
     assert 0.85 < covered < 0.98
     found, _, _ = example(node_configs={5: {"attack": True}}, liars=1)  # by a node's own config
-    assert found.flagged == ("site-5",)
+    assert found.flagged_clients == ("site-5",)
 
 
 def test_the_pytorch_example_trains_and_calibrates(example):
@@ -160,7 +160,7 @@ def test_a_restarted_superlink_only_delays_the_round():
     network = FaultyNetwork(DATA)
     network.get_nodes = restarting(1, network.get_nodes)
     network.pull_messages = restarting(20, network.pull_messages)
-    options = {"defense": robfcp.Consensus(at_most=1), "check": False}
+    options = {"defense": robfcp.Consensus(at_most=1), "evaluate": False}
     calibration = run_calibration_round(flower.FlowerTransport(network, **QUICK), **options)
     assert set(status(calibration).values()) == {"ok"}
     network.get_nodes = lambda: told(ValueError("no"))

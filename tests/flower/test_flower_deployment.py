@@ -11,7 +11,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from engine_processes import left
+from integration_processes import left
 
 import robfcp
 
@@ -99,7 +99,7 @@ def test_the_example_runs_in_simulation_on_ray(scripts):
     simulation = scripts(10)
     simulation("simulation", "attackers=2", "liars=2", "num-server-rounds=1", "deadline=200.0")
     calibration = simulation.calibration(2)
-    assert (calibration.federation.n_clients, len(calibration.flagged)) == (10, 2)
+    assert (calibration.federation.n_clients, len(calibration.flagged_clients)) == (10, 2)
 
 
 @pytest.mark.skipif(not all(map(shutil.which, ("openssl", "ssh-keygen"))), reason="needs both")
@@ -113,9 +113,9 @@ def test_a_run_over_tls_survives_a_lying_and_a_killed_node(scripts):
     clients = calibration.provenance["clients"]
     found = {client: entry["status"] for client, entry in clients.items()}
     assert found == {**{f"site-{k}": "ok" for k in range(1, 5)}, "site-5": "missing"}
-    assert calibration.flagged == ("site-2",)
+    assert calibration.flagged_clients == ("site-2",)
     assert clients_not_covered(calibration.federation) == ("site-5",)
-    assert calibration.federation.registered
+    assert calibration.federation.sizes_registered
     whole = PublicFormat.SubjectPublicKeyInfo
     forms = [(Encoding.OpenSSH, PublicFormat.OpenSSH), (Encoding.PEM, whole), (Encoding.DER, whole)]
     for client, entry in clients.items():

@@ -15,7 +15,7 @@ from operator import methodcaller
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import engine_faults as faults
+import integration_faults as faults
 import msgspec
 import numpy as np
 
@@ -55,7 +55,7 @@ class Driver(NamedTuple):
 
 
 DRIVERS = {
-    "loopback": Driver(".", "engine_loopback", "LoopbackDriver", 0.15),
+    "loopback": Driver(".", "integration_loopback", "LoopbackDriver", 0.15),
     "flower": Driver("flower", "flower_faults", "FlowerDriver", 0.15),
     "nvflare": Driver("nvflare", "nvflare_faults", "NVFlareDriver", 2.0),  # its clients poll
 }

@@ -11,8 +11,8 @@ from contextlib import chdir
 from pathlib import Path
 
 import msgspec
-from engine_loopback import LoopbackDriver
 from in_process import run
+from integration_loopback import LoopbackDriver
 
 import robfcp
 from robfcp import (

@@ -8,6 +8,7 @@ stored values. Cases call robfcp through `golden_adapter` only.
 import csv
 import hashlib
 import json
+import re
 import tempfile
 from functools import partial
 from itertools import product
@@ -15,7 +16,6 @@ from pathlib import Path
 
 import golden_adapter as adapter
 import numpy as np
-from engine_faults import altered, forged, raw, silent
 
 LAC = adapter.LAC
 CASES = {}
@@ -688,13 +688,292 @@ def commands():
 case("commands", commands)
 
 
+def files_of_a_round():
+    """Everything that `calibrate` writes and prints, and what it refuses."""
+    found = {}
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "reports").mkdir()
+        (folder / "pooled").mkdir()
+        for k in range(9):
+            write_table(folder / f"site-{k}.csv", k, 120, one_hot=k == 2)
+            arguments = ["report", f"site-{k}.csv"]
+            options = {"client": f"site-{k}", "round": "r1", "folder": folder}
+            adapter.command_line(*arguments, output=f"reports/{k}.json", **options)
+            adapter.command_line(*arguments, "--pooled", output=f"pooled/{k}.json", **options)
+        write_table(folder / "trusted.csv", 51, 150)
+        (folder / "round.toml").write_text('round = "r1"\n')
+        (folder / "sizes.json").write_text(json.dumps({f"site-{k}": 120 for k in range(8)}))
+
+        def run(part, *arguments, command="calibrate", **options):
+            text = adapter.command_line(command, *arguments, folder=folder, **options)
+            found[part] = text.replace(name.encode(), b"FOLDER")
+
+        common = {"output": "c.json", "html": "page.html", "feedback": "feedback"}
+        run("first", "reports", terms="round.toml", audit="log.jsonl", **common)
+        for path in sorted(folder.glob("c.*")) + sorted(folder.glob("feedback/*")):
+            found[f"written-{path.name}"] = path.read_bytes()
+        page = (folder / "page.html").read_bytes()
+        found["written-page"] = hashlib.sha256(page).hexdigest().encode()
+        events = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+        kept = [{k: v for k, v in one.items() if k not in ("time", "previous")} for one in events]
+        found["written-log"] = json.dumps(kept).encode()
+        run("verified", "c.json", command="verify", report="reports/4.json", audit="log.jsonl")
+        run("letter", "feedback/site-3.json", command="verify")
+
+        run("again", "reports", previous="c.json", exclude="site-4", output="d.json")
+        run("again-json", "reports", previous="c.json", exclude="site-4", json=True)
+        run("sizes", "reports", registered_sizes="sizes.json", quorum=0.5, json=True)
+        run("share", "reports", max_share=0.01)
+        run("levels", "reports", "--coverage", "0.8", "--coverage", "0.95", by="class")
+        run("shift", "reports", guarantee="label-shift", max_malicious=1, label_distribution="any")
+        distributions = ["--mix", "flu=0.1,cold=0.2,none=0.7", "--mix", "uniform"]
+        run("shift-two", "reports", *distributions, guarantee="label-shift", max_malicious=1)
+        run("exactly", "reports", n_malicious=1, json=True)
+        run("rob-fcp", "reports", defense="rob-fcp", max_malicious=1)
+        run("trusted-report", "reports", trusted_data="reports/1.json")
+        run("pooled", "pooled", guarantee="pac", max_malicious=1, heterogeneity=0.05)
+        run("collected", "reports", command="collect", output="round.parquet")
+        run("stored", "round.parquet", output="stored.json", json=True)
+
+        run("refused-input", "reports", output="reports/1.json")
+        run("refused-page", "reports", html="reports/new.json", feedback="reports")
+        run("refused-previous", "reports", previous="c.json", output="c.json")
+        run("refused-page-is-folder", "reports", html="feedback")
+        run("refused-heterogeneity", "reports", heterogeneity=0.1)
+        run("refused-samples", "reports", samples=4)
+        run("refused-distribution", "reports", label_distribution="a=lot")
+        run("refused-exactly", "reports", defense="none", n_malicious=1)
+        run("refused-exclude", "reports", exclude="nobody")
+        run("refused-coverage", "reports", coverage="1.5")
+        run("refused-key", "reports", sign="nobody.key")
+        run("refused-log", "c.json", command="verify", audit="reports")
+        run("left-aside", "c.json", "reports")
+    return found
+
+
+case("files-of-a-round", files_of_a_round)
+
+PLAIN = "cat,dog,label\n"
+TABLES = {  # files as people have them, right and wrong
+    "plain": PLAIN + "0.25,0.75,dog\n0.5,0.5,cat\n",
+    "semicolons": "cat;dog;label\n0,25;0,75;dog\n0,5;0,5;cat\n",
+    "both-points": "cat;dog;label\n0,5;0.5;cat\n",
+    "point-later": "cat;dog;label\n0.5;0.5;cat\n0,5;1;dog\n",
+    "hint": "sep=;\ncat;dog;label\n0,25;0,75;dog\n",
+    "ids": "id,cat,dog,label\na,0.25,0.75,dog\na,0.5,0.5,cat\n",
+    "twice": PLAIN + "0.25,0.75,dog\n0.5,0.5,cat\n" * 2 + "0.1,0.9,dog\n0.3,0.7,cat\n" * 2,
+    "eight-twice": PLAIN + "".join(f"0.{k},0.{10 - k},dog\n" for k in range(1, 9)) * 2,
+    "percent": PLAIN + "25,75,dog\n50,50,cat\n",
+    "not-one": PLAIN + "0.25,0.7,dog\n0.5,0.5,cat\n",
+    "spare": "cat,dog,age,label\n0.25,0.75,5,dog\n0.5,0.5,7,cat\n",
+    "negative": PLAIN + "-0.25,1.25,dog\n",
+    "missing": PLAIN + "0.25,,dog\n",
+    "nan": PLAIN + "nan,0.75,dog\n",
+    "word": PLAIN + "0.25,x,dog\n0.5,0.5,cat\n",
+    "words": "name,cat,dog,label\nann,0.25,0.75,dog\nbob,0.5,0.5,cat\n",
+    "no-label": "cat,dog\n0.25,0.75\n",
+    "label-missing": PLAIN + "0.25,0.75,\n",
+    "label-unknown": PLAIN + "0.25,0.75,cow\n",
+    "numbers": "p0,p1,p2,label\n0.2,0.3,0.5,0\n0.2,0.3,0.5,2\n",
+    "from-one": "a,b,c,label\n0.2,0.3,0.5,1\n0.2,0.3,0.5,3\n",
+    "maybe-from-one": "a,b,c,label\n0.2,0.3,0.5,1\n0.2,0.3,0.5,2\n",
+    "binary": "risk,y\n0.2,0\n0.7,1\n",
+    "binary-true": "risk,y\n0.2,False\n0.7,True\n",
+    "binary-class-0": "p0,y\n0.2,0\n0.7,1\n",
+    "binary-words": "risk,y\n0.2,no\n0.7,yes\n",
+    "binary-percent": "risk,y\n20,0\n70,1\n",
+    "binary-counts": "risk,y\n0.2,1\n0.7,2\n",
+    "values": "prediction,y\n1.5,1.25\n2.5,3.75\n",
+    "many-values": "a,b,y\n1.5,2.5,1.25\n2.5,3.5,3.75\n",
+    "quantiles": "high,y,low\n2,1.25,1\n4,3.75,3\n",
+    "quantiles-turned": "low,y,high\n2,1.25,1\n4,3.75,3\n",
+    "multilabel": "p_a,p_b,label_a,label_b\n0.2,0.9,0,1\n0.7,0.1,1,0\n",
+    "same-names": "cat,Cat,label\n1,0,cat\n",
+    "no-names": "0.5,0.5,1\n0.5,0.5,0\n",
+    "short-row": PLAIN + "0.5,0.5\n",
+    "only-names": PLAIN,
+    "empty-row": "\n" + PLAIN,
+    "empty": "",
+    "no-predictions": "label\ncat\n",
+    "group": "cat,dog,ward,label\n0.25,0.75,n,dog\n0.5,0.5,s,cat\n0.4,0.6,n,cat\n",
+}
+READINGS = {
+    "as-it-is": [],
+    "logits": ["--logits"],
+    "normalise": ["--normalise"],
+    "classes": ["--classes", "dog,cat"],
+    "label": ["--label", "dog"],
+    "id": ["--id", "cat"],
+    "lac": ["--score", "lac"],
+    "cqr": ["--score", "cqr"],
+    "absolute-residual": ["--score", "absolute-residual"],
+    "group": ["--group", "ward"],
+    "risk": ["--risk", "false-negative-rate"],
+    "private": ["--epsilon", "1", "--ledger", "ledger.json", "--grid", "uniform:8"],
+}
+
+
+def read_tables_as(arguments):
+    """What `report` makes of every table, or says of it."""
+    found = {}
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        for table, text in TABLES.items():
+            (folder / "t.csv").write_text(text)
+            (folder / "r.json").unlink(missing_ok=True)
+            words = ["report", "t.csv", "--client", "a", "--output", "r.json", *arguments]
+            printed = adapter.command_line(*words, folder=folder)
+            written = folder / "r.json"
+            if "--epsilon" in arguments:  # its noise is drawn anew
+                printed = re.sub(rb"in \d+ bytes", b"", printed)
+            elif written.exists():
+                printed += written.read_bytes()
+            found[table] = printed
+    return found
+
+
+for name, arguments in READINGS.items():
+    case(f"tables/{name}", partial(read_tables_as, arguments))
+
+
+def read_arrays_as(arguments):
+    """What `report` makes of arrays, or says of them."""
+    p = np.random.default_rng(4).dirichlet(np.ones(3), 30)
+    labels = p.argmax(axis=1)
+    words = np.array(["a", "b", "c"])
+    arrays = {
+        "plain": {"probabilities": p, "labels": labels},
+        "names": {"probabilities": p, "labels": words[labels], "classes": words},
+        "logits": {"logits": np.log(p), "targets": labels, "ids": np.arange(30) % 29},
+        "binary": {"probabilities": p[:, 0], "labels": labels > 0},
+        "values": {"predictions": p[:, 0], "y": p[:, 1]},
+        "no-predictions": {"labels": labels},
+        "no-labels": {"probabilities": p},
+        "short": {"probabilities": p, "labels": labels[:7]},
+        "two-names": {"probabilities": p, "labels": labels, "classes": words[:2]},
+        "missing": {"probabilities": np.where(p > 0.9, np.nan, p), "labels": labels},
+    }
+    found = {}
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        for part, named in arrays.items():
+            np.savez(folder / "t.npz", **named)
+            (folder / "r.json").unlink(missing_ok=True)
+            given = ["report", "t.npz", "--client", "a", "--output", "r.json", *arguments]
+            printed = adapter.command_line(*given, folder=folder)
+            written = folder / "r.json"
+            found[part] = printed + (written.read_bytes() if written.exists() else b"")
+    return found
+
+
+for name, arguments in {
+    "as-it-is": [],
+    "aps": ["--score", "aps", "--seed", "3"],
+    "classes": ["--classes", "c,b,a"],
+    "id": ["--id", "ids"],
+    "sizes": ["--set-sizes", "--fine", "--least", "4"],
+    "by-class": ["--by-class"],
+    "values": ["--score", "absolute-residual"],
+}.items():
+    case(f"arrays/{name}", partial(read_arrays_as, arguments))
+
+
+def commands_of_a_client():
+    """What the commands of a client write and print, and what they refuse."""
+    found = {}
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "reports").mkdir()
+        for k in range(7):
+            write_table(folder / f"site-{k}.csv", k, 150, one_hot=k == 2)
+            options = {"client": f"site-{k}", "folder": folder, "model": "m1"}
+            output = f"reports/{k}.json"
+            adapter.command_line("report", f"site-{k}.csv", output=output, **options)
+        write_table(folder / "fresh.csv", 50, 200, with_ward=True)
+        levels = ["--coverage", "0.8", "--coverage", "0.95"]
+        made = {"output": "c.json", "feedback": "feedback", "folder": folder}
+        adapter.command_line("calibrate", "reports", *levels, **made)
+        adapter.command_line("calibrate", "reports", by="class", output="k.json", folder=folder)
+
+        def run(part, command, *arguments, **options):
+            text = adapter.command_line(command, *arguments, folder=folder, **options)
+            found[part] = text.replace(name.encode(), b"FOLDER")
+            sets = folder / "sets.csv"
+            if sets.exists():
+                found[part] += sets.read_bytes()
+                sets.unlink()
+
+        run("predict", "predict", "c.json", "fresh.csv", classes="a,b", output="sets.csv")
+        run("predict-level", "predict", "c.json", "fresh.csv", level=0.95, output="sets.csv")
+        run("predict-model", "predict", "c.json", "fresh.csv", model="m2")
+        run("predict-class", "predict", "k.json", "site-3.csv", output="sets.csv", json=True)
+        options = {"non_empty": True, "level": 0.8, "output": "sets.csv"}
+        run("predict-filled", "predict", "c.json", "site-4.csv", **options)
+        letter = "feedback/site-3.json"
+        run("predict-own", "predict", letter, "site-4.csv", local="site-3.csv", output="sets.csv")
+        options = {"feedback": letter, "local": "site-3.csv", "json": True}
+        run("predict-letter", "predict", "site-4.csv", output="sets.csv", **options)
+        run("predict-local-only", "predict", "c.json", local="site-3.csv")
+        run("refused-letter", "predict", "c.json", "site-4.csv", feedback=letter)
+        run("refused-nothing", "predict", "--json")
+        run("refused-no-data", "predict", "c.json")
+        run("refused-level", "predict", "c.json", "fresh.csv", level=0.5)
+        run("refused-ending", "predict", "c.json", "site-3.csv", output="sets.doc")
+        run("evaluate", "evaluate", "c.json", "fresh.csv", group="ward")
+        run("evaluate-letter", "evaluate", letter, "site-4.csv", min_coverage=0.99)
+        run("evaluate-strict", "evaluate", "k.json", "site-5.csv", "--strict", seed=3)
+
+        state = {"state": "watch", "min_coverage": 0.8}
+        run("monitor", "monitor", "c.json", "site-4.csv", html="m.html", **state)
+        run("monitor-again", "monitor", "site-4.csv", "site-5.csv", state="watch", id="id")
+        run("monitor-stands", "monitor", state="watch", json=True)
+        own = {"reference_report": "reports/4.json", "report": "e-4.json", "round": "r"}
+        run("monitor-own", "monitor", "c.json", "site-4.csv", state="m.json", client="a", **own)
+        run("refused-state", "monitor", state="nobody")
+        options = {"client": "site-5", "report": "e-5.json", "round": "r", "step": 1}
+        run("monitor-five", "monitor", "c.json", "site-6.csv", state="n.json", **options)
+        run("alarms", "merge-alarms", "e-5.json", max_malicious=0, n_clients=3)
+        kept = {"max_malicious": 0, "n_clients": 3, "history": "h.json", "step": 1}
+        run("alarms-kept", "merge-alarms", "e-5.json", json=True, html="h.html", **kept)
+        run("alarms-again", "merge-alarms", "e-5.json", **kept)
+        run("refused-step", "merge-alarms", "e-5.json", max_malicious=0, history="g.json")
+        run("show-history", "show", "h.json", html="s.html")
+        run("show", "show", "c.json", max_malicious="0,3", heterogeneity=0.1, html="s.html")
+        run("show-class", "show", "k.json")
+        run("show-class-json", "show", "k.json", json=True)
+    return found
+
+
+case("commands-of-a-client", commands_of_a_client)
+
+
 # ------------------------------------------------------------------------------ integrations
 
-FAULTS = {
-    "site-1": raw(b"\xff\xfe"),
-    "site-3": forged,
-    "site-5": altered(round="yesterday"),
-}
+
+def not_json(turn):
+    """Reply with the right nonce and a body that is not JSON."""
+    turn.send({"nonce": turn.record["nonce"], "body": b"\xff\xfe"})
+
+
+def forged(turn):
+    """Reply without knowing the nonce."""
+    turn.send({**turn.record, "nonce": "0" * 32})
+
+
+def of_another_round(turn):
+    """Reply with a report of another round."""
+    report = json.loads(turn.record["body"])
+    body = json.dumps({**report, "round": "yesterday"}, separators=(",", ":")).encode()
+    turn.send({**turn.record, "body": body})
+
+
+def silent(turn):
+    """Never reply."""
+    turn.vanish()
+
+
+FAULTS = {"site-1": not_json, "site-3": forged, "site-5": of_another_round}
 
 
 def over_integration(driver, faults, deadline=20.0):

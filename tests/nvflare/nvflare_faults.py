@@ -12,7 +12,7 @@ from types import SimpleNamespace
 
 import msgspec
 import numpy as np
-from engine_faults import DATA, QUICK, Stage, Turn, told, watched
+from integration_faults import DATA, QUICK, Stage, Turn, told, watched
 from nvflare.apis.client import Client
 from nvflare.apis.fl_constant import FLContextKey, ReturnCode
 from nvflare.apis.fl_context import FLContext, FLContextManager

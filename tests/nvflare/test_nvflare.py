@@ -14,9 +14,9 @@ pytest.importorskip("nvflare.apis")
 pytestmark = pytest.mark.nvflare
 
 import nvflare_faults  # noqa: E402
-from engine_faults import DATA  # noqa: E402
-from engine_promises import *  # noqa: E402, F403
-from engine_promises import check_case, reason  # noqa: E402
+from integration_faults import DATA  # noqa: E402
+from integration_promises import *  # noqa: E402, F403
+from integration_promises import check_case, reason  # noqa: E402
 from nvflare.apis.client import Client  # noqa: E402
 from nvflare.apis.fl_constant import ReturnCode  # noqa: E402
 from nvflare.apis.shareable import Shareable  # noqa: E402
@@ -92,7 +92,7 @@ def test_the_trained_model_goes_to_the_sites_and_its_digest_into_the_reports(
     found, _, _ = engine.play(
         tmp_path, "p", configs=dict.fromkeys(DATA, own), components={"p": persistor}
     )
-    assert (len(found.trusted), len(found.federation.model)) == (8, 64)
+    assert (len(found.benign_clients), len(found.federation.model)) == (8, 64)
     assert found.threshold == pytest.approx(score, abs=0.01)
 
 

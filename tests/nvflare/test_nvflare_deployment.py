@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from engine_processes import left
+from integration_processes import left
 
 import robfcp
 

@@ -27,7 +27,7 @@ def main(network: Grid, context: Context) -> None:
         FlowerTransport(network, result.arrays, **patience),
         registered_sizes=sizes,
         coverage=config["coverage"],
-        defence=robfcp.Consensus(at_most=None if config["liars"] == "unknown" else config["liars"]),
+        defense=robfcp.Consensus(at_most=None if config["liars"] == "unknown" else config["liars"]),
         run_id=context.run_id,
     )
     if config["output"]:

@@ -2,7 +2,7 @@
 
 import time
 
-from engine_faults import DATA, QUICK, Stage, Turn, looked, told, watched
+from integration_faults import DATA, QUICK, Stage, Turn, looked, told, watched
 
 import robfcp
 from robfcp.integrations import ClientPolicy, _server, run_monitoring_round

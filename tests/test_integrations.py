@@ -7,10 +7,10 @@ from operator import methodcaller
 import msgspec
 import numpy as np
 import pytest
-from engine_faults import DATA, client_data, raw, told, watched
-from engine_loopback import Loopback, LoopbackDriver, sites_of
-from engine_promises import *  # noqa: F403
-from engine_promises import needs_opendp, reason, status
+from integration_faults import DATA, client_data, raw, told, watched
+from integration_loopback import Loopback, LoopbackDriver, sites_of
+from integration_promises import *  # noqa: F403
+from integration_promises import needs_opendp, reason, status
 
 import robfcp
 from robfcp.integrations import (
@@ -42,7 +42,7 @@ def loopback(data=DATA, **options):
 
 
 def calibrated(engine, **options):
-    options = {"defense": robfcp.Consensus(at_most=1), "check": False, **options}
+    options = {"defense": robfcp.Consensus(at_most=1), "evaluate": False, **options}
     return _server.run_calibration_round(engine, **options)
 
 
@@ -51,12 +51,14 @@ def test_a_round_that_died_goes_on_with_the_reports_that_had_come(tmp_path, monk
     monkeypatch.setattr("robfcp.fleet._parquet.REPLIES_IN_MEMORY", 2)
     sites, names, place = sites_of(), list(DATA), tmp_path / "replies"
     with pytest.raises(robfcp.errors.QuorumError):
-        calibrated(Loopback({name: sites[name] for name in names[:3]}), replies=place, quorum=4)
+        calibrated(
+            Loopback({name: sites[name] for name in names[:3]}), reply_folder=place, quorum=4
+        )
     assert len(list(place.iterdir())) == 2
     dead = dict.fromkeys(names[:3], HANG)  # they are not asked again
-    found = calibrated(Loopback({**sites, **dead}), replies=place)
+    found = calibrated(Loopback({**sites, **dead}), reply_folder=place)
     assert status(found) == dict.fromkeys(sorted(names), "ok")
-    assert list(found.federation.ids) == sorted(names)
+    assert list(found.federation.clients) == sorted(names)
     assert found.threshold == calibrated(loopback()).threshold
     assert list(place.iterdir()) == []
 
@@ -83,7 +85,7 @@ def test_what_hangs_at_one_site_costs_nobody_else_its_report():
     unreached = {"site-4": "could not be reached within 1 s", "site-5": "could not be reached"}
     for client, words in {**dict.fromkeys(faults, UNHEARD), **unreached}.items():
         assert (status(calibration)[client], reason(calibration, client)) == ("missing", words)
-    assert calibration.federation.ids == ("site-1", "site-2", "site-6")
+    assert calibration.federation.clients == ("site-1", "site-2", "site-6")
 
 
 def test_later_ones_were_not_asked_and_a_network_that_hangs_then_is_no_matter():
@@ -100,7 +102,7 @@ def test_later_ones_were_not_asked_and_a_network_that_hangs_then_is_no_matter():
 
     later = frozenset({"site-1"})
     calibration = calibrated(Joining(sites_of()), expected_clients=set(DATA) - {"site-5"})
-    assert calibration.missing == ("site-1", "site-2")
+    assert calibration.missing_clients == ("site-1", "site-2")
     assert reason(calibration, "site-1") == "registered but not connected"
     assert reason(calibration) == "joined after the round had begun"
     assert status(calibration)["site-5"] == "not asked"

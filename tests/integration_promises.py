@@ -9,10 +9,10 @@ import json
 from functools import cache, partial
 from importlib.util import find_spec
 
-import engine_faults as does
+import integration_faults as does
 import numpy as np
 import pytest
-from engine_faults import CASES, DATA, client_data, core_reports, drifting
+from integration_faults import CASES, DATA, client_data, core_reports, drifting
 
 import robfcp
 from robfcp.local._feedback import ClientFeedback
@@ -68,25 +68,31 @@ def test_every_site_is_classified_and_the_rest_calibrates(case, engine, tmp_path
     check_case(engine, tmp_path, *CASES[case])
 
 
-THREE = {"defense": "none", "coverage": [0.8, 0.9, 0.95]}
+LEVELS = [0.8, 0.9, 0.95]
 ALIKE = {"liars": 1, "promise": "pac", "alike": 0.05, "confidence": 0.9}
 OPTIONS = {  # as a configuration says it, and as `calibrate` is told
     "the default": ({"liars": 2}, {"defense": robfcp.Consensus(at_most=2)}),
     "the paper's": ({"defence": "rob-fcp", "liars": 3}, {"defense": robfcp.RobFCP(3)}),
-    "sites alike": (ALIKE, {"guarantee": robfcp.PACGuarantee(1, alike=0.05), "confidence": 0.9}),
-    "three levels": (THREE, THREE),
+    "sites alike": (
+        ALIKE,
+        {"guarantee": robfcp.PACGuarantee(1, 0.05), "certificate_confidence": 0.9},
+    ),
+    "three levels": (
+        {"defence": "none", "coverage": LEVELS},
+        {"defense": "none", "coverage": LEVELS},
+    ),
 }
 
 
 @pytest.mark.parametrize("case", OPTIONS)
-def test_engines_end_where_the_core_ends_to_the_bit(case, engine, tmp_path):
+def test_integrations_end_where_the_core_ends_to_the_bit(case, engine, tmp_path):
     configured, told = OPTIONS[case]
     found, _, _ = engine.play(tmp_path, sizes="ask", check=False, **configured)
     core = robfcp.calibrate(core_reports(DATA), **told)
-    for part in ("threshold", "trusted", "defence", "promised"):
+    for part in ("threshold", "benign_clients", "defence", "promised"):
         assert getattr(found, part) == getattr(core, part)
     assert [level.curve for level in found.levels] == [level.curve for level in core.levels]
-    assert found.federation.registered
+    assert found.federation.sizes_registered
 
 
 def test_sizes_are_binding_and_who_never_came_is_missing(engine, tmp_path):
@@ -219,7 +225,13 @@ def test_the_monitor_rings_where_most_sites_drift_and_the_rest_is_no_alarm(engin
 def test_nodes_go_on_from_their_state_and_every_date_is_kept(engine, tmp_path):
     record = tmp_path / "alarms.json"
     own = {name: {"monitor-folder": str(tmp_path / name)} for name in DATA}
-    options = {"configs": own, "liars": 1, "round": "r", "floor": 0.9, "history": str(record)}
+    options = {
+        "configs": own,
+        "liars": 1,
+        "round": "r",
+        "min_coverage": 0.9,
+        "history": str(record),
+    }
     strength = []
     for step, n in enumerate((400, 800, 800), start=1):
         fresh = {name: drifting(0.15, n, seed=k) for k, name in enumerate(DATA)}
