@@ -85,13 +85,13 @@ def stages() -> dict[str, Stage]:
     reports = list(intake.lines(500))
     thousand, many = server.federation(1000), server.federation(50_000)
     classes = robfcp.Federation.from_reports(intake.lines(100, 100))
-    index = server.fcp_index(many, server.LEVEL)
+    index = server.fcp_bin_index(many, server.LEVEL)
     calibration = robfcp.calibrate(server.federation(100, share=0.02))
     _, bins, values = many.table.entries()
 
     def certified() -> None:
         fresh = replace(many)
-        server.certify(fresh, index, 5000)
+        server.certify_threshold(fresh, index, 5000)
 
     def sort_some() -> None:
         np.sort(numbers, kind="stable")  # others are as fast as the processor's widest words

@@ -16,6 +16,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 from fractions import Fraction
 from functools import partial
 from pathlib import Path
@@ -28,7 +29,8 @@ from measure import into_page, markdown
 from numpy.typing import NDArray
 
 from robfcp import Federation
-from robfcp.defense import Consensus, RobFCP, RobFCPReleased, consensus, explanations
+from robfcp.defense import Consensus, Defense, RobFCP, RobFCPReleased
+from robfcp.defense.consensus import Tuning
 from robfcp.guarantees import fcp_bin_index
 
 LEVEL = Fraction(9, 10)
@@ -82,46 +84,45 @@ def run(made: World, rules: Sequence[str], classes: bool = True) -> dict[str, tu
 
 
 def ours(
-    federation: Federation, m: int, *, exactly: bool = False
+    federation: Federation, m: int, *, exactly: bool = False, tuning: Tuning | None = None
 ) -> tuple[int | None, NDArray[np.bool_]]:
-    """The default defence, told the number of liars or not."""
-    rule = Consensus(exactly=min(m, (federation.n_clients - 1) // 2) if exactly else None)
+    """The threshold's bin and the excluded clients of the default defense, given m or not."""
+    number = min(m, (federation.n_clients - 1) // 2) if exactly else None
+    rule = Consensus(exactly=number, tuning=tuning or Tuning())
     assessment = rule.assess(federation)
     return assessment.threshold_rule(federation).bin_index(LEVEL), ~assessment.benign_mask
 
 
-def _varied(federation: Federation, m: int, name: str, factor: float) -> Any:
-    """Ours with one number of the rule multiplied."""
-    homes = [module for module in (consensus, explanations) if hasattr(module, name)]
-    usual, found = getattr(homes[0], name), None
-    for number in (factor * usual, usual):
-        for module in homes:
-            setattr(module, name, number)
-        consensus.analyze_outliers.cache_clear()
-        found = found or ours(federation, m)
-    return found
-
-
-def _trusted(rule: Any) -> Callable[..., tuple[int | None, NDArray[np.bool_]]]:
+def _rob_fcp(defense: Callable[[int], Defense]) -> Callable[..., Any]:
     def decided(federation: Federation, m: int) -> tuple[int | None, NDArray[np.bool_]]:
-        trusted = rule(min(m, (federation.n_clients - 1) // 2))(federation).trusted
-        return fcp_bin_index(federation, LEVEL, trusted), ~trusted
+        given = defense(min(m, (federation.n_clients - 1) // 2))
+        benign_mask = given.assess(federation).benign_mask
+        return fcp_bin_index(federation, LEVEL, benign_mask), ~benign_mask
 
     return decided
 
 
 RULES: dict[str, Callable[..., tuple[int | None, NDArray[np.bool_]]]] = {
     "none": lambda found, _: (fcp_bin_index(found, LEVEL), np.zeros(found.n_clients, bool)),
-    "rob-fcp": _trusted(RobFCP),
-    "rob-fcp-released": _trusted(RobFCPReleased),
+    "rob-fcp": _rob_fcp(RobFCP),
+    "rob-fcp-released": _rob_fcp(RobFCPReleased),
     "consensus": ours,
     "exactly": partial(ours, exactly=True),
 }
-NUMBERS = ("LEVEL", "TAIL", "CAP", "WORTH", "LACKS", "CROSS", "LOOSE", "VOUCH")
-for _name in NUMBERS:  # half and twice of every number
+CHOSEN = (  # the constants that follow from no theorem
+    "fdr_level",
+    "log_heterogeneity_sd",
+    "max_relative_weight",
+    "prior_strength",
+    "min_mass_ratio",
+    "crossing_margin",
+    "plausible_misfit_ratio",
+    "upper_clip",
+)
+for _name in CHOSEN:  # half and twice of every constant
     for _factor in (0.5, 2.0):
-        _rule = partial(_varied, name=_name, factor=_factor)
-        RULES[f"{_name.lower()} x {_factor:g}"] = _rule
+        _tuning = replace(Tuning(), **{_name: _factor * getattr(Tuning(), _name)})
+        RULES[f"{_name} x {_factor:g}"] = partial(ours, tuning=_tuning)
 VARIED = tuple(rule for rule in RULES if " x " in rule)
 
 PARTS: dict[str, tuple[Callable[..., Iterator[Any]], int, Sequence[Any]]] = {

@@ -22,7 +22,8 @@ import numpy as np
 from measure import Row, in_turns, peak, peak_mib
 
 import robfcp
-from robfcp.federation import Federation, parquet, read_tables
+from robfcp.federation import Federation
+from robfcp.fleet import _parquet, read_tables
 
 CLASSES, SAMPLES, CHUNK, WORKERS = 10, 50, 2**15, "local-cluster[2,1,1024]"
 
@@ -37,7 +38,7 @@ def chunks(
         size = min(max(1, step), n_clients - first)
         scores = rng.beta(0.4, 2, (size, n))
         scores[: max(0, int(liars * n_clients) - first)] = 0
-        cells = grid.index(scores.ravel()) + np.repeat(np.arange(size), n) * n_cells
+        cells = grid.bin_indices(scores.ravel()) + np.repeat(np.arange(size), n) * n_cells
         if n_classes:
             cells += grid.n_bins * rng.integers(0, n_classes, cells.size)
         used, counts = np.unique(cells, return_counts=True)
@@ -100,7 +101,8 @@ def from_json(sizes: list[int]) -> Iterator[Row]:
 def serve(path: Path, by_class: bool) -> dict[str, Any]:
     """A whole round from a file of lines or a table; seconds and peak memory of this process."""
     table: Any = read_tables([path], WORKERS) if "--spark" in sys.argv else path
-    parquet.MAX_VALUES_IN_MEMORY = 0 if "--stream" in sys.argv else parquet.MAX_VALUES_IN_MEMORY
+    if "--stream" in sys.argv:
+        _parquet.MAX_VALUES_IN_MEMORY = 0
     start, began = time.perf_counter(), time.process_time()
     lines = path.suffix == ".jsonl"
     federation = Federation.from_reports(path.open("rb")) if lines else Federation.from_files(table)

@@ -110,7 +110,7 @@ def price_once(
         reports = federation(rng, population, grid, n, privacy, forged, liars)
         if guarantee:
             return calibrate(reports, defense="none", guarantee=MarginalGuarantee(liars=STATED))
-        return calibrate(reports, defense=Consensus(at_most="estimate" if liars else STATED))
+        return calibrate(reports, defense=Consensus(at_most=None if liars else STATED))
 
     def coverage(calibration: Calibration) -> float:
         return population.coverage(calibration.levels[0].threshold)
@@ -122,10 +122,11 @@ def price_once(
         return float((~calibration.benign_mask[:LIARS]).mean())
 
     honest, sure = made(), made(guarantee=True)
+    certificate = honest.levels[0].certificate
     low, high = made(0, STATED, guarantee=True), made(-1, STATED, guarantee=True)
     many_low, many_high = made(0, LIARS), made(-1, LIARS)
     return [
-        *(coverage(honest), size(honest), honest.levels[0].certificate.width),
+        *(coverage(honest), size(honest), certificate.upper - certificate.lower),
         float((~honest.benign_mask).mean()),
         *(coverage(sure), size(sure), coverage(low), size(high)),
         *(coverage(many_low), found(many_low), size(many_high), found(many_high)),

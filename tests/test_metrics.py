@@ -24,16 +24,16 @@ def test_what_the_examples_do_not_show_and_what_are_no_sets_is_refused():
             metrics.group_conditional_coverage(bad, Y, [*groups])
 
 
-@pytest.mark.parametrize("metric", ["is_covered", "coverage", "class_conditional_coverage", "summary"])
+@pytest.mark.parametrize(
+    "metric", ["is_covered", "coverage", "class_conditional_coverage", "summary"]
+)
 def test_metrics_take_names_for_labels(metric):
-    names, said, count = (
-        ["flu", "cold", "well"],
-        ["well", "flu", "well", "flu"],
-        getattr(metrics, metric),
-    )
-    wanted = count(SETS, [2, 0, 2, 0])
-    np.testing.assert_equal(count(SETS, said, classes=names), wanted)
-    np.testing.assert_equal(count(pd.DataFrame(SETS, columns=names), pd.Series(said)), wanted)
+    classes, labels = ["flu", "cold", "well"], ["well", "flu", "well", "flu"]
+    compute = getattr(metrics, metric)
+    expected = compute(SETS, [2, 0, 2, 0])
+    np.testing.assert_equal(compute(SETS, labels, classes=classes), expected)
+    table = pd.DataFrame(SETS, columns=classes)
+    np.testing.assert_equal(compute(table, pd.Series(labels)), expected)
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,7 @@ from robfcp.guarantees import (
     certificate_points,
     certified_max_malicious,
     certify_threshold,
+    check_max_malicious,
 )
 from robfcp.reports import OTHER_STRATUM, Report, StratumKind, stratum_labels
 
@@ -115,12 +116,13 @@ def _calibrate_round(
         bin_index = assessment.threshold_rule(federation).bin_index(level)
         if trusted is not None:
             bin_index = trusted.clip(bin_index)
-        max_malicious_values = certified_max_malicious(federation.n_clients, bound.number)
+        max_malicious = check_max_malicious(bound.number, federation.n_clients)
+        max_malicious_values = certified_max_malicious(federation.n_clients, max_malicious)
         curve = certificate_curve(federation, bin_index, max_malicious_values, confidence)
         certificate = certificate_of_point(
             federation,
             bin_index,
-            _point_of(curve.points, bound.number),
+            _point_of(curve.points, max_malicious),
             confidence,
             max_malicious_estimated=not bound.is_given,
         )

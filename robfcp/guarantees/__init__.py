@@ -24,6 +24,7 @@ from robfcp.guarantees._conformal_rank import (
     rank_correction,
 )
 from robfcp.guarantees._local_bounds import TrustedInterval
+from robfcp.guarantees._worst_case import check_max_malicious
 
 __all__ = [
     "CertificateCurve",
@@ -39,6 +40,7 @@ __all__ = [
     "certificate_points",
     "certified_max_malicious",
     "certify_threshold",
+    "check_max_malicious",
     "clients_not_covered",
     "conformal_rank",
     "fcp_bin_index",

@@ -1,4 +1,4 @@
-"""Rob-FCP by its text and by its code, against plain Python and plain readings of both."""
+"""Rob-FCP by the paper's text and by its code, against plain Python readings of both."""
 
 from fractions import Fraction
 
@@ -9,8 +9,7 @@ from scipy.spatial.distance import cdist
 
 import robfcp
 from robfcp.binning import Binning
-from robfcp.defense import RobFCP, RobFCPReleased, _rob_fcp, get_defense, threshold_rule
-from robfcp.defense import _rob_fcp as module
+from robfcp.defense import RobFCP, RobFCPReleased, _rob_fcp, get_defense
 from robfcp.defense._base import select_benign_set
 from robfcp.errors import RobfcpError
 from robfcp.experiments.paper.runner import LEVEL, PaperScenario, make_trial
@@ -32,11 +31,11 @@ def random_counts(rng, k_low=2, k_high=9):
 
 
 @pytest.mark.parametrize(
-    ("number", "seed"), [(50, 1), pytest.param(3000, 0, marks=pytest.mark.slow)]
+    ("n_rounds", "seed"), [(50, 1), pytest.param(3000, 0, marks=pytest.mark.slow)]
 )
-def test_published_method_equals_brute_force_on_thousands_of_federations(number, seed):
+def test_published_method_equals_brute_force_on_thousands_of_federations(n_rounds, seed):
     rng = np.random.default_rng(seed)
-    for _ in range(number):
+    for _ in range(n_rounds):
         counts = random_counts(rng)
         n_clients = len(counts)
         n_malicious = int(rng.integers(0, (n_clients - 1) // 2 + 1))
@@ -44,27 +43,28 @@ def test_published_method_equals_brute_force_on_thousands_of_federations(number,
         rule = str(rng.choice(list(RANKS)))
         federation = Federation.from_counts(counts)
         uppers = federation.binning.upper_edges.tolist()
-        for defence in ("none", "rob-fcp"):
-            told = get_defense(defence, n_malicious)
-            calibration = robfcp.calibrate(federation, level, defense=told)
+        for name in ("none", "rob-fcp"):
+            defense = get_defense(name, n_malicious)
+            calibration = robfcp.calibrate(federation, level, defense=defense)
             kept = list(range(n_clients))
-            if defence == "rob-fcp":
+            if name == "rob-fcp":
                 kept = brute.trusted(counts.tolist(), federation.clients, n_clients - n_malicious)
             assert calibration.benign_clients == tuple(federation.clients[k] for k in kept)
             expected = brute.threshold([counts[k] for k in kept], uppers, level, rule)
-            own = threshold_rule(told, federation, calibration.benign_mask, RANKS[rule])
-            assert federation.threshold_at(own.bin_index(level)) == expected
+            assessment = defense.assess(federation)
+            threshold_rule = assessment.threshold_rule(federation, RANKS[rule])
+            assert federation.threshold_at(threshold_rule.bin_index(level)) == expected
 
 
 @pytest.mark.parametrize("metric", _rob_fcp.METRICS)
-def test_oddness_equals_brute_force_for_every_distance(metric):
+def test_maliciousness_equals_brute_force_for_every_distance(metric):
     rng = np.random.default_rng(1)
     for _ in range(40):
         counts = random_counts(rng)
         n_malicious = int(rng.integers(0, (len(counts) - 1) // 2 + 1))
-        found = RobFCP(n_malicious, metric)(Federation.from_counts(counts))
+        assessment = RobFCP(n_malicious, metric).assess(Federation.from_counts(counts))
         expected = brute.maliciousness(counts.tolist(), len(counts) - n_malicious, metric)
-        np.testing.assert_allclose(found.maliciousness, expected, atol=1e-12)
+        np.testing.assert_allclose(assessment.maliciousness, expected, atol=1e-12)
 
 
 @pytest.mark.parametrize("metric", _rob_fcp.METRICS)
@@ -79,7 +79,7 @@ def test_means_between_two_ranks_are_those_of_sorted_distances_block_by_block(me
         tight = {"atol": 1e-15} if metric != "cosine" else {"atol": 1e-14}
         np.testing.assert_allclose(whole, ordered[:, first : last + 1].mean(axis=1), **tight)
         with monkeypatch.context() as patched:
-            patched.setattr(module, "_CELLS", 1)
+            patched.setattr(_rob_fcp, "_CELLS", 1)
             np.testing.assert_array_equal(
                 _rob_fcp.mean_neighbor_distances(v, metric, first, last), whole
             )
@@ -91,48 +91,50 @@ def test_what_cannot_be_compared_is_refused_or_at_no_distance(monkeypatch):
         _rob_fcp.mean_neighbor_distances(np.eye(4), "l3", 1, 2)
     nothing = _rob_fcp.mean_neighbor_distances(np.array([[0.0, 0], [0, 0], [1, 0]]), "cosine", 1, 2)
     assert nothing.tolist() == [0.25, 0.25, 0.5]
-    monkeypatch.setattr(module, "MOST_SITES", 3)
+    monkeypatch.setattr(_rob_fcp, "MAX_CLIENTS_ALL_PAIRS", 3)
     with pytest.raises(RobfcpError, match="all pairs of 4 sites are too many; use consensus"):
         _rob_fcp.mean_neighbor_distances(np.eye(4), "l2", 1, 2)
 
 
-def test_the_view_is_the_papers_and_the_threshold_is_on_the_full_grid():
+def test_vectors_are_the_papers_and_the_threshold_is_on_the_full_binning():
     rng = np.random.default_rng(2)
     scores = rng.beta(0.4, 2, (8, 300))
     fine = [robfcp.Report.from_scores(f"c{k}", s, Binning.default()) for k, s in enumerate(scores)]
     coarse = [
         robfcp.Report.from_scores(f"c{k}", s, Binning.uniform()) for k, s in enumerate(scores)
     ]
-    one = robfcp.calibrate(fine, defense=RobFCP(3))
-    other = robfcp.calibrate(coarse, defense=RobFCP(3))
-    np.testing.assert_array_equal(one.maliciousness, other.maliciousness)
-    assert one.benign_clients == other.benign_clients
-    assert one.threshold < other.threshold <= one.threshold + 0.01
-    kept = np.sort(scores[[int(name[1:]) for name in one.benign_clients]].ravel())
+    on_fine = robfcp.calibrate(fine, defense=RobFCP(3))
+    on_coarse = robfcp.calibrate(coarse, defense=RobFCP(3))
+    np.testing.assert_array_equal(on_fine.maliciousness, on_coarse.maliciousness)
+    assert on_fine.benign_clients == on_coarse.benign_clients
+    assert on_fine.threshold < on_coarse.threshold <= on_fine.threshold + 0.01
+    kept = np.sort(scores[[int(name[1:]) for name in on_fine.benign_clients]].ravel())
     exact = kept[int(np.ceil(0.9 * (len(kept) + 5))) - 1]
     edges = Binning.default().upper_edges
-    assert one.threshold == edges[np.searchsorted(edges, exact)]
+    assert on_fine.threshold == edges[np.searchsorted(edges, exact)]
 
 
-def test_ties_go_by_client_id():
-    number = np.array([0.5, 0.5, 0.1, 0.5 + 1e-15])
-    mask = select_benign_set(Federation.from_counts([[1, 2]] * 4, clients="dbca"), number, 2)
+def test_ties_are_broken_by_client_name():
+    maliciousness = np.array([0.5, 0.5, 0.1, 0.5 + 1e-15])
+    federation = Federation.from_counts([[1, 2]] * 4, clients="dbca")
+    mask = select_benign_set(federation, maliciousness, 2)
     assert mask.tolist() == [False, False, True, True]
 
 
-@pytest.mark.parametrize("how", _rob_fcp.CHARACTERIZATIONS)
+@pytest.mark.parametrize("characterization", _rob_fcp.CHARACTERIZATIONS)
 @pytest.mark.parametrize(
-    "grid", [Binning.default(), Binning.uniform(20), Binning.open_ended([0.1, 0.5])]
+    "binning", [Binning.default(), Binning.uniform(20), Binning.open_ended([0.1, 0.5])]
 )
-def test_every_characterisation_tells_liars_from_honest_clients(how, grid):
+def test_every_characterization_separates_gross_attacks(characterization, binning):
     rng = np.random.default_rng(5)
     scores = [rng.beta(2, 3, 200) for _ in range(14)] + [np.full(200, 0.95) for _ in range(4)]
-    reports = [robfcp.Report.from_scores(f"c{k:02d}", s, grid) for k, s in enumerate(scores)]
-    calibration = robfcp.calibrate(reports, defense=RobFCP(4, characterisation=how))
+    reports = [robfcp.Report.from_scores(f"c{k:02d}", s, binning) for k, s in enumerate(scores)]
+    defense = RobFCP(4, characterisation=characterization)
+    calibration = robfcp.calibrate(reports, defense=defense)
     assert calibration.flagged_clients == ("c14", "c15", "c16", "c17")
 
 
-def test_characterisations_are_what_they_say():
+def test_characterizations_are_what_they_say():
     scores = np.random.default_rng(6).beta(2, 3, 5000)
     federation = Federation.from_reports(
         [robfcp.Report.from_scores("a", scores, Binning.uniform(1000))]
@@ -142,32 +144,32 @@ def test_characterisations_are_what_they_say():
     assert deviation == pytest.approx(scores.std(), abs=1e-3)
     quantiles = _rob_fcp.characterization_vectors(federation, "quantiles", n_bins=1000)[0]
     np.testing.assert_allclose(quantiles, np.quantile(scores, np.arange(1, 20, 2) / 20), atol=2e-3)
-    centres = _rob_fcp.characterization_vectors(federation, "k-means", n_bins=1000)[0]
-    nearest = np.abs(scores[:, None] - centres).argmin(axis=1)
-    np.testing.assert_allclose(centres, [scores[nearest == j].mean() for j in range(10)], atol=2e-2)
+    centers = _rob_fcp.characterization_vectors(federation, "k-means", n_bins=1000)[0]
+    nearest = np.abs(scores[:, None] - centers).argmin(axis=1)
+    np.testing.assert_allclose(centers, [scores[nearest == j].mean() for j in range(10)], atol=2e-2)
     kernel = _rob_fcp.characterization_vectors(federation, "kernel")[0]
     assert kernel.sum() == pytest.approx(1, abs=0.02)
     with pytest.raises(RobfcpError, match="characterisation"):
         _rob_fcp.characterization_vectors(federation, "nope")
 
 
-def plain_vector(scores, bins=100):
+def plain_vector(scores, n_bins=100):
     """`int(score / width) - 1` of conformity scores; index -1 is the last bin."""
-    vector = [0] * bins
+    vector = [0] * n_bins
     for score in scores:
-        vector[int((1 - score) * bins) - 1] += 1
+        vector[int((1 - score) * n_bins) - 1] += 1
     return np.array(vector) / len(scores)
 
 
-def plain_number(vectors, n_benign):
+def plain_maliciousness(vectors, n_benign):
     distances = [[np.linalg.norm(v - w) for w in vectors] for v in vectors]
     return np.array([np.mean(sorted(row)[::-1][: n_benign - 1]) for row in distances])
 
 
 def plain_estimate(vectors):
     n_clients = len(vectors)
-    number = plain_number(vectors, -(-n_clients // 2))
-    ranked = vectors[np.argsort(np.round(number, 12), kind="stable")]
+    maliciousness = plain_maliciousness(vectors, -(-n_clients // 2))
+    ranked = vectors[np.argsort(np.round(maliciousness, 12), kind="stable")]
     best = {}
     for z in range(n_clients // 2 + 1, n_clients):
         squared = ((ranked - ranked[:z].mean(axis=0)) ** 2).sum(axis=1)
@@ -175,7 +177,7 @@ def plain_estimate(vectors):
     return n_clients - max(best, key=best.get)
 
 
-def test_the_released_rule_equals_a_plain_reading_of_its_description():
+def test_the_released_code_equals_a_plain_reading_of_its_description():
     """Scores away from the edges of bins, where rounding would decide, and exact zeros."""
     rng = np.random.default_rng(0)
     for _ in range(60):
@@ -195,15 +197,16 @@ def test_the_released_rule_equals_a_plain_reading_of_its_description():
             np.sort(vectors, axis=1),
             atol=1e-12,
         )
-        number = plain_number(vectors, n_clients - n_malicious)
-        found = RobFCPReleased(n_malicious)(federation)
-        np.testing.assert_allclose(found.maliciousness, number, atol=1e-12)
-        order = np.argsort(np.round(number, 12), kind="stable")
-        assert set(np.flatnonzero(~found.benign_mask)) == set(order[n_clients - n_malicious :])
+        maliciousness = plain_maliciousness(vectors, n_clients - n_malicious)
+        assessment = RobFCPReleased(n_malicious).assess(federation)
+        np.testing.assert_allclose(assessment.maliciousness, maliciousness, atol=1e-12)
+        order = np.argsort(np.round(maliciousness, 12), kind="stable")
+        excluded = set(np.flatnonzero(~assessment.benign_mask))
+        assert excluded == set(order[n_clients - n_malicious :])
         assert RobFCPReleased().estimate_n_malicious(federation) == plain_estimate(vectors)
 
 
-def test_a_grid_no_finer_than_the_view_tells_no_zeros_apart():
+def test_a_binning_no_finer_than_the_vectors_separates_no_zeros():
     federation = Federation.from_counts([[5] + [0] * 99, [1] * 100], Binning.uniform())
     assert _rob_fcp.released_code_vectors(federation)[0, 0] == 1
 
@@ -214,15 +217,15 @@ def test_a_grid_no_finer_than_the_view_tells_no_zeros_apart():
 )
 def test_the_text_fails_where_the_code_does_not(dataset, text, released):
     """40 of 100 report zeros, Dirichlet(0.5), the shipped outputs."""
-    found = []
+    coverages = []
     for seed in range(5):
         trial = make_trial(PaperScenario(dataset, "beta0.5", "final", 0.5), seed)
         federation = trial.attacked("coverage", 40, np.random.default_rng(seed))
         edges = [
-            table_bin(federation, LEVEL, rule(federation).benign_mask)
-            for rule in (RobFCP(40), RobFCPReleased(40))
+            table_bin(federation, LEVEL, defense.assess(federation).benign_mask)
+            for defense in (RobFCP(40), RobFCPReleased(40))
         ]
-        found.append([trial.measure(edge, trial.benign(40))[0] for edge in edges])
-    means = np.mean(found, axis=0)
+        coverages.append([trial.measure(edge, trial.benign(40))[0] for edge in edges])
+    means = np.mean(coverages, axis=0)
     assert means[0] == pytest.approx(text, abs=0.02)
     assert means[1] == pytest.approx(released, abs=0.01)

@@ -227,7 +227,9 @@ def test_claims_of_a_class_are_of_the_one_the_fewest_honest_clients_hold(pairs):
 
 
 def test_malformed_reports_are_all_refused_and_the_round_goes_on(world):
-    many = Federation.from_counts(np.tile(world.federation.counts, (3, 1)), world.federation.binning)
+    many = Federation.from_counts(
+        np.tile(world.federation.counts, (3, 1)), world.federation.binning
+    )
     bad = np.arange(0, 26, 2)
     received = Federation.from_reports(ATTACKS["malformed"](many, bad, 0))
     assert set(received.clients) == set(many.clients) - {many.clients[k] for k in bad}
@@ -240,7 +242,11 @@ def test_wrong_strengths_names_and_attackers_are_refused(scores, samples):
         (SampleAttack(simple.selection_bias, 1.5), (samples, [1]), "share"),
         (SampleAttack(simple.selection_bias, 0.5, "hard"), (samples, [1]), "which"),
         (ScoreAttack(coordinated.mimic_low, "badly"), (scores, BAD), "copy"),
-        (ScoreAttack(lambda scene: scene.malicious_data[0]), (scores, BAD), "arrays for . lying sites"),
+        (
+            ScoreAttack(lambda scene: scene.malicious_data[0]),
+            (scores, BAD),
+            "arrays for . lying sites",
+        ),
         (get_attack, ("bribery",), "unknown; use one of coverage"),
         (ATTACKS["coverage"], (scores, [9]), "client numbers"),
         (ATTACKS["coverage"], (scores, np.ones(3, bool)), "mask"),
@@ -287,23 +293,23 @@ def test_a_shape_is_sent_as_its_formula_says(world):
     assert np.array_equal(sent[BAD[0]], tables(federation)[BAD[0]])  # one of three is loyal
     scores = honest * np.exp(tilt)[:, forge.block]
     for k in BAD[1:]:
-        own = federation.strata.stratum_sizes[k] / federation.stratum_sizes[k]
+        own = federation.strata.stratum_sizes[k] / federation.sample_sizes[k]
         mix = (0.3 * own + 0.7 * honest.sum(axis=1) / honest.sum()) * np.exp(claim)
         law = mix[:, None] / mix.sum() * scores / scores.sum(axis=1, keepdims=True)
-        assert sent[k].sum() == 2 * federation.sizes[k]
+        assert sent[k].sum() == 2 * federation.sample_sizes[k]
         assert np.abs(np.cumsum(sent[k] - sent[k].sum() * law)).max() <= 1 + 1e-6
 
 
-def test_the_adaptive_attacker_takes_any_rule_and_turns_one_that_leaves_out_the_hardest(world):
-    class Expels:
-        name = "expels"
+def test_the_adaptive_attacker_takes_any_rule_and_exploits_one_that_excludes_the_hardest(world):
+    class ExcludesHardest:
+        name = "excludes the hardest"
 
-        def __call__(self, federation):
-            ease = federation.counts.cumsum(axis=1).sum(axis=1) / federation.stratum_sizes
+        def assess(self, federation):
+            ease = federation.counts.cumsum(axis=1).sum(axis=1) / federation.sample_sizes
             return Assessment(-ease, ease > np.sort(ease)[2])
 
     search = {"data": world.federation, "malicious": BAD, "rng": 0}
-    assert AdaptiveAttack(Expels(), trials=30, beyond=True).search(**search).value < -0.01
+    assert AdaptiveAttack(ExcludesHardest(), trials=30, beyond=True).search(**search).value < -0.01
     assert AdaptiveAttack(lambda federation: 5, trials=1).search(**search).family == "honest"
     assert AdaptiveAttack(lambda federation: None, trials=1).search(**search).coverage == 1
     with pytest.raises(RobfcpError, match="direction"):

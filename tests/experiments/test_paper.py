@@ -14,7 +14,7 @@ from scipy.stats import norm
 
 import robfcp
 from robfcp import LAC, Binning, RobfcpError
-from robfcp.defense import Consensus, RobFCP, threshold_rule
+from robfcp.defense import Consensus, RobFCP
 from robfcp.experiments import outputs, paper
 from robfcp.experiments.paper import configs, runner, tables, theorems
 from robfcp.experiments.paper.configs import COMPARED, DETECTORS, EXPERIMENTS, ExperimentCase
@@ -75,25 +75,23 @@ def test_coverage_and_size_are_those_of_the_prediction_sets():
     assert trial.measure(None, trial.benign(30)) == (1.0, 10.0)
 
 
-def test_our_defence_is_run_as_calibrate_runs_it_and_by_class_on_reports_that_add_up():
+def test_the_default_is_run_as_calibrate_runs_it_and_by_class_on_reports_that_add_up():
     trial, noise = make_trial(SMALL, 2), [2, *b"coverage", 300, *runner.world_key(SMALL)]
     federation = trial.attacked("coverage", 30, noise)
     by_class = trial.attacked("coverage", 30, noise, by_class=True)
     assert np.array_equal(by_class.counts, federation.counts)
-    for told, number in ((0.3, 30), (None, None)):
-        rule = Consensus(exactly=number)
-        kept = robfcp.calibrate(federation, defense=rule).benign_mask
+    for fraction_given, n_malicious in ((0.3, 30), (None, None)):
+        defense = Consensus(exactly=n_malicious)
+        kept = robfcp.calibrate(federation, defense=defense).benign_mask
         edge, found = runner.consensus_threshold(
-            number, federation, Consensus().find_outliers(federation)
+            n_malicious, federation, Consensus().find_outliers(federation)
         )
-        assert (
-            threshold_rule(rule, federation, kept, rank_n_plus_1).bin_index(LEVEL)
-            == edge
-            is not None
-        )
+        rule = defense.assess(federation).threshold_rule(federation, rank_n_plus_1)
+        assert rule.bin_index(LEVEL) == edge is not None
         assert np.array_equal(kept, found.benign_mask)
         methods = [
-            Run("coverage", 0.3, method, told) for method in (CONSENSUS, runner.BY_CLASS, ROB_FCP)
+            Run("coverage", 0.3, method, fraction_given)
+            for method in (CONSENSUS, runner.BY_CLASS, ROB_FCP)
         ]
         outcome, split, text = runner.run_seed(SMALL, methods, 2)
         assert (outcome.coverage, outcome.set_size) == trial.measure(edge, trial.benign(30))
@@ -201,7 +199,7 @@ def test_the_page_in_the_docs_is_what_its_tables_give(tmp_path):
         assert found == shown  # above may stand a note by hand
 
 
-def test_published_rob_fcp_fails_on_a_good_model_where_ours_does_not():
+def test_published_rob_fcp_fails_on_a_good_model_where_the_default_does_not():
     cases = [
         ExperimentCase(GOOD, Run("coverage", 0.4, method, 0.4), "known")
         for method in (ROB_FCP, CONSENSUS)
@@ -226,7 +224,7 @@ def test_the_bounds_are_the_published_formulas():
     assert upper == pytest.approx(0.9 + penalty + (0.01 * 500 + 1.01 * 60) / 560)
     dkw = 10 * sqrt(log(2 * 60 / 0.1) / 1000)
     assert theorems.dkw_radius(SETTING) == pytest.approx(dkw)
-    difference = theorem_1(SETTING, published.dkw_radius)[0] - lower
+    difference = theorem_1(SETTING, theorems.dkw_radius)[0] - lower
     assert difference == pytest.approx((r - dkw) * (1 + 40 * 2 / (1 - tau)), rel=1e-9)
     alike = replace(SETTING, sigma=0.0, sketch_error=0.0)
     code = theorems.released_code_bound(alike)
@@ -251,30 +249,30 @@ def test_theorem_1_is_false_when_attackers_expel_a_benign_minority():
     low[:5], high[5:] = [0.2, 0.2, 0.2, 0.3005, 0.0995], 0.2
     rng = np.random.default_rng(0)
     benign = np.vstack([rng.multinomial(n, low, 40), rng.multinomial(n, high, 20)])
-    liars = np.tile((low * tiny).round().astype(int), (40, 1))
-    federation = Federation.from_counts(np.vstack([benign, liars]))
+    malicious = np.tile((low * tiny).round().astype(int), (40, 1))
+    federation = Federation.from_counts(np.vstack([benign, malicious]))
 
     setting = TheoremSetting(60, 40, n, 40 * tiny, bins, sigma=float(np.abs(low - high).sum()))
     promised = theorem_1(setting)
     assert promised[0] == pytest.approx(0.879, abs=5e-4)
 
-    trusted = RobFCP(40, bins=bins)(federation).benign_mask
-    index = table_bin(federation, LEVEL, trusted)
+    benign_mask = RobFCP(40, bins=bins).assess(federation).benign_mask
+    index = table_bin(federation, LEVEL, benign_mask)
     coverage = (40 * low[: index + 1].sum() + 20 * high[: index + 1].sum()) / 60
-    assert not trusted[40:60].any()
+    assert not benign_mask[40:60].any()
     assert coverage == pytest.approx(0.6, abs=0.001)
 
 
 def test_theorem_2_is_false_under_a_decoy():
     """One far client: the estimator, given even the true covariance, sees only that one."""
-    n_clients, liars, bins, spread, guess = 20, 5, 10, 0.001, 10
+    n_clients, n_malicious, bins, spread, guess = 20, 5, 10, 0.001, 10
     mean, far = np.full(bins, 1 / bins), np.eye(bins)
     centres = np.tile(mean, (n_clients, 1))
-    centres[-liars:] += 0.2 * (far[1] - mean)
+    centres[-n_malicious:] += 0.2 * (far[1] - mean)
     vectors = np.random.default_rng(1).normal(centres, spread)
     vectors[-1] = far[0]
-    distance = float(np.linalg.norm(vectors[-liars:] - mean, axis=1).min())
-    assert theorem_2(n_clients, liars, guess, bins * spread**2, distance) > 0.95
+    distance = float(np.linalg.norm(vectors[-n_malicious:] - mean, axis=1).min())
+    assert theorem_2(n_clients, n_malicious, guess, bins * spread**2, distance) > 0.95
     distances = np.linalg.norm(vectors[:, None] - vectors[None], axis=2)
     order = np.argsort(np.sort(distances, axis=1)[:, 1:guess].mean(axis=1), kind="stable")
 
@@ -283,5 +281,5 @@ def test_theorem_2_is_false_under_a_decoy():
         log_density = -((vectors[order] - centre) ** 2).sum(axis=1) / (2 * spread**2)
         return log_density[:z].mean() - log_density[z:].mean()
 
-    assert set(order[-liars:]) == set(range(n_clients - liars, n_clients))
+    assert set(order[-n_malicious:]) == set(range(n_clients - n_malicious, n_clients))
     assert max(range(guess, n_clients), key=criterion) == n_clients - 1  # all but the decoy

@@ -1,4 +1,4 @@
-"""The test range: closed forms, counts by class that add up, thresholds for each class, seeds."""
+"""Simulations: closed forms, counts by class that add up, thresholds for each class, seeds."""
 
 from functools import partial
 
@@ -29,14 +29,14 @@ def data():
 
 
 @pytest.fixture(scope="module")
-def world(data):
-    setting = ScenarioConfig(n_clients=12, share=0.3, beta=0.5)
-    return make_scenario(data[0][:3000], data[1][:3000], setting, np.random.default_rng(3))
+def scenario(data):
+    config = ScenarioConfig(n_clients=12, share=0.3, beta=0.5)
+    return make_scenario(data[0][:3000], data[1][:3000], config, np.random.default_rng(3))
 
 
 @pytest.mark.effort
-def test_the_default_restores_honest_coverage_where_the_published_defence_fails(data):
-    options = {"defences": [Consensus.name], "liars": "estimate", "seeds": cases(1)}
+def test_the_default_restores_benign_coverage_where_the_published_defense_fails(data):
+    options = {"defenses": [Consensus.name], "liars": "estimate", "n_runs": cases(1)}
     options["n_clients"] = 50
     for attack in ("coverage", "efficiency", "size-inflation", "clones"):
         assert all(
@@ -51,26 +51,27 @@ def test_the_default_restores_honest_coverage_where_the_published_defence_fails(
     assert list(summarize([])) == []
 
 
-def test_a_round_that_a_defence_refuses_is_lost_with_full_sets(data):
-    class Accuses:
-        name = "accuses"
+def test_a_round_that_a_defense_refuses_gives_full_sets(data):
+    class ExcludesEverybody:
+        name = "excludes everybody"
 
-        def __call__(self, federation):
+        def assess(self, federation):
             n = federation.n_clients
             return Assessment(np.zeros(n), np.zeros(n, bool), n_malicious=n)
 
-    (row,) = simulate(*data, n_clients=10, n_runs=1, defenses=[Accuses()])
-    assert (row.defence, row.set_size, row.coverage, row.flagged) == ("accuses", 10, 1, 0)
+    (row,) = simulate(*data, n_clients=10, n_runs=1, defenses=[ExcludesEverybody()])
+    assert (row.set_size, row.coverage, row.flagged) == (10, 1, 0)
+    assert row.defence == "excludes everybody"
 
 
-def test_a_world_counts_as_reports_with_labels_do(world):
-    held = zip(world.federation.clients, world.scores, world.samples, strict=True)
-    told = {"score": world.score, "classes": 10}
-    reports = [Report.from_scores(client, s, labels=y, **told) for client, s, (_, y) in held]
-    assert list(world.federation) == reports
+def test_a_scenario_counts_as_reports_with_labels_do(scenario):
+    clients = zip(scenario.federation.clients, scenario.scores, scenario.samples, strict=True)
+    options = {"score": scenario.score, "classes": 10}
+    reports = [Report.from_scores(name, s, labels=y, **options) for name, s, (_, y) in clients]
+    assert list(scenario.federation) == reports
 
 
-def test_spreading_is_exact_proportional_and_without_chance():
+def test_labels_are_assigned_in_exact_proportions_without_chance():
     rng = np.random.default_rng(0)
     for _ in range(200):
         a, c, h = rng.integers(1, 5), rng.integers(1, 8), rng.integers(1, 30)
@@ -89,12 +90,12 @@ def test_spreading_is_exact_proportional_and_without_chance():
     assert np.bincount(label).tolist() == [4, 2, 1]  # largest remainders
 
 
-def test_a_world_measures_the_sets_of_one_threshold_of_several_and_of_each_site(world):
-    thresholds, owner = np.linspace(0.001, 0.9, 10), world.test_owner
+def test_a_scenario_measures_the_sets_of_one_threshold_of_several_and_of_each_client(scenario):
+    thresholds, owner = np.linspace(0.001, 0.9, 10), scenario.test_owner
     by_site = np.outer(np.linspace(0.5, 1, 12), thresholds)
     for limits, own in (*((q, q) for q in (0.3, np.inf, thresholds)), (by_site, by_site[owner])):
-        found, sets = world.measured(limits), world.test_columns <= own
-        hit, label = sets[np.arange(len(owner)), world.test_labels], world.test_labels
+        found, sets = scenario.measured(limits), scenario.test_columns <= own
+        hit, label = sets[np.arange(len(owner)), scenario.test_labels], scenario.test_labels
         assert found.numbers() == pytest.approx(
             {
                 "coverage": hit.mean(),
@@ -103,12 +104,12 @@ def test_a_world_measures_the_sets_of_one_threshold_of_several_and_of_each_site(
                 "worst_site_coverage": min(hit[owner == k].mean() for k in set(owner)),
             }
         )
-    assert set(owner) == set(np.flatnonzero(world.benign))
+    assert set(owner) == set(np.flatnonzero(scenario.benign))
 
 
 def test_rows_are_means_of_the_thresholds_of_each_class_too():
     shipped = outputs.load("cifar10")  # its classes are unlike: one threshold leaves some behind
-    options = {"attack": "coverage", "n_clients": 12, "beta": 1.0, "seeds": 2}
+    options = {"attack": "coverage", "n_clients": 12, "beta": 1.0, "n_runs": 2}
     given = shipped.probabilities, shipped.labels
     for one, other in zip(
         simulate(*given, **options), simulate(*given, **options, by="class"), strict=True
@@ -159,13 +160,14 @@ def test_smaller_beta_makes_clients_less_alike_and_a_tiny_one_does_not_underflow
     assert max(map(len, parts)) <= 200 + 100  # who has a fair share takes no further class
 
 
-def test_impossible_wishes_end_with_advice(data):
+def test_impossible_requests_are_refused_with_advice(data):
     labels = np.random.default_rng(0).integers(0, 10, 1000)
     spread = partial(partitions.partition_dirichlet, attempts=20)
-    wishes = {"share": 1.0, "attack": "nope", "by": "group", "seeds": 0}
+    wishes = {"share": ("share", 1.0), "attack": ("attack", "nope"), "by": ("by", "group")}
+    wishes["seeds"] = ("n_runs", 0)
     unlike = {"labels": [np.zeros(2, int)], "n_classes": 2}
-    for call, told, word in (
-        *((partial(simulate, **{name: wish}), data, name) for name, wish in wishes.items()),
+    for call, arguments, word in (
+        *((partial(simulate, **dict([wish])), data, name) for name, wish in wishes.items()),
         (partial(simulate, attack=lambda scene: []), data, "bare function; wrap it: ScoreAttack"),
         (partial(simulate, defenses=[lambda reports: None]), data, "has no name; give it one"),
         (partial(build_federation, **unlike), ([np.ones(3)], Binning.default(), LAC()), "labels"),
@@ -177,4 +179,4 @@ def test_impossible_wishes_end_with_advice(data):
         (partitions.partition_by_site, ([3, 1, 3, 2], 9), "none of 3 has 9 samples"),
     ):
         with pytest.raises(RobfcpError, match=word):
-            call(*told)
+            call(*arguments)

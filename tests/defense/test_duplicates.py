@@ -1,4 +1,4 @@
-"""Copies are reported as such; independent samples never are, private ones neither."""
+"""Duplicates are reported as such; independent samples never are, private ones neither."""
 
 from fractions import Fraction
 from math import comb
@@ -16,16 +16,16 @@ from robfcp.experiments.attacks.coordinated import mimic_attack
 
 def independent(n_clients, n, seed, skew=None):
     rng = np.random.default_rng(seed)
-    grid = Binning.default()
+    binning = Binning.default()
     counts = []
     for k in range(n_clients):
         scores = rng.beta(0.3 if skew is None else 0.2 + skew * k, 4, n)
-        counts.append(np.bincount(grid.bin_indices(scores), minlength=grid.n_bins))
-    return Federation.from_counts(np.array(counts), grid)
+        counts.append(np.bincount(binning.bin_indices(scores), minlength=binning.n_bins))
+    return Federation.from_counts(np.array(counts), binning)
 
 
 @pytest.mark.parametrize("n", [20, 50, 500, 5000])
-def test_independent_samples_are_never_called_copies(n):
+def test_independent_samples_are_never_called_duplicates(n):
     for seed in range(5):
         assert find_duplicate_reports(independent(20, n, seed)) == ()
         assert find_duplicate_reports(independent(20, n, seed, skew=0.05)) == ()
@@ -40,34 +40,31 @@ def test_copies_are_grouped_with_their_original(n):
     assert group.p_value <= 1e-3
 
 
-def test_resampled_mimics_are_not_copies():
-    assert (
-        find_duplicate_reports(
-            ScoreAttack(mimic_attack, "resampled")(independent(20, 200, 1), [2, 5, 7], 3)
-        )
-        == ()
-    )
+def test_resampled_mimics_are_not_duplicates():
+    attack = ScoreAttack(mimic_attack, "resampled")
+    attacked = attack(independent(20, 200, 1), [2, 5, 7], 3)
+    assert find_duplicate_reports(attacked) == ()
 
 
-@pytest.mark.parametrize(("bins", "copies"), [(11, False), (12, True)])
-def test_three_sites_are_copies_from_the_chance_on_that_is_stated(bins, copies):
-    """Two single scores fall into one bin with chance 1/2, and there are three pairs."""
-    counts = np.zeros((3, 2 * bins), dtype=int)
-    counts[:2, :bins] = counts[2, bins:] = 1
-    assert (3 * 0.5**bins <= 1e-3) == copies
-    found = find_duplicate_reports(Federation.from_counts(counts))
-    assert [group.p_value for group in found] == pytest.approx([3 * 0.5**bins] * copies)
+@pytest.mark.parametrize(("n_bins", "is_duplicate"), [(11, False), (12, True)])
+def test_equal_reports_are_duplicates_up_to_the_stated_probability(n_bins, is_duplicate):
+    """Two single scores fall into one bin with probability 1/2, and there are three pairs."""
+    counts = np.zeros((3, 2 * n_bins), dtype=int)
+    counts[:2, :n_bins] = counts[2, n_bins:] = 1
+    assert (3 * 0.5**n_bins <= 1e-3) == is_duplicate
+    groups = find_duplicate_reports(Federation.from_counts(counts))
+    assert [group.p_value for group in groups] == pytest.approx([3 * 0.5**n_bins] * is_duplicate)
     assert len(find_duplicate_reports(Federation.from_counts(counts), 0.5)) == 1
 
 
-def test_equal_reports_that_chance_explains_are_no_copies():
+def test_equal_reports_that_chance_explains_are_no_duplicates():
     one_bin = np.zeros((4, 50), dtype=int)
     one_bin[:, 0] = 80
     assert find_duplicate_reports(Federation.from_counts(one_bin)) == ()
     assert find_duplicate_reports(Federation.from_counts([[1, 0], [1, 0], [0, 1]])) == ()
 
 
-def test_two_groups_of_copies_are_told_apart():
+def test_two_groups_of_duplicates_are_told_apart():
     federation = independent(12, 200, 4)
     counts = federation.counts.copy()
     counts[[3, 8]] = counts[0]
@@ -79,40 +76,36 @@ def test_two_groups_of_copies_are_told_apart():
     ]
 
 
-def private(rng, marks, n=500):
-    """Sites of one law with the given privacy, one a site."""
-    counts = rng.multinomial(n, np.full(24, 1 / 24), len(marks))
-    for row, mark in zip(counts, marks, strict=True):
-        row += 0 if mark is None else draw(rng, mark.noise, (24,))
-    return Federation.from_counts(counts, privacy=marks, sample_sizes=np.full(len(marks), n))
+def private_round(rng, privacies, n=500):
+    """Clients of one law with the given privacy, one for each client."""
+    counts = rng.multinomial(n, np.full(24, 1 / 24), len(privacies))
+    for row, privacy in zip(counts, privacies, strict=True):
+        row += 0 if privacy is None else draw(rng, privacy.noise, (24,))
+    sizes = np.full(len(privacies), n)
+    return Federation.from_counts(counts, privacy=privacies, sample_sizes=sizes)
 
 
-def test_only_equal_private_reports_are_copies():
-    rng, alike = np.random.default_rng(4), [Privacy(1)] * 40
+def test_only_equal_private_reports_are_duplicates():
+    rng, privacies = np.random.default_rng(4), [Privacy(1)] * 40
     for _ in range(10):
-        assert not find_duplicate_reports(private(rng, alike))
-    sent = private(rng, alike)
+        assert not find_duplicate_reports(private_round(rng, privacies))
+    sent = private_round(rng, privacies)
     counts = sent.counts.copy()
     counts[1:3] = counts[0]
     counts[2, 5] += 1
     (group,) = find_duplicate_reports(
-        Federation.from_counts(counts, privacy=alike, sample_sizes=sent.sample_sizes)
+        Federation.from_counts(counts, privacy=privacies, sample_sizes=sent.sample_sizes)
     )
     assert group.clients == sent.clients[:2]
 
 
-def test_means_of_honest_reports_are_no_copies_and_expel_nobody():
+def test_means_of_benign_reports_are_no_duplicates_and_exclude_nobody():
     rng = np.random.default_rng(5)
     counts = rng.multinomial(20_000, np.full(200, 1 / 200), 20)
     for hub in range(16, 20):
         counts[hub] = np.round(counts[4 * (hub - 16) : 4 * (hub - 16) + 4].mean(axis=0))
     assert not find_duplicate_reports(Federation.from_counts(counts))
     assert not analyze_outliers(Federation.from_counts(counts)).is_excluded.any()
-
-
-def test_copies_are_found_once_a_federation():
-    federation = Federation.from_counts([[30, 20, 50]] * 3 + [[25, 30, 45]])
-    assert find_duplicate_reports(federation) is find_duplicate_reports(federation)
 
 
 def coincidence_probability(counts, unit):

@@ -1,4 +1,4 @@
-"""The field's rules: one protocol for all, their formulas by hand, and the table they end in."""
+"""Baselines: one protocol for all, their formulas by hand, and the table they end in."""
 
 import json
 from dataclasses import replace
@@ -14,9 +14,8 @@ from makers import outputs, refused, said
 from robfcp import Report, RobfcpError
 from robfcp.binning import Binning
 from robfcp.defense import Consensus
-from robfcp.experiments import baselines
+from robfcp.experiments import baselines, redteam
 from robfcp.experiments import outputs as shipped
-from robfcp.experiments import redteam as team
 from robfcp.experiments.attacks import get_attack
 from robfcp.experiments.scenarios import (
     ScenarioConfig,
@@ -48,67 +47,66 @@ def test_expected_coverage_is_the_published_formula(m, n):
         np.testing.assert_allclose(found, exact, atol=1e-9)
 
 
-def test_its_orders_reach_the_level_and_it_covers_on_sites_of_one_distribution():
+def test_quantile_orders_reach_the_level_and_cover_clients_of_one_distribution():
     for sizes in ((50,) * 20, (500,) * 9, tuple(range(20, 120, 5))):
         local, place = baselines.quantile_orders(sizes, LEVEL) or ((), 0)
         coverage = baselines.order_statistic_coverage(np.array(local), np.array(sizes))[place - 1]
         assert 0.9 <= coverage < 0.905
         assert len(sizes) / 4 < place <= 3 * len(sizes) / 4
     assert baselines.fedcp_qq_index(Federation.from_counts([[1, 1], [2, 0]]), LEVEL) is None
-    rng, covered, grid = np.random.default_rng(0), [], Binning.uniform(1000)
+    rng, covered, binning = np.random.default_rng(0), [], Binning.uniform(1000)
     for _ in range(300):
         scores = [rng.random(50) for _ in range(20)]
-        covered.append(
-            grid.upper_edges[baselines.fedcp_qq_index(build_federation(scores, grid, LAC()), LEVEL)]
-        )
+        federation = build_federation(scores, binning, LAC())
+        covered.append(binning.upper_edges[baselines.fedcp_qq_index(federation, LEVEL)])
     assert 0.899 < np.mean(covered) < 0.904  # a bin is .001 wide
 
 
-# One protocol for all rules
+# One protocol for all baselines
 
 
 @pytest.fixture(scope="module")
-def world():
-    setting = ScenarioConfig(n_clients=9, share=1 / 9, beta=2.0)
-    return make_scenario(*outputs(0, 6000, 4), setting, np.random.default_rng(1))
+def scenario():
+    config = ScenarioConfig(n_clients=9, share=1 / 9, beta=2.0)
+    return make_scenario(*outputs(0, 6000, 4), config, np.random.default_rng(1))
 
 
-def limits(name, world, federation=None, **more):
+def limits(name, scenario, federation=None, **more):
     """(K, C) whatever form the rule answers in."""
-    given = {"coverage": 0.9, "scores": world.scores, "liars": 1, **more}
-    found = baselines.baseline_thresholds(name, federation or world.federation, **given)
+    given = {"coverage": 0.9, "scores": scenario.scores, "liars": 1, **more}
+    found = baselines.baseline_thresholds(name, federation or scenario.federation, **given)
     return np.broadcast_to(found, (9, 4))
 
 
 @pytest.mark.parametrize("name", baselines.BASELINES)
-def test_every_rule_keeps_the_protocol(name, world):
-    found = limits(name, world)
-    assert np.array_equal(found, limits(name, world)), "the same every time"
+def test_every_baseline_keeps_the_protocol(name, scenario):
+    found = limits(name, scenario)
+    assert np.array_equal(found, limits(name, scenario)), "the same every time"
     assert (found >= 0).all()
-    coverage = world.measured(np.array(found)).numbers()["coverage"]
+    coverage = scenario.measured(np.array(found)).numbers()["coverage"]
     assert 0.88 < coverage < 0.97, "nobody lies"
-    assert (limits(name, world, coverage=0.5) <= found).all(), "a lower level, smaller sets"
+    assert (limits(name, scenario, coverage=0.5) <= found).all(), "a lower level, smaller sets"
     for wrong, word in (
-        ({"scores": world.scores[1:]}, "8 sites but 9 reports"),
+        ({"scores": scenario.scores[1:]}, "8 sites but 9 reports"),
         ({"liars": 9}, "leave none honest"),
         ({"liars": -1}, "liars"),
         ({"coverage": 1.0}, "coverage"),
     ):
         with pytest.raises(RobfcpError, match=word):
-            limits(name, world, **wrong)
+            limits(name, scenario, **wrong)
     losses = [Report.from_losses(name, [[1.0, 0.0]], [0, 1], risk="fnr") for name in "ab"]
     wrong = [(name, Federation.from_reports(losses), "hold losses")]
     wrong.append(("nothing", None, "'nothing' is unknown; use one of fedcp-qq"))
     if name in baselines.BY_CLASS:
-        wrong.append((name, replace(world.federation, strata=None), "make them with labels"))
+        wrong.append((name, replace(scenario.federation, strata=None), "make them with labels"))
     for rule, federation, word in wrong:
         with pytest.raises(RobfcpError, match=word):
-            limits(rule, world, federation)
+            limits(rule, scenario, federation)
 
 
-def test_rules_are_what_their_formulas_say(world):
-    """Against loops over the sites' own scores, up to a bin."""
-    scores, labels = world.scores, [labels for _, labels in world.samples]
+def test_baselines_are_what_their_formulas_say(scenario):
+    """Against loops over the clients' own scores, up to a bin."""
+    scores, labels = scenario.scores, [labels for _, labels in scenario.samples]
     sizes = np.array([len(part) for part in scores])
 
     def own(part, level=0.9):
@@ -127,8 +125,8 @@ def test_rules_are_what_their_formulas_say(world):
     }
     for name, by_hand in expected.items():
         wide = 0.03 if name == "gc-fcp" else 0.012  # a bin; a coreset rounds up by a 64th
-        assert np.abs(limits(name, world) - by_hand).max() <= wide, name
-    assert limits("p-coqs", world)[0, 0] == pytest.approx(own(np.concatenate(scores)), abs=0.02)
+        assert np.abs(limits(name, scenario) - by_hand).max() <= wide, name
+    assert limits("p-coqs", scenario)[0, 0] == pytest.approx(own(np.concatenate(scores)), abs=0.02)
 
 
 def shrunk_by_hand(scores, k):
@@ -153,33 +151,35 @@ def weighted_by_hand(scores, labels, j):
     return np.average(found, weights=effective)
 
 
-def test_sites_own_thresholds_outlast_lies_that_a_mean_of_quantiles_does_not(world):
-    liars = replace(world, malicious=np.arange(4))
-    sent = apply_attack(get_attack("coverage"), liars, np.random.default_rng(0))
-    found = {name: world.measured(limits(name, world, sent) + 0.0) for name in baselines.BASELINES}
+def test_local_thresholds_resist_attacks_that_a_mean_of_quantiles_does_not(scenario):
+    attacked = replace(scenario, malicious=np.arange(4))
+    sent = apply_attack(get_attack("coverage"), attacked, np.random.default_rng(0))
+    found = {
+        name: scenario.measured(limits(name, scenario, sent) + 0.0) for name in baselines.BASELINES
+    }
     covered = {name: one.numbers()["coverage"] for name, one in found.items()}
     assert min(covered[name] for name in ("own data", "letter", "prism-fcp")) > 0.87
     assert covered["fedwq-cp"] < 0.8
 
 
-def test_the_field_has_every_method_with_and_without_liars(tmp_path):
+def test_the_full_comparison_has_every_method_with_and_without_attack(tmp_path):
     words = ("--workers", 1, "--attack", "coverage", "--json", "--plot", tmp_path / "f.png")
     cells = json.loads(said("lab", "rivals", "heart", *words))["cells"]
-    assert {cell["defence"] for cell in cells} == set(team.METHODS)
+    assert {cell["defence"] for cell in cells} == set(redteam.METHODS)
     assert [*dict.fromkeys(cell["step"] for cell in cells)] == ["nobody lies", "one liar", "40%"]
     assert {cell["n_malicious"] for cell in cells} == {0, 1, 2}
     assert (tmp_path / "f.png").stat().st_size > 5000
-    (none,) = (line for line in team.ranking(cells) if line["method"] == "none")
+    (none,) = (line for line in redteam.ranking(cells) if line["method"] == "none")
     own = [cell for cell in cells if cell["defence"] == "none"]
     assert none["growth"] == 1
     assert none["one liar"] == (own[1]["error"], own[1]["growth"])
     assert "is not in the field; choose from stroke" in refused("lab", "rivals", "imagenet")
 
 
-# Every attack against every defence
+# Every attack against every defense
 
 SHARES = (0.4,) if EFFORT == 1 else (0.2, 0.4)
-SMALL = {"n_clients": 8, "seeds": 1, "trials": 1, "shares": SHARES}
+SMALL = {"n_clients": 8, "n_runs": 1, "trials": 1, "malicious_fractions": SHARES}
 ATTACKED = ("coverage", "label-poisoning", "malformed", "adaptive")
 
 
@@ -191,14 +191,14 @@ def data():
 
 @pytest.fixture(scope="module")
 def cells(data):
-    return team.redteam(*data, **SMALL, attacks=ATTACKED)
+    return redteam.redteam(*data, **SMALL, attacks=ATTACKED)
 
 
 @pytest.mark.effort
 def test_there_is_a_cell_for_every_attack_and_the_default_holds_where_others_break(data, cells):
-    found = {(cell.attack, cell.share, cell.defence): cell.error for cell in cells}
-    assert len(found) == len(cells) == 4 * len(SHARES) * len(team.DEFENSES)
-    again = team.redteam(*data, **SMALL, attacks=ATTACKED[:1])
+    found = {(cell.attack, cell.share, cell.defence): cell.coverage_error for cell in cells}
+    assert len(found) == len(cells) == 4 * len(SHARES) * len(redteam.DEFENSES)
+    again = redteam.redteam(*data, **SMALL, attacks=ATTACKED[:1])
     assert again == tuple(cell for cell in cells if cell.attack == "coverage")
     assert abs(found["coverage", 0.4, Consensus.name]) <= 0.01
     assert found["coverage", 0.4, "none"] < -0.04
@@ -209,31 +209,37 @@ def test_there_is_a_cell_for_every_attack_and_the_default_holds_where_others_bre
 
 
 @pytest.mark.effort
-def test_the_worst_cell_of_each_defence_is_the_greatest_error_and_framed(cells):
-    for defence, cell in team.worst_cells(cells).items():
-        errors = [abs(other.error) for other in cells if other.defence == defence]
+def test_the_worst_cell_of_each_defense_is_the_greatest_error_and_framed(cells):
+    for defence, cell in redteam.worst_cells(cells).items():
+        errors = [abs(other.coverage_error) for other in cells if other.defence == defence]
         assert abs(cell.coverage_error) == max(errors)
     bigger = replace(cells[0], attack="bigger", set_size=99.0)
-    assert team.worst_cells((cells[0], bigger)) == {
+    assert redteam.worst_cells((cells[0], bigger)) == {
         cells[0].defence: bigger
     }  # of equals, the larger sets
-    assert sum(record["worst"] for record in team.to_records(cells)) == len(team.DEFENSES)
-    for axis in team.plot_redteam(cells):
-        assert sum(patch.get_edgecolor()[0] > 0.8 for patch in axis.patches) == len(team.DEFENSES)
+    assert sum(record["worst"] for record in redteam.to_records(cells)) == len(redteam.DEFENSES)
+    for axis in redteam.plot_redteam(cells):
+        assert sum(patch.get_edgecolor()[0] > 0.8 for patch in axis.patches) == len(
+            redteam.DEFENSES
+        )
 
 
 @pytest.mark.slow
-def test_a_search_tells_the_worst_worlds_first_and_by_its_seed():
+def test_a_search_gives_the_worst_scenarios_first_and_repeats_by_its_seed():
     data = outputs(0, 1500, 5)
-    options = {"n_clients": 10, "seeds": 2, "trials": 20, "shares": (0.2, 0.4), "beta": 0.3}
-    found = team.search_attacks(*data, defenses=("rob-fcp", "none"), **options)
+    options = {"n_clients": 10, "n_runs": 2, "trials": 20, "beta": 0.3}
+    fractions = (0.2, 0.4)
+    found = redteam.search_attacks(
+        *data, defenses=("rob-fcp", "none"), malicious_fractions=fractions, **options
+    )
     assert len(found) == 8
     harms = [one["harm"] for one in found]
     assert harms == sorted(harms)
     assert harms[0] == found[0]["error"] - min(found[0]["undefended"], 0) < -0.01
     assert all(one["harm"] >= 0 for one in found if one["defence"] == "none")
-    again = team.search_attacks(
-        *data, defenses=("rob-fcp",), **{**options, "shares": (found[0]["share"],)}
+    worst_fraction = (found[0]["share"],)
+    again = redteam.search_attacks(
+        *data, defenses=("rob-fcp",), malicious_fractions=worst_fraction, **options
     )
     assert found[0] in again
 

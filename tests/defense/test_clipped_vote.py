@@ -51,13 +51,13 @@ def formula_bin(federation, level):
     def fcp_bin(clients):
         rows = [counts[k] for k in clients]
         uppers = range(N_BINS)
-        found = brute.threshold(rows, uppers, level)
-        return None if found == float("inf") else found
+        bin_index = brute.threshold(rows, uppers, level)
+        return None if bin_index == float("inf") else bin_index
 
     voter_sets = [np.flatnonzero(~analysis.is_excluded)]
     voter_sets += [np.flatnonzero(~out) for out in analysis.alternative_exclusions]
     groups = [group.rows.tolist() for group in find_duplicate_reports(federation)]
-    cap = max(1, int(3 * float(np.median(federation.stratum_sizes))))
+    cap = max(1, int(3 * float(np.median(federation.sample_sizes))))
     return plain_vote.consensus_bin(
         counts,
         [voters.tolist() for voters in voter_sets],
@@ -75,8 +75,8 @@ def assert_formula_holds(reports):
     federation = robfcp.Federation.from_reports(reports)
     calibration = robfcp.calibrate(federation, list(LEVELS))
     for level, threshold in zip(LEVELS, calibration.threshold, strict=True):
-        found, n_voter_sets = formula_bin(federation, level)
-        assert threshold == federation.threshold_at(found), level
+        bin_index, n_voter_sets = formula_bin(federation, level)
+        assert threshold == federation.threshold_at(bin_index), level
     return n_voter_sets
 
 
