@@ -245,7 +245,7 @@ def evaluate(
     >>> import robfcp
     >>> federation = robfcp.Federation.from_counts([[50, 45, 5]] * 20, score=robfcp.LAC())
     >>> calibration = robfcp.calibrate(federation, defense="none")
-    >>> found = calibration.evaluate([[0.9, 0.1]] * 100, [0] * 96 + [1] * 4, floor=0.93)
+    >>> found = calibration.evaluate([[0.9, 0.1]] * 100, [0] * 96 + [1] * 4, min_coverage=0.93)
     >>> found.overall.covered, found.verdict, found.enough
     (96, 'cannot tell yet', 295)
     """

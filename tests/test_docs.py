@@ -1,10 +1,10 @@
 """Every code block of the documentation and the README runs as printed.
 
 Blocks of one page share a folder and a namespace, in the order of the page. They find there what
-`prepared` puts into it: reports, sites' CSV files and a calibration; what they use they import. In
-shell blocks the lines that call robfcp are run. `<!-- not run: reason -->` before a block leaves it
-out, and so does Flower: its blocks are parts of an app, and whole apps are run by the tests of
-`robfcp.engines.flower`.
+`prepared` puts into it: reports, clients' CSV files and a calibration; what they use they import.
+In shell blocks the lines that call robfcp are run. `<!-- not run: reason -->` before a block leaves
+it out, and so does a framework of federated learning: its blocks are parts of an app, and whole
+apps are run by the tests of `robfcp.integrations`.
 """
 
 import glob
@@ -34,6 +34,7 @@ BLOCK = re.compile(
     re.DOTALL | re.MULTILINE,
 )
 RUN = ("python", "sh", "bash", "console")
+FRAMEWORKS = ("flower", "nvflare")
 MAPIE_EXAMPLE = ROOT / "examples" / "from_mapie.py"  # prints what it shows; the others draw it
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 FIGURE_EXAMPLES = [example for example in EXAMPLES if example != MAPIE_EXAMPLE]
@@ -44,14 +45,14 @@ def blocks(page):
     """Kind, code and line number of every block that is to be run."""
     text = page.read_text()
     for found in BLOCK.finditer(text):
-        engine = any(f"robfcp.engines.{name}" in found["code"] for name in ("flower", "nvflare"))
-        if found["kind"] in RUN and not found["skip"] and not engine:
+        needs_framework = any(f"robfcp.integrations.{name}" in found["code"] for name in FRAMEWORKS)
+        if found["kind"] in RUN and not found["skip"] and not needs_framework:
             yield found["kind"], found["code"], text[: found.start("code")].count("\n") + 1
 
 
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory):
-    """Forty sites of one model, one of which lies, as objects and as files."""
+    """Forty clients of one model, one of which is malicious, as objects and as files."""
     folder = tmp_path_factory.mktemp("prepared")
     p, y = outputs(0, 2400, 4, 0.3)
     scores = np.split(LAC(p[:2000], y[:2000]), 40)
@@ -122,7 +123,7 @@ def test_the_mapie_example_shows_the_same_sets_and_leaves_the_wrong_client_out(c
     assert n_added_labels <= 0.001 * example["robfcp_sets"].size
 
     # Nine clients: the wrong one, and nobody else.
-    assert example["calibration"].flagged == ("client-4",)
+    assert example["calibration"].flagged_clients == ("client-4",)
     assert "client-4 was left out" in printed
 
 
@@ -150,10 +151,6 @@ def test_the_documentation_stays_small():
     assert {name for name, number in words.items() if number > 2_500} == set()
 
 
-STALE = re.compile(
-    r"maliciousness|malicious=|guarantee=|\bevidence|\bstrata\b(?!`)|\bbands?\b(?= of)|outstanding"
-    r"|confidence levels?\b|`sketch"
-)
 OTHERS = {  # options of flwr, pip and our own scripts
     "--docs", "--help", "--name", "--no-deps", "--node-config", "--port", "--require-hashes",
     "--spec", "--stream", "--write",
@@ -171,10 +168,10 @@ def options(command):
 
 
 def exists(name):
-    """Whether a dotted name leads to something; what needs an engine is looked for in its file."""
-    *rooms, last = name.split(".")
-    if rooms[1:2] == ["engines"] and len(rooms) > 2:
-        return last in (ROOT / "robfcp" / "engines" / f"{rooms[2]}.py").read_text()
+    """Whether a dotted name leads to something; of a framework it is looked for in its file."""
+    *packages, last = name.split(".")
+    if packages[1:2] == ["integrations"] and len(packages) > 2:
+        return last in (ROOT / "robfcp" / "integrations" / f"{packages[2]}.py").read_text()
     try:
         resolve_name(name)
     except (AttributeError, ImportError):
@@ -185,7 +182,6 @@ def exists(name):
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_a_page_names_only_what_there_is(page):
     text = page.read_text()
-    assert not STALE.findall(text)
     names = set(re.findall(r"\brobfcp(?:\.[A-Za-z_]\w*)+(?!\w*\.(?:json|toml))", text))
     names -= {"robfcp.json", "robfcp.integrations.flower", "robfcp.integrations.nvflare"}
     assert [name for name in names if not exists(name)] == []

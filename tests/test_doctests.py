@@ -19,7 +19,7 @@ from robfcp.experiments import partitions, simulation
 
 ROOT = Path(robfcp.__file__).parent
 # What needs flwr or torch, or is no library.
-LEFT_OUT = ("engines/flower", "engines/nvflare", "lab/training", "cli")
+LEFT_OUT = ("integrations/flower", "integrations/nvflare", "experiments/training", "cli")
 EXTRAS = {"estimators.py": "sklearn", "figures": "matplotlib"}
 OPTIONS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 SECTION = re.compile(r"^(\w[\w ]*)\n-{3,}\n", re.MULTILINE)

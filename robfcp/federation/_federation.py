@@ -60,13 +60,13 @@ class Federation:
 
     Attributes
     ----------
-    ids
+    clients
         (K,) the clients' names.
     table
         Their counts, dense or sparse.
-    sizes
+    sample_sizes
         (K,) n_k; noisy totals where not `sizes_known`.
-    grid
+    binning
         The bins all reports share.
     score
         The score all reports name, if they do.
@@ -74,13 +74,13 @@ class Federation:
         The round all reports name, if they do.
     model
         The model all reports name, if they do.
-    faulty
+    rejected_reports
         The reports that were refused, and why.
-    missing
+    missing_clients
         The invited or registered clients that sent nothing.
-    repeated
+    resubmitted_clients
         The clients whose report came twice, the very same; it counts once.
-    registered
+    sizes_registered
         Whether sizes were registered beforehand.
     privacy
         An entry for each client if any report is private; empty otherwise.
@@ -90,9 +90,9 @@ class Federation:
         The loss all reports hold in place of scores, if they do.
     strata
         The counts by class or group of the reports that keep them.
-    set_sizes
+    all_label_counts
         The scores of all labels as counts, of the reports that tell them: one stratum.
-    checked
+    verification
         How each part of the reports was checked, for the record.
     rows
         Of one class or group: the places of its clients in the round.
@@ -689,9 +689,9 @@ class Federation:
             they are many; folders, which stand for the .json files in them and the tables in them
             and below; or a Spark frame of such tables: what is computed runs there.
         agreed
-            Who may report and what was agreed, as `from_reports` takes it: `keys`, `sizes`,
-            `quorum`, `round`, `model`, `score`, `grid`, `max_share`, `privacy`, `revoked`,
-            `terms`, `invited`.
+            Who may report and what was agreed, as `from_reports` takes it: `keys`,
+            `registered_sizes`, `quorum`, `round`, `model`, `score`, `binning`,
+            `max_client_share`, `privacy`, `revoked`, `terms`, `expected_clients`.
 
         Returns
         -------
@@ -946,7 +946,7 @@ class Federation:
         --------
         >>> import robfcp
         >>> federation = robfcp.Federation.from_counts([[1, 2, 3], [4, 0, 0]])
-        >>> federation.reduce_blocks(lambda block: block.pooled())
+        >>> federation.reduce_blocks(lambda block: block.pooled_counts())
         array([5, 2, 3])
         """
         return reduce(add, (found for _, found in self._passed(summary, columns)))
@@ -973,7 +973,7 @@ class Federation:
         --------
         >>> import robfcp
         >>> federation = robfcp.Federation.from_counts([[1, 2, 3], [4, 0, 0]])
-        >>> federation.map_blocks(lambda block: block.below(1))
+        >>> federation.map_blocks(lambda block: block.cumulative_count(1))
         array([3, 4])
         """
         return scatter(self._passed(numbers, columns), self.n_clients)

@@ -70,7 +70,10 @@ class TheoremSetting:
         return self.n_malicious / self.n_benign_clients
 
     def bound(self, penalty: float) -> tuple[float, float]:
-        """level - penalty - (eps n_b + 1)/(n_b + K_b), level + penalty + eps + K_b/(n_b + K_b)."""
+        """level - penalty - (eps n_b + 1)/(n_b + K_b), level + penalty + eps + K_b/(n_b + K_b).
+
+        The coverage of the quantile at the rank of `rank_n_plus_k`.
+        """
         n, k, epsilon = self.n_b, self.n_benign_clients, self.sketch_error
         lower = self.level - penalty - (epsilon * n + 1) / (n + k)
         upper = self.level + penalty + epsilon + k / (n + k)
