@@ -73,7 +73,11 @@ class LoopbackDriver:
         waiting = config["deadline"], config["poll"]
         engine = Loopback(sites_of(data, configs), faults, only, *waiting)
         _server.run_configured_round(engine, config)
-        return robfcp.Calibration.load(output, record=True), engine.stage.asked, time.monotonic() - started
+        return (
+            robfcp.Calibration.load(output, record=True),
+            engine.stage.asked,
+            time.monotonic() - started,
+        )
 
     def answer(self, folder, record, fresh):
         """What the first site replies to a request."""

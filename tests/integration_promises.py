@@ -89,9 +89,11 @@ def test_integrations_end_where_the_core_ends_to_the_bit(case, engine, tmp_path)
     configured, told = OPTIONS[case]
     found, _, _ = engine.play(tmp_path, sizes="ask", check=False, **configured)
     core = robfcp.calibrate(core_reports(DATA), **told)
-    for part in ("threshold", "benign_clients", "defence", "promised"):
+    for part in ("threshold", "benign_clients", "defense", "is_guaranteed"):
         assert getattr(found, part) == getattr(core, part)
-    assert [level.curve for level in found.levels] == [level.curve for level in core.levels]
+    assert [level.certificate_points for level in found.levels] == [
+        level.certificate_points for level in core.levels
+    ]
     assert found.federation.sizes_registered
 
 

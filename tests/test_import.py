@@ -35,7 +35,7 @@ AT_A_CLIENT = {
     "reports",
     "scores",
 }
-TO_PREDICT = {"_sealed", "calibration", "certificates", "evaluation"}
+TO_PREDICT = {"_sealed", "calibration", "certificates"}
 TO_CALIBRATE = {"defense", "federation", "fleet", "guarantees"}  # fleet reads the report files
 TYPES = {"_typing"}  # names of array types, wherever somebody needs them
 

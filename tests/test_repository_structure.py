@@ -16,8 +16,9 @@ MAY_IMPORT_LATE = ("cli",)
 LATE_IMPORTS = {
     "calibration/__init__.py imports robfcp.calibration._calibrate",
     "calibration/_calibration.py imports robfcp.calibration._record",
-    "calibration/_calibration.py imports robfcp.diagnosis",
-    "calibration/_calibration.py imports robfcp.local._feedback",
+    "calibration/_calibration.py imports robfcp.evaluation",
+    "calibration/_calibration.py imports robfcp.local",
+    "calibration/_text.py imports robfcp.diagnosis",
     "federation/_federation.py imports robfcp.fleet",
 }
 

@@ -231,5 +231,5 @@ def test_unusual_federations_have_a_page(show, grid, sites, law, promise):
     for row, level in zip(rows, calibration.levels, strict=True):
         threshold = float(row[1].replace("infinite", "inf"))
         assert threshold == pytest.approx(level.threshold, rel=1e-3)
-    n_points = len(calibration.levels[0].curve)
+    n_points = len(calibration.levels[0].certificate_points)
     assert opened.page.locator("#curve-section").is_visible() == (n_points > 1)

@@ -4,12 +4,12 @@ server's log can be altered, dropped or inserted unseen."""
 import json
 import multiprocessing
 from collections import Counter
+from dataclasses import replace
 
 import msgspec
 import numpy as np
 import pytest
 from makers import LAC, by_class, outputs, reports_of
-from dataclasses import replace
 
 import robfcp
 from robfcp._sealed import check_signer, sha256_of

@@ -71,7 +71,11 @@ def test_the_number_of_liars_is_the_promises_else_the_defences_else_those_left_o
         ({"defense": robfcp.defense.RobFCPReleased(liars=4)}, 4, True, 4),
     ]:
         found = robfcp.calibrate(reports, **arguments)
-        assert (found.n_malicious, found.n_malicious_given, len(found.flagged_clients)) == (liars, stated, out)
+        assert (found.n_malicious, found.n_malicious_given, len(found.flagged_clients)) == (
+            liars,
+            stated,
+            out,
+        )
         assert (found.certificate.m, found.certificate.estimated) == (liars, not stated)
         assert set(found.reasons) == set(found.flagged_clients)
     for rule in (robfcp.RobFCP(), robfcp.defense.RobFCPReleased()):

@@ -59,9 +59,9 @@ def test_a_letter_keeps_what_the_others_prove_and_at_site_clips_it(calibration, 
         np.testing.assert_array_equal(sets, LAC.score_all_labels(fresh) <= limit)
     assert one.set_sizes[2] == pytest.approx(local.predict_set(SITES[3][0]).sum(axis=1).mean())
     assert any("at most 2 other sites lie" in text for text in one.statements)
-    lowest = replace(letter, others=replace(letter.others, stored_thresholds=(0.0,))).calibrate_locally(
-        *SITES[3]
-    )
+    lowest = replace(
+        letter, others=replace(letter.others, stored_thresholds=(0.0,))
+    ).calibrate_locally(*SITES[3])
     assert lowest.threshold == low  # whatever the others say
 
 

@@ -28,7 +28,7 @@ def test_excluded_clients_and_surplus_duplicates_are_counted(attack, n_malicious
         sent = ATTACKS[attack](sent, np.arange(n_malicious), 0)
     assert estimate_n_malicious(sent) == n_malicious
     undefended = robfcp.calibrate(sent, defense="none")
-    assert undefended.liars == 0
+    assert undefended.n_malicious == 0
     assert undefended.flagged_clients == ()
     expected = () if attack == "mimic" else sent.clients[:n_malicious]
     assert robfcp.calibrate(sent).flagged_clients == expected
@@ -63,7 +63,7 @@ def test_the_papers_number_counts_gross_attacks_but_is_never_zero(defense):
     attacked = ATTACKS["efficiency"](benign, np.arange(9), 0)
     estimate = defense.estimate_n_malicious(attacked)
     assert 1 <= estimate <= 14
-    assert robfcp.calibrate(attacked, defense=defense).liars == estimate
+    assert robfcp.calibrate(attacked, defense=defense).n_malicious == estimate
     with pytest.raises(RobfcpError, match="at least 3"):
         defense.estimate_n_malicious(Federation.from_counts([[1, 2], [2, 1]]))
 

@@ -165,9 +165,13 @@ def test_the_default_statement_is_true_also_where_the_estimate_is_too_low():
         found = robfcp.calibrate(uniform(seed, truncated=4), defense="none")
         certificate, coverage = found.certificate, found.threshold  # uniform honest scores
         outside = not certificate.lower <= coverage <= certificate.upper
-        too_low += found.liars < 4
-        missed_alone += outside and found.liars < 4
-        wrong += any(not p.lower <= coverage <= p.upper for p in found.levels[0].curve if p.m >= 4)
+        too_low += found.n_malicious < 4
+        missed_alone += outside and found.n_malicious < 4
+        wrong += any(
+            not p.lower <= coverage <= p.upper
+            for p in found.levels[0].certificate_points
+            if p.m >= 4
+        )
     assert wrong <= 0.05 * cases(30)
     assert missed_alone > 0.2 * too_low > 0  # the old wording, "if at most m lie", missed here
 
@@ -220,13 +224,15 @@ def test_label_shift_and_its_curve_speak_of_the_sites_with_counts_of_all_classes
         edge = int(np.searchsorted(found.federation.binning.upper_edges, found.threshold))
         certificate = found.certificate
         assert (certificate.n_clients, certificate.n_outside) == (14, 0)
-        for point in found.levels[0].curve:
+        for point in found.levels[0].certificate_points:
             words = certificate.for_max_malicious(point, 0.95).statement
             assert "of the 14 sites" in words or point.is_vacuous
             assert "outside it: 6 sites without counts of all classes (site-14, site-15, " in words
             assert "missing or faulty" not in words
-        wrong += any(not p.lower <= truth[edge] <= p.upper for p in found.levels[0].curve)
-        assert found.levels[0].curve[-1].m < 7
+        wrong += any(
+            not p.lower <= truth[edge] <= p.upper for p in found.levels[0].certificate_points
+        )
+        assert found.levels[0].certificate_points[-1].m < 7
     assert wrong <= 3  # 5% of 20, exceeded once in fifty times
 
 
@@ -244,7 +250,7 @@ def test_a_cluster_with_merged_classes_speaks_of_the_classes_that_sites_show():
             )
         found = robfcp.calibrate(reports, by=by, guarantee=MarginalGuarantee(1), defense="none")
         shown.append(np.clip([2 * found.threshold[0], 2 * found.threshold[0] - 1], 0, 1))
-        for certificate in (found.certificate, found.levels[0].parts[0].certificate):
+        for certificate in (found.certificate, found.levels[0].strata[0].certificate):
             assert {a.name: a.value for a in certificate.assumptions}["mixture"] == "shown"
             assert "outside it: cases of a class at sites that merged it" in certificate.statement
     assert np.mean(shown, axis=0)[0] >= 0.9

@@ -4,7 +4,6 @@ from dataclasses import replace
 from fractions import Fraction
 
 import makers
-import msgspec
 import numpy as np
 import pytest
 from effort import cases
@@ -211,7 +210,7 @@ def test_classes_are_held_by_their_own_trusted_samples_and_thin_ones_together():
     anchor, delta = by_classes(rng, "server", 200), 0.05 / 3
     asked = {"by": "class", "defense": "none"}
     found = robfcp.calibrate(reports, trusted_report=anchor, **asked)
-    *classes, rare = found.levels[0].parts
+    *classes, rare = found.levels[0].strata
     held = [
         local_bounds.TrustedInterval.from_counts(counts, LEVEL, delta)
         for counts in anchor.strata.dense()
@@ -223,7 +222,7 @@ def test_classes_are_held_by_their_own_trusted_samples_and_thin_ones_together():
     assert rare.threshold >= GRID.upper_edges[held[2].low]
     assert f"held from below by {held[2].n} trusted samples" in rare.certificate.note
     pooled = robfcp.Report("server", anchor.counts, GRID)
-    parts = robfcp.calibrate(reports, trusted_report=pooled, **asked).levels[0].parts
+    parts = robfcp.calibrate(reports, trusted_report=pooled, **asked).levels[0].strata
     low = GRID.upper_edges[
         local_bounds.TrustedInterval.from_counts(pooled.counts, LEVEL, delta).low
     ]

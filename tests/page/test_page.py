@@ -66,7 +66,9 @@ def test_the_band_around_the_scores_is_what_is_certified_of_each_threshold(optio
     band, bins = data["coverage_band"], data["view"]
     assert len(band["lower"]) == len(band["upper"]) == len(bins)
     for i in (0, len(bins) // 3, len(bins) // 2, len(bins) - 1):
-        certificate = certify_threshold(reports, bins[i], calibration.n_malicious, calibration.certificate_confidence)
+        certificate = certify_threshold(
+            reports, bins[i], calibration.n_malicious, calibration.certificate_confidence
+        )
         assert band["lower"][i] == pytest.approx(certificate.lower, abs=1e-5)
         assert band["upper"][i] == pytest.approx(certificate.upper, abs=1e-5)
 

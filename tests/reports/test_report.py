@@ -35,14 +35,18 @@ ODD_GRIDS = [
 OTHERS = RAPS(np.float32(0.5), np.int64(2), np.bool_(False))  # numbers of other libraries
 EXAMPLES = [
     Report.from_scores("site-1", RNG.random(50), score=LAC(), round="7", model="abc"),
-    Report.from_scores("site-2", RNG.random(5000), Binning.uniform(10), score=APS(randomized=False)),
+    Report.from_scores(
+        "site-2", RNG.random(5000), Binning.uniform(10), score=APS(randomized=False)
+    ),
     Report.from_scores("<script>", RNG.random(5), score=RAPS(0.5, 2)),
     Report.from_scores("ünï", RNG.normal(size=9), score=AbsoluteResidual()),
     Report.from_scores("site-5", RNG.random(50), Binning.open_ended([0.25, 0.5])),
     Report(np.str_("b"), np.ones(2, np.uint8), Binning.uniform(2), OTHERS, n_samples=np.int32(2)),
     *(Report("a", np.ones(grid.n_bins, dtype=int), grid) for grid in ODD_GRIDS),
     Report.from_predictions("a", P, Y, round="r", model="m", fine=True),
-    Report.from_predictions("a", P, Y, classes=NAMES, binning=Binning.open_ended([0.0, 0.5, 1.0]), fine=True),
+    Report.from_predictions(
+        "a", P, Y, classes=NAMES, binning=Binning.open_ended([0.0, 0.5, 1.0]), fine=True
+    ),
     Report.from_predictions("a", P, Y, groups=WORDS, include_all_labels=True),
     Report.from_scores("a", [0.1, 0.5], EIGHT, labels=[0, 19_999], classes=20_000),
     LOSSES,
@@ -172,12 +176,16 @@ TWICE = np.column_stack([HALF, HALF])
     ("make", "options", "words"),
     [
         (Report.from_predictions, {"labels": [0] * 39}, "labels: shape"),
-        (Report.from_predictions, {"labels": ["cow", *WORDS[1:]], "classes": NAMES}, "cow of sample 0 is none"),
+        (Report.from_predictions, {"labels": ["cow", *WORDS[1:]], "classes": NAMES},
+         "cow of sample 0 is none"),
         (Report.from_predictions, {"labels": WORDS}, "labels: are text; name the classes"),
         (Report.from_predictions, {"probabilities": P * 2}, "probabilities: row 0 sums to 2"),
-        (Report.from_predictions, {"privacy": Privacy(1.0), "include_all_labels": True}, "leave them out of private"),
-        (Report.from_predictions, {"score": AbsoluteResidual(), "stratify_by_class": True}, "has no classes"),
-        (Report.from_scores, {"all_label_scores": [0.1] * 40}, r"need \(n, C\) scores of 40 samples"),
+        (Report.from_predictions, {"privacy": Privacy(1.0), "include_all_labels": True},
+         "leave them out of private"),
+        (Report.from_predictions, {"score": AbsoluteResidual(), "stratify_by_class": True},
+         "has no classes"),
+        (Report.from_scores, {"all_label_scores": [0.1] * 40},
+         r"need \(n, C\) scores of 40 samples"),
         (Report.from_scores, {"all_label_scores": TWICE + np.nan}, "label_scores"),
         (Report.from_scores, {"scores": [2.0], "binning": Binning.default()}, "scores: range"),
         (Report.from_scores, {"scores": [[0.5], [0.2, 0.3]]}, "scores: rows differ"),

@@ -248,7 +248,7 @@ def test_in_fives_no_threshold_falls_and_nobody_honest_is_left_out(options):
     for seed in range(4):
         sent = (by_class(mixed(seed), fine=fine, stratify_by_class=True) for fine in (True, False))
         fine, fives = (robfcp.calibrate(reports, **options) for reports in sent)
-        old, new = ([one, *one.parts] for one in (fine.levels[0], fives.levels[0]))
+        old, new = ([one, *one.strata] for one in (fine.levels[0], fives.levels[0]))
         rose += [b.threshold - a.threshold for a, b in zip(old, new, strict=True)]
         assert not fives.flagged_clients
     assert np.min(rose) >= 0

@@ -39,7 +39,7 @@ def test_a_score_of_ones_own_goes_from_reports_to_sets_but_not_into_files(tmp_pa
     sets = calibration.predict_set(p[1000:])
     assert 0.85 < robfcp.metrics.coverage(sets, y[1000:]) < 0.96
     calibration.save(tmp_path / "c.json")
-    again = robfcp.Calibration.load(tmp_path / "c.json")
+    again = robfcp.Calibration.load(tmp_path / "c.json", record=True)
     with pytest.raises(RobfcpError, match="pass score="):
         again.predict_set(p[1000:])
     np.testing.assert_array_equal(again.predict_set(p[1000:], score=score), sets)
