@@ -18,8 +18,8 @@ from robfcp.guarantees import (
     Guarantee,
     MarginalGuarantee,
     PACGuarantee,
-    _certify,
     certify_threshold,
+    vacuous_from,
 )
 
 
@@ -126,11 +126,11 @@ def sensitivity(
                 )
                 rows.append(row)
 
-        vacuous_from = _certify.vacuous_from(federation, bin_index, stratum_confidence)
+        first_vacuous = vacuous_from(federation, bin_index, stratum_confidence)
         threshold = federation.threshold_at(bin_index)
         n_holders = federation.n_clients
         tables.append(
-            SensitivityTable(stratum.name, threshold, n_holders, tuple(rows), vacuous_from)
+            SensitivityTable(stratum.name, threshold, n_holders, tuple(rows), first_vacuous)
         )
     return tuple(tables)
 

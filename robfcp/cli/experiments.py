@@ -436,7 +436,7 @@ def bench(
     from robfcp import LAC, Consensus, Federation, Report, RobFCP
     from robfcp._validation import parse_level
     from robfcp.defense import estimate_n_malicious
-    from robfcp.guarantees import _base, certify_threshold, fcp_bin_index
+    from robfcp.guarantees import certify_threshold, fcp_bin_index, marginal_threshold_bin
 
     rng, score, level = np.random.default_rng(seed), LAC(), parse_level(0.9)
     site = rng.dirichlet(np.full(10, 0.3), samples).astype(np.float32)
@@ -454,7 +454,7 @@ def bench(
         "defend: consensus": lambda: Consensus(at_most=liars).assess(federation),
         "count": lambda: estimate_n_malicious(federation),
         "quantile": lambda: fcp_bin_index(federation, level),
-        "guaranteed threshold": lambda: _base.marginal_threshold_bin(federation, level, liars),
+        "guaranteed threshold": lambda: marginal_threshold_bin(federation, level, liars),
         "certify": lambda: certify_threshold(federation, index, liars),
         "predict (one site)": lambda: score.prediction_sets(site, [0.9]),
     }

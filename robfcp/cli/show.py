@@ -19,8 +19,12 @@ from robfcp.cli.console import Printer, advanced_option, option
 from robfcp.cli.server import page_info, print_calibration
 from robfcp.diagnosis import diagnose
 from robfcp.errors import RobfcpError
-from robfcp.guarantees import _base, clients_not_covered
-from robfcp.guarantees import _heterogeneity as likeness
+from robfcp.guarantees import (
+    ClientIntervals,
+    breakdown_point_of_any_rule,
+    clients_not_covered,
+    estimate_heterogeneity,
+)
 from robfcp.monitoring import AlarmHistory, MonitorState
 from robfcp.page import PageHistory, write_html
 
@@ -83,12 +87,12 @@ def show(
             (level, what_if.sensitivity(calibration, level, numbers, **sure))
             for level in asked or [level.coverage for level in calibration.levels]
         ]
-        alone = {m: likeness.estimate_heterogeneity(federation, m, confidence) for m in numbers}
+        alone = {m: estimate_heterogeneity(federation, m, confidence) for m in numbers}
         covered = calibration.client_coverage()
         lowest = np.argsort(covered[:, 0], kind="stable").tolist()
     print_calibration(calibration, diagnose(calibration), printer)
     if alike is not None:
-        unlike = likeness.ClientIntervals(federation, 1 - confidence).n_incompatible(alike)
+        unlike = ClientIntervals(federation, 1 - confidence).n_incompatible(alike)
         words = f"at least {unlike} of the sites are not" if unlike else "every site may be"
         printer.line(f"With {format_lower(confidence)} confidence, {words} as alike as stated.")
     by, columns = calibration.by, ["threshold", "m", "from", "to", "marginal", "pac", "alike"]
@@ -122,9 +126,7 @@ def show(
         f"from, to: either more than m lie or {whose} lies there, all rows at once. marginal, pac, "
         "alike (pac for sites declared alike): thresholds that would guarantee the wanted level."
     )
-    limits = [
-        _base.breakdown_point_of_any_rule(federation.sample_sizes, level) for level, _ in outcomes
-    ]
+    limits = [breakdown_point_of_any_rule(federation.sample_sizes, level) for level, _ in outcomes]
     for (level, parts), limit in zip(outcomes, limits, strict=True):
         if by is None and parts[0].empty_from is not None:
             start = parts[0].empty_from

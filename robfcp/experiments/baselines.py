@@ -22,9 +22,13 @@ from robfcp.defense._rob_fcp import characterization_vectors, mean_neighbor_dist
 from robfcp.errors import RobfcpError
 from robfcp.experiments.scenarios import Thresholds
 from robfcp.federation import Federation
-from robfcp.guarantees import MarginalGuarantee, fcp_bin_index
-from robfcp.guarantees._label_shift import class_counts
-from robfcp.guarantees._local_bounds import client_thresholds, local_threshold_range
+from robfcp.guarantees import (
+    MarginalGuarantee,
+    class_counts,
+    client_thresholds,
+    fcp_bin_index,
+    local_threshold_range,
+)
 
 FEDCP_QQ = "fedcp-qq"
 _TIE_TOLERANCE = 1e-3  # excess coverages this close count as equal

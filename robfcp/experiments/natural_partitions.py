@@ -18,7 +18,7 @@ from robfcp.experiments.baselines import baseline_thresholds, shrunken_curve
 from robfcp.experiments.datasets import SiteTable
 from robfcp.experiments.scenarios import ScenarioConfig, TestMetrics, make_scenario
 from robfcp.experiments.simulation import simulate, summarize, thresholds_of
-from robfcp.guarantees._local_bounds import local_lambda_range
+from robfcp.guarantees import local_lambda_range
 from robfcp.reports import Report
 from robfcp.scores import Risk
 

@@ -5,7 +5,9 @@ from robfcp.guarantees._base import (
     LabelShiftGuarantee,
     MarginalGuarantee,
     PACGuarantee,
+    breakdown_point_of_any_rule,
     get_guarantee,
+    marginal_threshold_bin,
 )
 from robfcp.guarantees._certify import (
     CertificateCurve,
@@ -15,6 +17,8 @@ from robfcp.guarantees._certify import (
     certified_max_malicious,
     certify_threshold,
     clients_not_covered,
+    coverage_intervals,
+    vacuous_from,
 )
 from robfcp.guarantees._conformal_rank import (
     FCPThreshold,
@@ -23,11 +27,21 @@ from robfcp.guarantees._conformal_rank import (
     fcp_bin_index,
     rank_correction,
 )
-from robfcp.guarantees._local_bounds import TrustedInterval
-from robfcp.guarantees._worst_case import check_max_malicious
+from robfcp.guarantees._heterogeneity import ClientIntervals, estimate_heterogeneity
+from robfcp.guarantees._label_shift import MAX_CLIENTS_COMPARED, class_counts
+from robfcp.guarantees._local_bounds import (
+    TrustedInterval,
+    client_thresholds,
+    local_lambda_range,
+    local_threshold_range,
+    unseen_client_threshold,
+)
+from robfcp.guarantees._worst_case import check_max_malicious, count_bounds
 
 __all__ = [
+    "MAX_CLIENTS_COMPARED",
     "CertificateCurve",
+    "ClientIntervals",
     "FCPThreshold",
     "Guarantee",
     "LabelShiftGuarantee",
@@ -35,15 +49,26 @@ __all__ = [
     "PACGuarantee",
     "RankRule",
     "TrustedInterval",
+    "breakdown_point_of_any_rule",
     "certificate_curve",
     "certificate_of_point",
     "certificate_points",
     "certified_max_malicious",
     "certify_threshold",
     "check_max_malicious",
+    "class_counts",
+    "client_thresholds",
     "clients_not_covered",
     "conformal_rank",
+    "count_bounds",
+    "coverage_intervals",
+    "estimate_heterogeneity",
     "fcp_bin_index",
     "get_guarantee",
+    "local_lambda_range",
+    "local_threshold_range",
+    "marginal_threshold_bin",
     "rank_correction",
+    "unseen_client_threshold",
+    "vacuous_from",
 ]

@@ -20,7 +20,13 @@ from robfcp._validation import Rng
 from robfcp.calibration import Calibration, CalibrationDocument
 from robfcp.diagnosis import diagnose
 from robfcp.errors import RobfcpError, printable
-from robfcp.guarantees import _label_shift, _local_bounds, clients_not_covered
+from robfcp.guarantees import (
+    MAX_CLIENTS_COMPARED,
+    class_counts,
+    client_thresholds,
+    clients_not_covered,
+    local_threshold_range,
+)
 from robfcp.local._threshold import (
     LocalCalibration,
     LocalRiskThreshold,
@@ -278,12 +284,9 @@ def peer_thresholds(
     strata = federation.noise_free_strata
     if strata is None or strata.by != "class":
         return {}
-    if (
-        federation.risk is not None
-        or not 2 <= len(strata.rows) <= _label_shift.MAX_CLIENTS_COMPARED
-    ):
+    if federation.risk is not None or not 2 <= len(strata.rows) <= MAX_CLIENTS_COMPARED:
         return {}
-    counts = _label_shift.class_counts(federation)
+    counts = class_counts(federation)
     wanted = [k for k, name in enumerate(counts.clients) if chosen is None or name in chosen]
     liars, alike = (
         calibration.n_malicious,
@@ -293,7 +296,7 @@ def peer_thresholds(
         return {}
     upper = [*federation.binning.upper_edges.tolist(), np.inf]  # edge -1: nothing is proved
     edges = [
-        _local_bounds.client_thresholds(counts, float(1 - level.coverage), liars, alike, wanted)
+        client_thresholds(counts, float(1 - level.coverage), liars, alike, wanted)
         for level in calibration.levels
     ]
     told = liars, alike, calibration.n_malicious_given
@@ -318,7 +321,7 @@ def local_thresholds(calibration: Calibration, chosen: set[str]) -> dict[str, tu
     found = {}
     for client, others in peer_thresholds(calibration, chosen).items():
         scores = np.repeat(federation.binning.upper_edges, federation.table.row(place[client]))
-        own = _local_bounds.local_threshold_range(scores, alpha)
+        own = local_threshold_range(scores, alpha)
         limit = max(own.low, min(others.thresholds[0], own.high))
         found[client] = limit, float((scores <= limit).mean())
     return found

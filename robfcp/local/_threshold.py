@@ -18,7 +18,14 @@ from robfcp.certificates import format_loss_upper, format_lower
 from robfcp.errors import RobfcpError
 from robfcp.evaluation import CoverageEvaluation, evaluate, get_level
 from robfcp.federation import Federation
-from robfcp.guarantees import _certify, _label_shift, _local_bounds, _worst_case
+from robfcp.guarantees import (
+    class_counts,
+    count_bounds,
+    coverage_intervals,
+    local_lambda_range,
+    local_threshold_range,
+    unseen_client_threshold,
+)
 from robfcp.reports import Report
 from robfcp.scores import Risk
 
@@ -217,7 +224,7 @@ def build_local_calibration(
         )
     levels = []
     for level, limit in zip(calibration.levels, limits, strict=True):
-        own = _local_bounds.local_threshold_range(scores, float(1 - level.coverage))
+        own = local_threshold_range(scores, float(1 - level.coverage))
         clipped = max(own.low, min(limit, own.high))
         sizes = [float((every <= one).sum(axis=1).mean()) for one in (limit, own.high, clipped)]
         levels.append(
@@ -305,7 +312,7 @@ def calibrate_local_risk(
         )
         raise RobfcpError(f"{report.client}: risk: the calibration is of {wanted}")
     n, upper = report.n_samples, report.grid.upper_edges
-    own = _local_bounds.local_lambda_range(report.counts, n, risk.resolution, found.coverage, upper)
+    own = local_lambda_range(report.counts, n, risk.resolution, found.coverage, upper)
     return LocalRiskThreshold(
         risk=risk,
         wanted=float(1 - found.coverage) * risk.bound,
@@ -326,7 +333,7 @@ def calibrate_unseen_client(
     by class.
     """
     federation = calibration.federation
-    counts = _label_shift.class_counts(federation)
+    counts = class_counts(federation)
     liars, alike = (
         calibration.n_malicious,
         calibration.require_record().heterogeneity_within_classes,
@@ -334,9 +341,7 @@ def calibrate_unseen_client(
 
     def told(sizes: NDArray[np.intp]) -> PeerThresholds:
         edges = (
-            _local_bounds.unseen_client_threshold(
-                counts, sizes, float(1 - level.coverage), liars, alike
-            )
+            unseen_client_threshold(counts, sizes, float(1 - level.coverage), liars, alike)
             for level in calibration.levels
         )
         limits = tuple(map(federation.threshold_at, edges))
@@ -358,8 +363,8 @@ def local_coverage_bound(report: Report, threshold: float, confidence: float = 0
     edge = int(np.searchsorted(grid.upper_edges, threshold, side="right")) - 1
     if edge < 0:
         return 0.0
-    alone = _worst_case.count_bounds(Federation.from_reports([report]))
-    low, _ = _certify.coverage_intervals(alone, np.array([edge]), [0], delta)
+    alone = count_bounds(Federation.from_reports([report]))
+    low, _ = coverage_intervals(alone, np.array([edge]), [0], delta)
     return float(low[0, 0])
 
 

@@ -17,7 +17,7 @@ from robfcp.binning import Binning
 from robfcp.calibration import Calibration
 from robfcp.diagnosis import diagnose
 from robfcp.federation import Federation
-from robfcp.guarantees import _certify, _worst_case
+from robfcp.guarantees import count_bounds, coverage_intervals
 from robfcp.local._feedback import local_thresholds
 from robfcp.page import _text
 
@@ -256,9 +256,9 @@ def coverage_band(calibration: Calibration, bins: NDArray[np.intp]) -> dict[str,
     dict
         "lower" and "upper", E bounds each.
     """
-    bounds = _worst_case.count_bounds(calibration.federation)
+    bounds = count_bounds(calibration.federation)
     delta = 1 - calibration.certificate_confidence
-    lower, upper = _certify.coverage_intervals(bounds, bins, [calibration.n_malicious], delta)
+    lower, upper = coverage_intervals(bounds, bins, [calibration.n_malicious], delta)
     return {"lower": round_for_plot(lower[0]), "upper": round_for_plot(upper[0])}
 
 

@@ -14,7 +14,7 @@ from robfcp.calibration import Calibration, CoverageLevel, _strata
 from robfcp.certificates import format_lower
 from robfcp.diagnosis._diagnose import MIN_REFERENCE_SCORES, Diagnosis
 from robfcp.federation import Federation, StratifiedTable
-from robfcp.guarantees import FCPThreshold, _base
+from robfcp.guarantees import FCPThreshold, breakdown_point_of_any_rule
 from robfcp.scores import Risk
 
 MAX_NAMED = 4  # sites that the first sentence names with their cause
@@ -237,7 +237,7 @@ def auditor_questions(calibration: Calibration, verdict: str) -> dict[str, str]:
     weak = next((one.m for one in level.certificate_points if one.lower < level.coverage), None)
     falls = "" if weak is None else f"; what is proved is below the level from {weak} liars on"
     falls = "; nothing is promised if more lie than stated" if calibration.is_guaranteed else falls
-    full = _base.breakdown_point_of_any_rule(federation.sample_sizes, level.coverage)
+    full = breakdown_point_of_any_rule(federation.sample_sizes, level.coverage)
     promised = "under a promise, unless how alike sites are is stated (--alike)"
     falls += "" if full is None else f"; {full} or more liars could fill every set {promised}"
     falls += "; more sites: below ten detection is weak" if federation.n_clients < 10 else ""
