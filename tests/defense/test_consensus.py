@@ -16,7 +16,7 @@ from robfcp.defense import get_defense
 from robfcp.defense.consensus import OutlierAnalysis, Tuning, analyze_outliers
 from robfcp.defense.consensus._basis import ClientViews, ComparisonBasis, common_classes
 from robfcp.defense.consensus._clipped_vote import ClippedVoteThreshold
-from robfcp.defense.consensus._comparison import expected_counts
+from robfcp.defense.consensus._comparison import ReferenceCounts, expected_counts
 from robfcp.defense.consensus._null import OverdispersedNull, benjamini_hochberg_cutoff
 from robfcp.defense.consensus._references import CandidateReference, SampledRound, concentrate
 from robfcp.experiments import outputs
@@ -98,7 +98,8 @@ def test_expected_counts_and_variances_equal_plain_loops() -> None:
         )
         contribution = counts * clients.reference_weight * members[:, None, None]
         total = contribution.sum(axis=0)
-        assert clients.reference_counts(members) == pytest.approx(total)
+        reference = ReferenceCounts.from_members(views, members)
+        assert reference.given_labels == pytest.approx(total)
         strength = Tuning().prior_strength
         expected = expected_counts(counts, total - contribution, False, strength)
         for k in range(6):

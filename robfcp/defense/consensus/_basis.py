@@ -35,6 +35,8 @@ class ComparisonBasis:
         The median number of samples of the sampled clients, at least 1.
     tuning : Tuning
         The constants of the defense.
+    degrees_of_freedom : float
+        Of the statistic by bin.
     n_classes : int
         The number of classes; 0 where clients are compared without classes.
     has_pooled_clients : bool
@@ -48,6 +50,7 @@ class ComparisonBasis:
     bin_ends: IndexArray
     median_size: float
     tuning: Tuning
+    degrees_of_freedom: float
     n_classes: int = 0
     has_pooled_clients: bool = False
     pooled_histogram: FloatArray | None = None
@@ -69,7 +72,9 @@ class ComparisonBasis:
         """
         bin_ends = common_bin_ends(sampled)
         median_size = max(float(np.median(sampled.sample_sizes)), 1.0)
-        basis = ComparisonBasis(bin_ends, median_size, tuning)
+        n_inner_edges = len(bin_ends) - 1
+        degrees_of_freedom = max(1.0, tuning.bin_freedom_factor * n_inner_edges)
+        basis = ComparisonBasis(bin_ends, median_size, tuning, degrees_of_freedom)
 
         # Classes are kept where the table of the sampled clients stays small.
         strata = federation.noise_free_strata
@@ -86,12 +91,6 @@ class ComparisonBasis:
             pooled_histogram = sampled.merge_bins(bin_ends).sum(axis=0) + 1e-9
             basis = replace(basis, pooled_histogram=pooled_histogram)
         return basis
-
-    @property
-    def degrees_of_freedom(self) -> float:
-        """Degrees of freedom of the statistic by bin."""
-        n_inner_edges = len(self.bin_ends) - 1
-        return max(1.0, self.tuning.bin_freedom_factor * n_inner_edges)
 
     def iter_row_blocks(self, n_clients: int) -> Iterator[IndexArray]:
         """Yield the positions of clients whose tables fit a processor's cache together."""
@@ -115,7 +114,9 @@ class ComparisonBasis:
             bins_merged = np.diff(self.bin_ends, prepend=-1)
             noise_variance = clients.noise_variances[:, None] * bins_merged
 
-        given_labels = ClientHistograms(counts, sizes, noise_variance, self)
+        # A client weighs at most as much in a reference as the median client.
+        reference_weight = np.minimum(1, self.median_size / sizes)[:, None, None]
+        given_labels = ClientHistograms(counts, sizes, reference_weight, noise_variance, self)
         pooled = given_labels
         if counts.shape[1] > 1:
             pooled = replace(given_labels, counts=counts.sum(axis=1, keepdims=True))
@@ -200,6 +201,8 @@ class ClientHistograms:
         Counts by class and merged bin; one class in the pooled view.
     sample_sizes : ndarray of shape (k,)
         Their sums.
+    reference_weight : ndarray of shape (k, 1, 1)
+        Weight of each client in a reference: at most that of the median client.
     noise_variance : ndarray of shape (k, B) or (1, 1)
         Variance of the privacy noise on each count of the pooled view.
     basis : ComparisonBasis
@@ -208,44 +211,19 @@ class ClientHistograms:
 
     counts: FloatArray
     sample_sizes: FloatArray
+    reference_weight: FloatArray
     noise_variance: FloatArray
     basis: ComparisonBasis
-
-    @property
-    def reference_weight(self) -> FloatArray:
-        """(k, 1, 1) weight of each client in a reference: at most that of the median client."""
-        return np.minimum(1, self.basis.median_size / self.sample_sizes)[:, None, None]
-
-    def reference_counts(self, members: BoolArray) -> FloatArray:
-        """Return the (C, B) counts of a reference set.
-
-        Parameters
-        ----------
-        members : ndarray of bool, shape (k,)
-            The clients in the set.
-        """
-        weighted = members[:, None, None] * self.reference_weight * self.counts
-        return np.asarray(weighted.sum(axis=0))
 
 
 class ClientViews(NamedTuple):
     """The same clients given their labels and without them.
 
-    Both are one object where there are no labels.
+    Both are one object where there are no labels. Sample sizes are the same in both.
     """
 
     given_labels: ClientHistograms
     pooled: ClientHistograms
-
-    @property
-    def sample_sizes(self) -> FloatArray:
-        """(k,) sample sizes, the same in both views."""
-        return self.given_labels.sample_sizes
-
-    @property
-    def has_labels(self) -> bool:
-        """Whether the two views differ."""
-        return self.pooled is not self.given_labels
 
 
 def common_bin_ends(federation: Federation) -> IndexArray:

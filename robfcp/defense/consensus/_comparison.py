@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from robfcp._typing import BoolArray, FloatArray, IndexArray
-from robfcp.defense.consensus._basis import ClientHistograms
+from robfcp.defense.consensus._basis import ClientHistograms, ClientViews
 
 ANSCOMBE = 0.375  # 3/8 stabilizes the variance of a Poisson count's square root (Anscombe 1948)
 
@@ -16,6 +16,44 @@ ANSCOMBE = 0.375  # 3/8 stabilizes the variance of a Poisson count's square root
 POISSON_DEFICIT_RATE = 1.3
 
 _TINY = 1e-12  # keeps empty expectations out of denominators
+
+
+class ReferenceCounts(NamedTuple):
+    """Weighted counts of a reference set in both views.
+
+    Attributes
+    ----------
+    given_labels : ndarray of shape (C, B)
+        Counts by class and merged bin.
+    pooled : ndarray of shape (1, B)
+        Counts of all classes together; the same object where there are no labels.
+    """
+
+    given_labels: FloatArray
+    pooled: FloatArray
+
+    @staticmethod
+    def from_members(clients: ClientViews, members: BoolArray) -> ReferenceCounts:
+        """Return the counts of some clients together.
+
+        Parameters
+        ----------
+        clients : ClientViews
+            The k sampled clients.
+        members : ndarray of bool, shape (k,)
+            Those in the reference set.
+        """
+        given_labels = _weighted_total(clients.given_labels, members)
+        pooled = given_labels
+        if clients.pooled is not clients.given_labels:
+            pooled = _weighted_total(clients.pooled, members)
+        return ReferenceCounts(given_labels, pooled)
+
+
+def _weighted_total(clients: ClientHistograms, members: BoolArray) -> FloatArray:
+    """Return (C, B) the weighted counts of the members together."""
+    weighted = members[:, None, None] * clients.reference_weight * clients.counts
+    return np.asarray(weighted.sum(axis=0))
 
 
 class ExpectedCounts(NamedTuple):
@@ -115,6 +153,50 @@ class Comparison(NamedTuple):
     max_deviation_bin: IndexArray
     observed_cdf: FloatArray
     expected_cdf: FloatArray
+
+
+class Comparisons(NamedTuple):
+    """Comparisons of the same clients given their labels and without them.
+
+    Both are one object where there are no labels.
+    """
+
+    given_labels: Comparison
+    pooled: Comparison
+
+
+def compare_views(
+    clients: ClientViews, reference: ReferenceCounts, is_member: BoolArray
+) -> Comparisons:
+    """Compare every client with a reference set, given their labels and without them.
+
+    Parameters
+    ----------
+    clients : ClientViews
+        The k clients, sampled or not.
+    reference : ReferenceCounts
+        Counts of the reference set in both views.
+    is_member : ndarray of bool, shape (k,)
+        The clients that belong to the reference set.
+    """
+    given_labels = compare_with_reference(clients.given_labels, reference.given_labels, is_member)
+    pooled = given_labels
+    if clients.pooled is not clients.given_labels:
+        pooled = compare_with_reference(clients.pooled, reference.pooled, is_member)
+    return Comparisons(given_labels, pooled)
+
+
+def compare_with_members(clients: ClientHistograms, members: BoolArray) -> Comparison:
+    """Compare every client with a reference set made of some of them, in one view.
+
+    Parameters
+    ----------
+    clients : ClientHistograms
+        The k clients.
+    members : ndarray of bool, shape (k,)
+        The clients that form the reference set.
+    """
+    return compare_with_reference(clients, _weighted_total(clients, members), members)
 
 
 def compare_with_reference(

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from robfcp._typing import BoolArray, FloatArray
 from robfcp.defense.consensus._basis import ComparisonBasis
+from robfcp.defense.consensus._comparison import Comparison, Comparisons
 
 MEDIAN_ERROR_FACTOR = 1.25  # sqrt(pi / 2): the standard error of a median over that of a mean
 SMALLEST_P_VALUE = 1e-300
@@ -125,6 +127,103 @@ class OverdispersedNull:
 
         p_values = np.clip(self.n_effective_tests * tail, SMALLEST_P_VALUE, 1)
         return np.asarray(p_values[key_of_client])
+
+
+class PValues(NamedTuple):
+    """p-values (k,) of the same clients given their labels and without them."""
+
+    given_labels: FloatArray
+    pooled: FloatArray
+
+
+class StatisticNulls(NamedTuple):
+    """The null distributions of both statistics in one view.
+
+    Attributes
+    ----------
+    by_bin : OverdispersedNull
+        Of the statistic by bin.
+    cumulative : OverdispersedNull
+        Of the cumulative statistic.
+    """
+
+    by_bin: OverdispersedNull
+    cumulative: OverdispersedNull
+
+    @staticmethod
+    def fit(
+        comparison: Comparison,
+        sample_sizes: FloatArray,
+        members: BoolArray,
+        basis: ComparisonBasis,
+    ) -> StatisticNulls:
+        """Fit both null distributions to the members of a reference set."""
+        by_bin = OverdispersedNull.fit(
+            comparison.chi2_ratio, sample_sizes, members, basis.degrees_of_freedom, basis
+        )
+        cumulative = OverdispersedNull.fit(
+            comparison.anderson_darling_ratio,
+            sample_sizes,
+            members,
+            basis.tuning.cumulative_freedom,
+            basis,
+        )
+        return StatisticNulls(by_bin, cumulative)
+
+    def p_value(self, comparison: Comparison, sample_sizes: FloatArray) -> FloatArray:
+        """Return (k,) the smaller p-value of both statistics, corrected for two tests."""
+        by_bin = self.by_bin.p_value(comparison.chi2_ratio, sample_sizes)
+        cumulative = self.cumulative.p_value(comparison.anderson_darling_ratio, sample_sizes)
+        return np.minimum(by_bin, cumulative)
+
+
+class ViewNulls(NamedTuple):
+    """The null distributions of one reference set, given the labels and without them."""
+
+    given_labels: StatisticNulls
+    pooled: StatisticNulls
+
+    @staticmethod
+    def fit(
+        comparisons: Comparisons,
+        sample_sizes: FloatArray,
+        members: BoolArray,
+        basis: ComparisonBasis,
+    ) -> ViewNulls:
+        """Fit the null distributions of both views.
+
+        Parameters
+        ----------
+        comparisons : Comparisons
+            Of the k sampled clients with the reference set.
+        sample_sizes : ndarray of shape (k,)
+            Their sample sizes.
+        members : ndarray of bool, shape (k,)
+            The reference set.
+        basis : ComparisonBasis
+            For the degrees of freedom and the constants.
+        """
+        given_labels = StatisticNulls.fit(comparisons.given_labels, sample_sizes, members, basis)
+        pooled = given_labels
+        if comparisons.pooled is not comparisons.given_labels:
+            pooled = StatisticNulls.fit(comparisons.pooled, sample_sizes, members, basis)
+        return ViewNulls(given_labels, pooled)
+
+    def p_values(self, comparisons: Comparisons, sample_sizes: FloatArray) -> PValues:
+        """Return the p-values of some clients in both views.
+
+        Parameters
+        ----------
+        comparisons : Comparisons
+            Of k clients, sampled or not, with the reference set.
+        sample_sizes : ndarray of shape (k,)
+            Their sample sizes.
+        """
+        given_labels = self.given_labels.p_value(comparisons.given_labels, sample_sizes)
+        pooled = given_labels
+        if comparisons.pooled is not comparisons.given_labels:
+            pooled = self.pooled.p_value(comparisons.pooled, sample_sizes)
+        return PValues(given_labels, pooled)
 
 
 def benjamini_hochberg_cutoff(p_values: FloatArray, n_clients: int, fdr_level: float) -> float:

@@ -15,9 +15,16 @@ import numpy as np
 
 from robfcp._typing import BoolArray, FloatArray
 from robfcp.defense.consensus._basis import ClientHistograms, ClientViews, common_classes
-from robfcp.defense.consensus._comparison import Comparison, compare_with_reference
+from robfcp.defense.consensus._comparison import (
+    Comparison,
+    Comparisons,
+    ReferenceCounts,
+    compare_views,
+    compare_with_members,
+)
 from robfcp.defense.consensus._null import (
-    OverdispersedNull,
+    PValues,
+    ViewNulls,
     benjamini_hochberg_cutoff,
     scaled_chi2_quantile,
 )
@@ -26,20 +33,6 @@ from robfcp.defense.consensus._tuning import Tuning
 MAX_REFITS = 10  # a set that has not settled by then keeps changing a few clients
 MAX_CONCENTRATION_STEPS = 8
 MAX_MINORITY_STARTS = 2  # starts from the outliers of references that describe a minority
-
-
-class Comparisons(NamedTuple):
-    """Comparisons of the same clients given their labels and without them."""
-
-    given_labels: Comparison
-    pooled: Comparison
-
-
-class PValues(NamedTuple):
-    """p-values (k,) of the same clients given their labels and without them."""
-
-    given_labels: FloatArray
-    pooled: FloatArray
 
 
 class OutlierVerdict(NamedTuple):
@@ -111,18 +104,15 @@ class CandidateReference:
         self.sampled = sampled
         self.members = members
         self.tuning: Tuning = sampled.clients.given_labels.basis.tuning
-        self._reference_counts = [
-            view.reference_counts(members) for view in _distinct_views(sampled.clients)
-        ]
+        self._reference = ReferenceCounts.from_members(sampled.clients, members)
 
         comparisons = self.compare(sampled.clients, members)
         if mean_misfit is None:
             mean_misfit = max(float(comparisons.given_labels.chi2_ratio[members].mean()), 1.0)
         self.mean_misfit = mean_misfit
 
-        self._nulls = [
-            self._fit_nulls(comparison) for comparison in comparisons[: len(self._reference_counts)]
-        ]
+        histograms = sampled.clients.given_labels
+        self._nulls = ViewNulls.fit(comparisons, histograms.sample_sizes, members, histograms.basis)
         p_values = self.p_values(sampled.clients, comparisons)
         self.p_cutoff = benjamini_hochberg_cutoff(
             p_values.given_labels, sampled.n_clients, self.tuning.fdr_level
@@ -133,24 +123,7 @@ class CandidateReference:
     @property
     def overdispersion(self) -> float:
         """How much benign clients differ beyond sampling, from the pooled histograms."""
-        by_bin, _ = self._nulls[-1]
-        return by_bin.overdispersion
-
-    def _fit_nulls(self, comparison: Comparison) -> tuple[OverdispersedNull, OverdispersedNull]:
-        """Fit the null distributions of the statistic by bin and of the cumulative one."""
-        clients = self.sampled.clients.given_labels
-        basis, sizes = clients.basis, clients.sample_sizes
-        by_bin = OverdispersedNull.fit(
-            comparison.chi2_ratio, sizes, self.members, basis.degrees_of_freedom, basis
-        )
-        cumulative = OverdispersedNull.fit(
-            comparison.anderson_darling_ratio,
-            sizes,
-            self.members,
-            self.tuning.cumulative_freedom,
-            basis,
-        )
-        return by_bin, cumulative
+        return self._nulls.pooled.by_bin.overdispersion
 
     def compare(self, clients: ClientViews, is_member: BoolArray) -> Comparisons:
         """Compare some clients with the reference, given their labels and without them.
@@ -162,25 +135,11 @@ class CandidateReference:
         is_member : ndarray of bool, shape (k,)
             Which of them belong to the reference.
         """
-        results = [
-            compare_with_reference(view, reference, is_member)
-            for view, reference in zip(
-                _distinct_views(clients), self._reference_counts, strict=True
-            )
-        ]
-        return Comparisons(given_labels=results[0], pooled=results[-1])
+        return compare_views(clients, self._reference, is_member)
 
     def p_values(self, clients: ClientViews, comparisons: Comparisons) -> PValues:
         """Return in each view the smaller p-value of both statistics, corrected for two tests."""
-        results = []
-        for (by_bin, cumulative), comparison in zip(self._nulls, comparisons, strict=False):
-            results.append(
-                np.minimum(
-                    by_bin.p_value(comparison.chi2_ratio, clients.sample_sizes),
-                    cumulative.p_value(comparison.anderson_darling_ratio, clients.sample_sizes),
-                )
-            )
-        return PValues(given_labels=results[0], pooled=results[-1])
+        return self._nulls.p_values(comparisons, clients.given_labels.sample_sizes)
 
     def judge(
         self, clients: ClientViews, comparisons: Comparisons, p_values: PValues
@@ -211,7 +170,7 @@ class CandidateReference:
 
         given_labels = clients.given_labels
         in_common_classes = given_labels.counts[:, self.sampled.common_classes].sum(axis=(1, 2))
-        labels_are_reliable = 2 * in_common_classes >= clients.sample_sizes
+        labels_are_reliable = 2 * in_common_classes >= given_labels.sample_sizes
 
         # 1. Significance. Without reliable labels both views must pass the strict level.
         pooled_level = np.where(labels_are_reliable, fdr_level, family_level)
@@ -306,15 +265,9 @@ class CandidateReference:
         misfits = []
         for population in (self.verdict.is_outlier, ~self.verdict.is_outlier):
             if population.any():
-                reference = clients.reference_counts(population)
-                comparison = compare_with_reference(clients, reference, population)
+                comparison = compare_with_members(clients, population)
                 misfits.append(comparison.chi2_ratio[population])
         return float(np.maximum(np.concatenate(misfits), 1).mean())
-
-
-def _distinct_views(clients: ClientViews) -> Sequence[ClientHistograms]:
-    """Return both views, or the only one where there are no labels."""
-    return clients if clients.has_labels else clients[:1]
 
 
 def smallest(values: FloatArray, n: int) -> BoolArray:
@@ -347,8 +300,7 @@ def concentrate(clients: ClientHistograms, members: BoolArray) -> BoolArray:
     """
     fits_up_to = float(scaled_chi2_quantile(clients.basis.degrees_of_freedom, 0.05))
     for _ in range(MAX_CONCENTRATION_STEPS):
-        reference = clients.reference_counts(members)
-        misfit = compare_with_reference(clients, reference, members).chi2_ratio
+        misfit = compare_with_members(clients, members).chi2_ratio
 
         # Distances beyond sampling and what the members differ by.
         excess = max(np.median(misfit[members]) - 1, 0)
@@ -398,9 +350,9 @@ def find_plausible_references(clients: ClientViews, n_clients: int) -> list[Cand
             for members in unique_masks(starting_sets)
         ]
 
-    everybody = np.ones(len(clients.sample_sizes), dtype=bool)
+    everybody = np.ones(len(histograms.sample_sizes), dtype=bool)
     cdfs = _pooled_cdfs(clients)
-    nearest_half = _nearest_to_median_cdf(cdfs, clients.sample_sizes)
+    nearest_half = _nearest_to_median_cdf(cdfs, histograms.sample_sizes)
     central_half = concentrate(histograms, nearest_half)
 
     # Primary candidates: the central half, everybody, and the outliers of either.
@@ -431,7 +383,7 @@ def find_plausible_references(clients: ClientViews, n_clients: int) -> list[Cand
 def _pooled_cdfs(clients: ClientViews) -> FloatArray:
     """Return (k, B) the empirical score CDF of every client, all classes together."""
     pooled_counts = clients.pooled.counts[:, 0]
-    return np.cumsum(pooled_counts, axis=1) / clients.sample_sizes[:, None]
+    return np.cumsum(pooled_counts, axis=1) / clients.pooled.sample_sizes[:, None]
 
 
 def _nearest_to_median_cdf(cdfs: FloatArray, sizes: FloatArray) -> BoolArray:
@@ -480,7 +432,9 @@ def _drop_overdispersed_rivals(
     """
     best, *rivals = plausible
     best_outliers = best.verdict.is_outlier
-    n_samples, n_clients = clients.sample_sizes.sum(), len(clients.sample_sizes)
+    sample_sizes = clients.given_labels.sample_sizes
+    n_samples = sample_sizes.sum()
+    n_clients = len(sample_sizes)
     max_misfit = best.two_population_misfit() * n_samples ** (2 / n_clients)
 
     kept = [best]
