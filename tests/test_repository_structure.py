@@ -14,7 +14,6 @@ MODULES = sorted(ROOT.rglob("*.py"))
 MAY_IMPORT_LATE = ("cli",)
 # What a client that only predicts, or that reports, never asks for.
 LATE_IMPORTS = {
-    "calibration/__init__.py imports robfcp.calibration._calibrate",
     "calibration/_calibration.py imports robfcp.calibration._record",
     "calibration/_calibration.py imports robfcp.evaluation",
     "calibration/_calibration.py imports robfcp.local",

@@ -1,5 +1,6 @@
 """Calibration: reports in, the calibration that people keep out, and the record it rests on."""
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from robfcp.calibration._calibration import Calibration
@@ -8,14 +9,27 @@ from robfcp.calibration._levels import CoverageLevel
 
 if TYPE_CHECKING:
     from robfcp.calibration._calibrate import calibrate
+    from robfcp.calibration._sensitivity import SensitivityTable, sensitivity
 
-__all__ = ["Calibration", "CalibrationDocument", "CoverageLevel", "calibrate"]
+__all__ = [
+    "Calibration",
+    "CalibrationDocument",
+    "CoverageLevel",
+    "SensitivityTable",
+    "calibrate",
+    "sensitivity",
+]
+
+# Whoever only loads a calibration and predicts needs nothing of the server: these modules are
+# loaded when one of their names is first asked for.
+SERVER_MODULES = {
+    "calibrate": "robfcp.calibration._calibrate",
+    "SensitivityTable": "robfcp.calibration._sensitivity",
+    "sensitivity": "robfcp.calibration._sensitivity",
+}
 
 
 def __getattr__(name: str) -> Any:
-    # Whoever only loads a calibration and predicts needs nothing of the server.
-    if name == "calibrate":
-        from robfcp.calibration._calibrate import calibrate
-
-        return calibrate
-    raise AttributeError(f"module 'robfcp.calibration' has no attribute {name!r}")
+    if name not in SERVER_MODULES:
+        raise AttributeError(f"module 'robfcp.calibration' has no attribute {name!r}")
+    return getattr(import_module(SERVER_MODULES[name]), name)

@@ -12,7 +12,7 @@ import typer
 from robfcp._files import read_bounded
 from robfcp._sealed import file_kind
 from robfcp._validation import abbreviate, parse_level
-from robfcp.calibration import Calibration, what_if
+from robfcp.calibration import Calibration, sensitivity
 from robfcp.certificates import format_lower, format_upper
 from robfcp.cli import console
 from robfcp.cli.console import Printer, advanced_option, option
@@ -84,7 +84,7 @@ def show(
             "heterogeneity": alike,
         }
         outcomes = [
-            (level, what_if.sensitivity(calibration, level, numbers, **sure))
+            (level, sensitivity(calibration, level, numbers, **sure))
             for level in asked or [level.coverage for level in calibration.levels]
         ]
         alone = {m: estimate_heterogeneity(federation, m, confidence) for m in numbers}

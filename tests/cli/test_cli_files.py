@@ -141,7 +141,7 @@ def test_a_place_that_cannot_be_written_is_refused_before_the_work(
     for home in [*COMMANDS.values(), *EXPERIMENTS.values()]:
         import_module(f"robfcp.cli.{home.partition(':')[0]}")
     for name in (
-        "calibration.what_if.sensitivity",
+        "cli.show.sensitivity",
         "cli.client.read_outputs",
         "cli.demo.stroke_fault_scenario",
         "cli.monitoring.read_e_value_reports",

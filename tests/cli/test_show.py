@@ -9,7 +9,7 @@ import pytest
 from makers import LAC, refused, reports_of, said
 
 from robfcp import Consensus, MarginalGuarantee, Report, calibrate
-from robfcp.calibration.what_if import sensitivity
+from robfcp.calibration import sensitivity
 from robfcp.federation import Federation
 from robfcp.guarantees import certify_threshold, fcp_bin_index
 from robfcp.guarantees._base import marginal_threshold_bin

@@ -62,7 +62,7 @@ class SensitivityTable:
         The threshold in use.
     holders : int
         How many clients have samples of it.
-    budgets : tuple of Budget
+    budgets : tuple of SensitivityRow
         A row for each number of malicious clients below `holders`: as many as `holders` can turn
         the threshold into anything. All certificates hold at once.
     empty_from : int or None
@@ -153,7 +153,7 @@ def _threshold_bin(
     ----------
     calibration : Calibration
         A calibration with its record.
-    stratum : Held
+    stratum : StratumFederation
         The stratum, or the whole round.
     federation : Federation
         The clients that hold it.
