@@ -124,7 +124,9 @@ class SparkTable(StoredTable):
     block that is lost is made again by Spark; it must be of the same names.
     """
 
-    stays, name, packed = True, "frame", ArrowNamesBuilder
+    is_out_of_core = True
+    name = "frame"
+    packed = ArrowNamesBuilder
 
     def __init__(self, frame: Any, text: bytes) -> None:
         self._text = text

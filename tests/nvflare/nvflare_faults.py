@@ -200,6 +200,8 @@ class NVFlareDriver:
         watch = {name: {"fresh": f"nvflare_faults:fresh_{name[5:]}"} for name in fresh}
         own = {name: {**configs[name], **watch.get(name, {})} for name in DATA}
         words = {"calibration": str(folder / "watched.json"), "deadline": 20.0, "poll": 0.02}
+        if "min_coverage" in options:  # the configuration's word for it
+            options["floor"] = options.pop("min_coverage")
         _, server = run(MonitorController({**words, **options}), folder, configs=own)
         found = msgspec.json.decode((server.run_dir / "monitor.json").read_bytes())
         return {**found, "faulty": {fault["client"] for fault in found["faulty"]}}
