@@ -15,7 +15,7 @@ from measure import into_page, markdown
 from numpy.typing import NDArray
 
 from robfcp.figures import CYCLE, GREY, new_axes, save, style
-from robfcp.monitoring import _monitor as betting
+from robfcp.monitoring import _betting as betting
 
 FLOOR, DELTA, HORIZON = 0.9, 0.05, 10_000
 ALLOWED = 1 - FLOOR

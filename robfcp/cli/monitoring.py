@@ -21,11 +21,11 @@ from robfcp.fleet import list_report_files
 from robfcp.monitoring import (
     AlarmHistory,
     Monitor,
+    alarming_clients,
     merge_e_values,
     read_e_value_reports,
     record_inspection,
 )
-from robfcp.monitoring import _history as looks
 from robfcp.page import PageHistory, write_html
 from robfcp.reports import Report, signing, terms
 
@@ -279,7 +279,7 @@ def merge_alarms(
     }
     heard = {one.client: one.log_drift for one in found}
     moved = {name: log for name, log in heard.items() if log is not None}
-    drifting = looks.alarming_clients(moved, merged.liars, merged.delta, merged.n_sites)
+    drifting = alarming_clients(moved, merged.liars, merged.delta, merged.n_sites)
     quiet = {*(known.latest() if known else ()), *(public or ())} - {*heard}
     silent = sorted(quiet - {fault.client for fault in merged.faulty})
     data = {**vars(merged), **said, "drifting": drifting, "silent": silent}

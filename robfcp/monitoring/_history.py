@@ -1,262 +1,30 @@
-"""Many sites' alarms merged, when some of them lie, and the record of every look at them.
-
-Let W_1 <= ... <= W_K be the alarm strengths reported, silent sites counting as 0. The mean of the
-K - m smallest is at most the mean over any K - m honest sites, so it reaches 1/delta with a chance
-of at most delta while all honest sites hold, whatever m liars send and however sites depend.
-"""
+"""The record of every look at the alarms of the sites of one calibration, date by date."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import msgspec
-import numpy as np
 
 from robfcp._files import file_lock
 from robfcp._sealed import FilePath, SealedFile, sha256_of
-from robfcp._validation import as_float_array, check_fraction, check_integer
-from robfcp.errors import ReportError, RobfcpError
+from robfcp._validation import check_integer
+from robfcp.errors import RobfcpError
 from robfcp.federation import RejectedReport
-from robfcp.federation._consistency import check_quorum
-from robfcp.monitoring._monitor import Count, Digest, EValueReport, OpenFraction, PositiveCount
-from robfcp.reports import terms
+from robfcp.monitoring._e_report import EValueReport, find_mismatch, reject
+from robfcp.monitoring._fields import Count, Digest, OpenFraction, PositiveCount
+from robfcp.monitoring._merge import (
+    MergedEValue,
+    coverage_alarm_line,
+    describe_clients,
+    drift_alarm_line,
+    merge_e_values,
+    no_alarm_line,
+)
 
-LIST_WEIGHT = 0.1  # of a site's alarm in the product for independent sites
-
-
-@dataclass(frozen=True)
-class MergedEValue:
-    """What the sites' alarms come to.
-
-    Attributes
-    ----------
-    n_sites
-        K, silent and faulty sites included.
-    liars
-        How many of them may lie, m.
-    delta
-        The chance of a false alarm, ever, half of it for coverage and half for drift.
-    log_mean
-        ln of the mean of the K - m smallest strengths: valid under any dependence.
-    log_product
-        ln of the product of (1 - w + w W) over them: valid where sites are independent.
-    log_drift
-        ln of the mean of the K - m smallest strengths against "scores are like those reported";
-        sites that keep none count as 0.
-    independent
-        Whether the sites were stated to be independent, so that the product may ring.
-    alarmed
-        The sites that alarm by themselves, by e-BH at delta among the honest ones.
-    faulty
-        The e-reports that were refused, and why; their sites count as silent.
-    checked
-        Whether signatures said who sent them. Where none did, one who sends under several names
-        counts as several.
-    """
-
-    n_sites: int
-    liars: int
-    delta: float
-    log_mean: float
-    log_product: float
-    log_drift: float
-    independent: bool = False
-    alarmed: tuple[str, ...] = ()
-    faulty: tuple[RejectedReport, ...] = ()
-    checked: bool = False
-
-    @property
-    def has_alarm(self) -> bool:
-        """Whether the alarm of all sites together rings."""
-        return self.log_e_coverage >= self.log_alarm_threshold
-
-    @property
-    def has_exchangeability_alarm(self) -> bool:
-        """Whether the scores of the sites together have drifted from their own reports."""
-        return self.log_drift >= self.log_alarm_threshold
-
-    @property
-    def log_e_coverage(self) -> float:
-        """ln of the mean's strength; of independent sites, of the average of mean and product."""
-        if not self.independent:
-            return self.log_mean
-        return float(np.logaddexp(self.log_mean, self.log_product) - np.log(2))
-
-    @property
-    def log_alarm_threshold(self) -> float:
-        """ln(2 / delta), at which either alarm rings."""
-        return float(np.log(2 / self.delta))
-
-    @property
-    def line(self) -> str:
-        """What follows, in one line."""
-        rung = {"coverage": self.has_alarm, "drift": self.has_exchangeability_alarm}
-        since = {name: "" for name, rings in rung.items() if rings}
-        return _line(self, self.alarmed, since, "no alarm: ")
-
-
-def _line(
-    found: MergedEValue | AlarmHistory, alarmed: Sequence[str], since: Mapping[str, str], quiet: str
-) -> str:
-    """What follows of the alarms that rang, each with the words since when, or of none."""
-    liars, names = found.liars, "" if found.checked else " (names unchecked)"
-    whom = f"{found.n_sites} sites{names} of which at most {liars} lie"
-    if "coverage" in since:
-        return (
-            f"alarm{since['coverage']}: {whom}, and coverage has fallen below its floor at an "
-            "honest one at least; recalibrate now on fresh samples"
-        )
-    if "drift" in since:
-        return (
-            f"no alarm, but drift{since['drift']}: {whom}, and scores no longer are like the own "
-            "report at an honest one at least; check coverage there"
-        )
-    if alarmed:
-        return (
-            f"{quiet}{whom}, but {len(alarmed)} alarm by themselves: look there; drift at no more "
-            f"than {liars} sites cannot be told from {liars} liars"
-        )
-    return quiet + whom
-
-
-def merge_e_values(
-    reports: Iterable[EValueReport],
-    max_malicious: int,
-    *,
-    n_clients: int | None = None,
-    delta: float = 0.05,
-    independent: bool = False,
-    rejected: Sequence[RejectedReport] = (),
-    signatures_checked: bool = False,
-) -> MergedEValue:
-    """The alarms of K sites of which at most so many lie; those that sent nothing valid count as 0.
-
-    n_clients: how many are watched, fixed beforehand; those that sent something valid if None.
-    independent: whether sites' samples are independent, stated beforehand.
-    signatures_checked: whether signatures said who sent them.
-    """
-    check_fraction("delta", delta, "give 0.05, say")
-    ordered = sorted(reports, key=lambda r: (r.client, r.step, r.n_samples))
-    newest = {report.client: report for report in ordered}
-    total = len(newest)  # a broken file is nobody's: it never counts
-    if n_clients is not None:
-        total = check_integer("sites", n_clients, "give how many are watched", 1)
-    if total < max(len(newest), 1):
-        raise RobfcpError(
-            f"sites: {len(newest)} sent e-reports but {total} are watched; raise it, or pass keys "
-            "so that nobody can pose as a site"
-        )
-    if not 0 <= check_integer("liars", max_malicious, "give the most sites that may lie") < total:
-        raise RobfcpError(
-            f"liars: cannot tolerate {max_malicious} among {total} sites; state fewer"
-        )
-    coverage = {name: report.log_coverage for name, report in newest.items()}
-    drift = [one.log_drift for one in newest.values() if one.log_drift is not None]
-    heard = list(coverage.values())
-    mean, moved = (log_mean_of_smallest(logs, max_malicious, total) for logs in (heard, drift))
-    product = log_product_of_smallest(heard, max_malicious, total)
-    alarmed = alarming_clients(coverage, max_malicious, delta, total)
-    strengths = mean, product, moved, independent
-    return MergedEValue(
-        total, max_malicious, delta, *strengths, alarmed, tuple(rejected), signatures_checked
-    )
-
-
-def log_mean_of_smallest(logs: Sequence[float], max_malicious: int, n_clients: int) -> float:
-    """ln((W_1 + ... + W_{K-m}) / (K - m)) of the sorted strengths, 0 of those not heard."""
-    kept = np.sort(as_float_array("logs", logs))[: max(0, len(logs) - max_malicious)]
-    return float(np.logaddexp.reduce(kept, initial=-np.inf) - np.log(n_clients - max_malicious))
-
-
-def log_product_of_smallest(logs: Sequence[float], m: int, n_sites: int) -> float:
-    """ln of the product over the K - m smallest of (1 - w + w W), W = 0 of those not heard."""
-    kept = np.sort(as_float_array("logs", logs))[: max(0, len(logs) - m)]
-    silent = (n_sites - m - len(kept)) * np.log1p(-LIST_WEIGHT)
-    return float(np.logaddexp(np.log1p(-LIST_WEIGHT), np.log(LIST_WEIGHT) + kept).sum() + silent)
-
-
-def alarming_clients(
-    logs: Mapping[str, float], m: int, delta: float, n_sites: int
-) -> tuple[str, ...]:
-    """e-BH when at most m lie: the R strongest alarms, W_(R) >= K / (delta max(1, R - m)).
-
-    R is the largest such number. The share of false ones among the honest sites listed is at most
-    delta in the mean, under any dependence; with m = 0 it is plain e-BH.
-    """
-    order = sorted(logs, key=lambda name: (-logs[name], name))
-    number = np.arange(1, len(order) + 1)
-    enough = np.log(n_sites / (delta * np.maximum(1, number - m)))
-    over = [logs[name] for name in order] >= enough
-    return tuple(order[: int(number[over].max(initial=0))])
-
-
-def read_e_value_reports(
-    paths: Iterable[FilePath],
-    *,
-    keys: Mapping[str, str] | FilePath | None = None,
-    round: str | None = None,
-    calibration: str | None = None,
-    step: int | None = None,
-    quorum: int | None = None,
-) -> tuple[list[EValueReport], list[RejectedReport]]:
-    """The valid e-reports in files and the faults of the others.
-
-    All must be about one calibration (that of most, if none is stated), one round and, where it is
-    stated, one step. A file that is not genuine is charged to the client it names only where that
-    sent no genuine one. Unsigned, a name that comes twice with different words is nobody's. Fewer
-    valid ones than the quorum are refused: that no alarm rang would say nothing.
-    """
-    if keys is not None and round is None:
-        raise RobfcpError("--keys: needs --round, or an old e-report could be used again")
-    public = keys if keys is None or isinstance(keys, Mapping) else terms.read_keys(keys)
-    found: list[EValueReport] = []
-    faults: list[RejectedReport] = []
-    for path in paths:
-        try:
-            found.append(EValueReport.load(path, public, round))
-        except ReportError as error:
-            faults.append(RejectedReport.of(error))
-        except RobfcpError as error:
-            faults.append(RejectedReport(str(path), "file", str(error)))
-    digests = [report.calibration for report in found]
-    most = min(set(digests), key=lambda one: (-digests.count(one), one), default="")
-    good: dict[str, list[EValueReport]] = {}
-    for report in found:
-        words = _find_mismatch(report, calibration or most, report.step if step is None else step)
-        if not words and round is not None and report.round != round:
-            words = f"of round {report.round}, not {round}; send one of this round"
-        if words:
-            faults.append(RejectedReport(report.client, "e-report", f"{report.client}: {words}"))
-        else:
-            good.setdefault(report.client, []).append(report)
-    if public is None:
-        twins = sorted(client for client, sent in good.items() if len(set(sent)) > 1)
-        faults += [
-            RejectedReport(
-                client, "client", f"{client}: two different e-reports; send one, or sign them"
-            )
-            for client in twins
-        ]
-        good = {client: sent[:1] for client, sent in good.items() if client not in twins}
-    kept = [report for sent in good.values() for report in sent]
-    faults = [fault for fault in faults if fault.client not in good]
-    if quorum is not None:
-        first = faults[0].reason if faults else None
-        check_quorum(len(kept), len(kept) + len(faults), quorum, first)
-    return kept, faults
-
-
-def _find_mismatch(report: EValueReport, calibration: str, step: int) -> str:
-    """Why an e-report is not of this calibration and step; empty where it is."""
-    if report.calibration != calibration:
-        return "watches another calibration; send one of this round"
-    return (
-        "" if report.step == step else f"of step {report.step}, not {step}; send one of this step"
-    )
+DEFAULT_DELTA = 0.05
 
 
 class Inspection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -308,12 +76,13 @@ class AlarmHistory(SealedFile, frozen=True, dict=True):
         return tuple(self._merge(look.sites.values()) for look in self.looks)
 
     def _merge(
-        self, reports: Iterable[EValueReport], faulty: Sequence[RejectedReport] = ()
+        self, reports: Iterable[EValueReport], rejected: Sequence[RejectedReport] = ()
     ) -> MergedEValue:
+        """What e-reports come to under the numbers fixed with the first look."""
         return merge_e_values(
             reports,
             self.liars,
-            rejected=faulty,
+            rejected=rejected,
             n_clients=self.n_sites,
             delta=self.delta,
             independent=self.independent,
@@ -323,15 +92,13 @@ class AlarmHistory(SealedFile, frozen=True, dict=True):
     @cached_property
     def alarm_steps(self) -> dict[str, int]:
         """`coverage` and `drift`: the step at which the common alarm first rang."""
-        found: dict[str, int] = {}
-        for look, one in zip(self.looks, self.merged, strict=True):
-            for name, rings in (
-                ("coverage", one.has_alarm),
-                ("drift", one.has_exchangeability_alarm),
-            ):
-                if rings:
-                    found.setdefault(name, look.step)
-        return found
+        steps: dict[str, int] = {}
+        for look, merged in zip(self.looks, self.merged, strict=True):
+            if merged.has_alarm:
+                steps.setdefault("coverage", look.step)
+            if merged.has_exchangeability_alarm:
+                steps.setdefault("drift", look.step)
+        return steps
 
     @property
     def alarming_clients(self) -> tuple[str, ...]:
@@ -348,13 +115,21 @@ class AlarmHistory(SealedFile, frozen=True, dict=True):
         >>> AlarmHistory("ab" * 32, "spring", 20, 2, 0.05).line
         'no alarm in 0 looks at 20 sites (names unchecked) of which at most 2 lie'
         """
+        whom = describe_clients(self.n_sites, self.liars, names_checked=self.checked)
         since = {name: f" since step {step}" for name, step in self.alarm_steps.items()}
-        quiet = f"no alarm in {len(self.looks)} looks at "
-        return _line(self, self.alarming_clients, since, quiet)
+        if "coverage" in since:
+            return coverage_alarm_line(whom, since["coverage"])
+        if "drift" in since:
+            return drift_alarm_line(whom, since["drift"])
+        start = f"no alarm in {len(self.looks)} looks at "
+        return no_alarm_line(whom, self.liars, self.alarming_clients, start)
 
     def latest(self) -> dict[str, EValueReport]:
         """The last e-report of every site that was heard."""
-        return {name: report for look in self.looks for name, report in look.sites.items()}
+        latest: dict[str, EValueReport] = {}
+        for look in self.looks:
+            latest.update(look.sites)
+        return latest
 
     def with_inspection(
         self, reports: Iterable[EValueReport], step: int, faulty: Sequence[RejectedReport] = ()
@@ -387,49 +162,61 @@ class AlarmHistory(SealedFile, frozen=True, dict=True):
         (True, {'coverage': 1})
         """
         check_integer("step", step, "give the number of the reporting date")
-        newest = self.looks[-1].step if self.looks else -1
-        if step < newest:
+        last_step = self.looks[-1].step if self.looks else -1
+        if step < last_step:
             raise RobfcpError(
-                f"step: {step} comes before step {newest}, which is recorded; steps only rise"
+                f"step: {step} comes before step {last_step}, which is recorded; steps only rise"
             )
-        reports, last, faults = list(reports), self.latest(), list(faulty)
-        good = dict(self.looks[-1].sites) if step == newest else {}
-        strangers = {report.client for report in reports} - set(last)
-        crowded = bool(last) and len(last) + len(strangers) > self.n_sites
-        for report in sorted(reports, key=lambda r: (r.client, r.n_samples)):
-            problem = self._problem(report, step, last.get(report.client, report))
-            if crowded and report.client in strangers:
-                problem = (
-                    f"is more than the {self.n_sites} sites watched, of which {len(last)} were "
-                    "heard before; pass keys so that nobody can pose as a site"
-                )
-            if problem:
-                faults.append(
-                    RejectedReport(report.client, "e-report", f"{report.client}: {problem}")
-                )
-            else:
-                good[report.client] = report
-        merged = self._merge(good.values(), [one for one in faults if one.client not in good])
-        sites = {name: good[name] for name in sorted(good)}
-        look = Inspection(step, sites, {fault.client: fault.reason for fault in merged.faulty})
-        kept = self.looks[:-1] if step == newest else self.looks
-        return merged, msgspec.structs.replace(self, looks=(*kept, look))
 
-    def _problem(self, report: EValueReport, step: int, before: EValueReport) -> str:
-        """Why an e-report does not go on from the one before; empty where it does."""
-        if stray := _find_mismatch(report, self.calibration, step):
-            return stray
-        when, n, new = before.step, before.n_samples, report.n_samples
-        if report.floor != before.floor:
-            return f"its floor is {report.floor}, at step {when} it was {before.floor}; keep that"
-        other = msgspec.structs.replace(report, step=when) != before
-        if when == step and other:
-            return f"another e-report of step {step} is recorded; wait for the next step"
-        if new < n:
-            return f"counts {new} samples, at step {when} it was {n}; go on with the state file"
-        if new == n and other:
-            return f"counts no new samples since step {when}, but tells otherwise; send it again"
-        return ""
+        # The last step may be looked at again: what was recorded of it stays.
+        earlier_looks = self.looks
+        accepted: dict[str, EValueReport] = {}
+        if step == last_step:
+            earlier_looks = self.looks[:-1]
+            accepted.update(self.looks[-1].sites)
+
+        in_order = sorted(reports, key=lambda report: (report.client, report.n_samples))
+        latest = self.latest()
+        newcomers = {report.client for report in in_order} - set(latest)
+        rejected = list(faulty)
+        for report in in_order:
+            problem = self._find_problem(report, step, latest, newcomers)
+            if problem:
+                rejected.append(reject(report, problem))
+            else:
+                accepted[report.client] = report
+
+        still_rejected = [one for one in rejected if one.client not in accepted]
+        merged = self._merge(accepted.values(), still_rejected)
+        look = Inspection(
+            step=step,
+            sites={client: accepted[client] for client in sorted(accepted)},
+            faulty={rejection.client: rejection.reason for rejection in merged.faulty},
+        )
+        return merged, msgspec.structs.replace(self, looks=(*earlier_looks, look))
+
+    def _find_problem(
+        self,
+        report: EValueReport,
+        step: int,
+        latest: Mapping[str, EValueReport],
+        newcomers: Collection[str],
+    ) -> str:
+        """Why an e-report does not count at a step; empty where it does.
+
+        `latest` are the last e-reports of those heard before, `newcomers` those that send one for
+        the first time. Once anybody was heard, newcomers count only if there is room for all.
+        """
+        is_crowded = bool(latest) and len(latest) + len(newcomers) > self.n_sites
+        if is_crowded and report.client in newcomers:
+            return (
+                f"is more than the {self.n_sites} sites watched, of which {len(latest)} were "
+                "heard before; pass keys so that nobody can pose as a site"
+            )
+        mismatch = find_mismatch(report, self.calibration, step)
+        if mismatch or report.client in newcomers:
+            return mismatch
+        return _find_break(latest[report.client], report)
 
     @property
     def digest(self) -> str:
@@ -437,17 +224,41 @@ class AlarmHistory(SealedFile, frozen=True, dict=True):
         return sha256_of(self.to_json())
 
     def find_contradiction(self) -> str:
-        """What does not fit together."""
-        steps = [look.step for look in self.looks]
+        """Return the first contradiction between the fields, or "" if they are consistent."""
         if self.liars >= self.n_sites or len(self.latest()) > self.n_sites:
             return "as many may lie as are watched, or more were heard"
+
+        steps = [look.step for look in self.looks]
         if steps != sorted(set(steps)):
             return "steps do not rise"
-        every = ((look.step, name, one) for look in self.looks for name, one in look.sites.items())
-        wrong = any(
-            one.client != name or _find_mismatch(one, self.calibration, k) for k, name, one in every
+
+        for look in self.looks:
+            for client, report in look.sites.items():
+                mismatch = find_mismatch(report, self.calibration, look.step)
+                if report.client != client or mismatch:
+                    return "an e-report is not of its site, step or calibration"
+        return ""
+
+
+def _find_break(previous: EValueReport, report: EValueReport) -> str:
+    """Why an e-report does not go on from the client's last one; empty where it does."""
+    when = f"at step {previous.step} it was"
+    if report.floor != previous.floor:
+        return f"its floor is {report.floor}, {when} {previous.floor}; keep that"
+
+    is_same = msgspec.structs.replace(report, step=previous.step) == previous
+    if previous.step == report.step and not is_same:
+        return f"another e-report of step {report.step} is recorded; wait for the next step"
+    if report.n_samples < previous.n_samples:
+        return (
+            f"counts {report.n_samples} samples, {when} {previous.n_samples}; "
+            "go on with the state file"
         )
-        return "an e-report is not of its site, step or calibration" if wrong else ""
+    if report.n_samples == previous.n_samples and not is_same:
+        return (
+            f"counts no new samples since step {previous.step}, but tells otherwise; send it again"
+        )
+    return ""
 
 
 def record_inspection(
@@ -458,47 +269,71 @@ def record_inspection(
     step: int,
     rejected: Sequence[RejectedReport] = (),
     signatures_checked: bool = False,
-    **stated: Any,
+    n_sites: int | None = None,
+    delta: float | None = None,
+    round: str | None = None,
+    independent: bool | None = None,
 ) -> tuple[MergedEValue, AlarmHistory]:
     """Look at the sites and keep it in a file, which is begun where there is none.
 
-    stated: `round`, `n_sites`, `delta`, `independent` as in the history; None keeps what it has.
+    `n_sites`, `delta`, `round` and `independent` are as in the history; None keeps what it has.
     Two processes wait for each other. `n_sites` must be stated at the first look: whoever sends
     files must not choose it. A look that finds no valid e-report is refused: a wrong step must not
     move the clock.
     """
-    known = {name: value for name, value in stated.items() if value is not None}
-    known |= {"liars": max_malicious, "checked": signatures_checked}
     with file_lock(f"{path}.lock"):
         if Path(path).exists():
             history = AlarmHistory.load(path)
-            for name, value in known.items():
-                if getattr(history, name) != value:
-                    raise RobfcpError(
-                        f"{path}: was begun with {name} {getattr(history, name)}, not {value}; "
-                        "what is watched is fixed beforehand: keep it, or begin another file"
-                    )
+            given = {
+                "n_sites": n_sites,
+                "delta": delta,
+                "round": round,
+                "independent": independent,
+                "liars": max_malicious,
+                "checked": signatures_checked,
+            }
+            _check_continued(path, history, given)
         else:
             if not reports:
                 raise RobfcpError(
-                    f"{path}: the first look needs a valid e-report{_first_rejections(rejected)}"
+                    f"{path}: the first look needs a valid e-report{_first_rejection(rejected)}"
                 )
-            if "n_sites" not in known:
+            if n_sites is None:
                 raise RobfcpError(
                     "--history: needs --sites, how many are watched, or --keys: whoever sends "
                     "files must not choose the number"
                 )
-            history = AlarmHistory(reports[0].calibration, **{"round": None, "delta": 0.05} | known)
+            history = AlarmHistory(
+                calibration=reports[0].calibration,
+                round=round,
+                n_sites=n_sites,
+                liars=max_malicious,
+                delta=DEFAULT_DELTA if delta is None else delta,
+                independent=bool(independent),
+                checked=signatures_checked,
+            )
+
         merged, history = history.with_inspection(reports, step, rejected)
         if not history.looks[-1].sites:
             raise RobfcpError(
                 f"step: none of the e-reports is a valid one of step {step}, nothing was recorded"
-                + _first_rejections(merged.faulty)
+                + _first_rejection(merged.faulty)
             )
         history.save(path)
     return merged, history
 
 
-def _first_rejections(faults: Sequence[RejectedReport]) -> str:
-    """The first of some faults, to end a message with."""
-    return f": {faults[0].reason}" if faults else "; pass some"
+def _check_continued(path: FilePath, history: AlarmHistory, given: Mapping[str, object]) -> None:
+    """Refuse to go on with a history under other numbers than it was begun with."""
+    for name, value in given.items():
+        recorded = getattr(history, name)
+        if value is not None and recorded != value:
+            raise RobfcpError(
+                f"{path}: was begun with {name} {recorded}, not {value}; "
+                "what is watched is fixed beforehand: keep it, or begin another file"
+            )
+
+
+def _first_rejection(rejected: Sequence[RejectedReport]) -> str:
+    """The first of some rejections, to end a message with."""
+    return f": {rejected[0].reason}" if rejected else "; pass some"

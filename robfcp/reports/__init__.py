@@ -12,7 +12,7 @@ from robfcp.reports._strata import (
     n_strata,
     stratum_labels,
 )
-from robfcp.reports._wire import WireScore, from_wire_score, to_wire_score
+from robfcp.reports._wire import WireScore, decode_message, from_wire_score, to_wire_score
 
 __all__ = [
     "MAX_STRATA",
@@ -24,6 +24,7 @@ __all__ = [
     "WireScore",
     "_wire",
     "check_stratum_names",
+    "decode_message",
     "from_wire_score",
     "n_strata",
     "signing",

@@ -13,7 +13,7 @@ from makers import outputs, refused, said, table
 import robfcp
 from robfcp._sealed import sha256_of
 from robfcp.cli.server import parse_defense, parse_guarantee
-from robfcp.monitoring._monitor import EValueReport
+from robfcp.monitoring import EValueReport
 
 NAMES = ["p0", "p1", "p2", "p3"]
 

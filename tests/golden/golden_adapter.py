@@ -233,7 +233,7 @@ def monitor(calibration, *, seed, min_coverage=None, reference_report=None, clie
 def monitor_update(monitor, probabilities, labels):
     """What the monitor says after a batch."""
     found = monitor.update(probabilities, labels)
-    return msgspec.json.encode(msgspec.structs.asdict(found))
+    return msgspec.json.encode(found)
 
 
 def e_value_report(monitor, round, step):

@@ -33,8 +33,8 @@ from robfcp.guarantees._label_shift import ClassCounts
 from robfcp.guarantees._local_bounds import TrustedInterval, client_thresholds, clipping_ranks
 from robfcp.guarantees._tail_bounds import marginal_tail_test, pac_tail_test, pac_threshold
 from robfcp.guarantees._worst_case import CountBounds
-from robfcp.monitoring import _monitor as betting
-from robfcp.monitoring._history import log_mean_of_smallest
+from robfcp.monitoring import _betting as betting
+from robfcp.monitoring._merge import log_mean_of_smallest
 
 RUNS, LEVEL, ALPHA, DELTA = 2000, Fraction(9, 10), 0.1, 0.1
 EDGES = np.linspace(0.86, 0.94, 60)

@@ -14,15 +14,12 @@ from robfcp.federation import RejectedReport
 from robfcp.monitoring import (
     AlarmHistory,
     EValueReport,
+    alarming_clients,
     merge_e_values,
     read_e_value_reports,
     record_inspection,
 )
-from robfcp.monitoring._history import (
-    alarming_clients,
-    log_mean_of_smallest,
-    log_product_of_smallest,
-)
+from robfcp.monitoring._merge import log_mean_of_smallest, log_product_of_smallest
 from robfcp.reports.signing import generate_key, load_key, sign
 
 DIGEST = "ab" * 32

@@ -7,7 +7,7 @@ import pytest
 from scipy.integrate import quad
 from scipy.stats import kstest
 
-from robfcp.monitoring import _monitor as betting
+from robfcp.monitoring import _betting as betting
 
 FLOORS = [0.5, 0.8, 0.9, 0.99]
 NOTHING = np.full(betting.N_BETS, -np.inf)

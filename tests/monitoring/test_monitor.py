@@ -16,7 +16,7 @@ from robfcp.evaluation import coverage_floor
 from robfcp.guarantees._local_bounds import local_threshold_range
 from robfcp.local._threshold import LocalThreshold, calibrate_unseen_client, local_coverage_bound
 from robfcp.monitoring import EValueReport, MonitorState
-from robfcp.monitoring import _monitor as betting
+from robfcp.monitoring._state import MAX_POINTS
 
 GRID = robfcp.Binning.uniform(20)
 
@@ -99,7 +99,7 @@ def test_batches_and_single_samples_give_the_same():
             state = watch.update(p[rows], y[rows], ids=rows)
         states.append(state)
     assert {"coverage", "change"} <= set(states[0].alarms)
-    for name in ("alarms", "n", "misses", "rows"):
+    for name in ("alarms", "n", "misses", "row_ids"):
         assert len({str(getattr(state, name)) for state in states}) == 1
     for name in ("log_e_coverage", "log_shiryaev_roberts", "log_e_exchangeability"):
         values = [getattr(state, name) for state in states]
@@ -189,7 +189,7 @@ def test_the_state_stays_small_and_keeps_the_sample_at_which_an_alarm_rang():
         state = watch.update(*samples(500, 0.5 if number == 3 else 0.02, number))
     points, rang = {point.n: point.coverage for point in state.curve}, state.alarms["coverage"]
     assert points[rang] >= -np.log(state.delta) > state.log_e_coverage
-    assert len(points) <= betting.MAX_POINTS + len(state.alarms)
+    assert len(points) <= MAX_POINTS + len(state.alarms)
     assert (max(points), len(state.to_json()) < 60_000) == (30_000, True)
 
 

@@ -1,0 +1,506 @@
+"""The state of a monitor: what its file holds, and how fresh scores change it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from typing import Annotated, Any, Literal
+
+import msgspec
+import numpy as np
+from msgspec import Meta
+from numpy.typing import NDArray
+
+from robfcp._sealed import SealedFile, sha256_of
+from robfcp._typing import BoolArray, FloatArray, IntArray
+from robfcp._validation import are_client_names
+from robfcp.binning import Binning
+from robfcp.calibration import Calibration
+from robfcp.errors import RobfcpError
+from robfcp.federation import Federation
+from robfcp.monitoring._betting import (
+    N_BETS,
+    N_CELLS,
+    N_EXCHANGE_BETS,
+    conformal_p_values,
+    log_bet_factors,
+    log_mean,
+    log_mixture_wealth,
+    log_p_value_bets,
+    log_shiryaev_roberts,
+    log_wealth,
+    philox_uniforms,
+)
+from robfcp.monitoring._fields import (
+    Count,
+    Digest,
+    HalfDigest,
+    OpenFraction,
+    PositiveCount,
+    RowDigest,
+)
+from robfcp.reports import Report
+
+MAX_POINTS = 400  # of the curve, beside those at which an alarm rang
+MAX_NEW_POINTS = 100  # of the curve, from one batch
+MAX_ROW_DIGESTS = 1024  # digests of rows that have no names: the smallest, a random sample of all
+ABOVE_EVERY_DIGEST = "g"  # digests are hexadecimal
+MIN_REPEATS_PER_DUPLICATE = 20  # see `with_seen_rows`
+MAX_PLAIN_LOG = 50  # logarithms of e-values beyond it, either way, are printed as a power of ten
+
+AlarmName = Literal["coverage", "change", "drift"]
+
+
+class MonitorPoint(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
+    """The alarms' strengths after n samples, natural logarithms."""
+
+    n: PositiveCount
+    coverage: float
+    change: float
+    drift: float | None = None
+
+
+class ExchangeabilityState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What is known for the test of "fresh scores are like those reported".
+
+    Attributes
+    ----------
+    report_sha256
+        The digest of the site's own report.
+    n_reference
+        Its number of scores.
+    bins, counts
+        The histogram of all scores so far, the report's first: the bins in use, rising, and how
+        many scores lie in each.
+    log_wealths
+        ln A_t of each bet, as `log_mixture_wealth` gives it; empty before the first fresh score.
+    p_value_counts
+        How many of the conformal p-values so far lie in each cell.
+    """
+
+    report_sha256: Digest = msgspec.field(name="report")
+    n_reference: PositiveCount = msgspec.field(name="reported")
+    bins: list[Annotated[int, Meta(ge=0, le=2**24)]]
+    counts: list[PositiveCount]
+    log_wealths: list[float] = msgspec.field(name="started")
+    p_value_counts: list[Count] = msgspec.field(name="cells")
+
+    @staticmethod
+    def from_report(report: Report, calibration: Calibration) -> ExchangeabilityState:
+        """The site's own report, with which fresh scores are compared."""
+        problem = _problem_of_reference(report, calibration)
+        if problem:
+            raise RobfcpError(f"{report.client}: {problem}")
+
+        bins = np.flatnonzero(report.counts)
+        return ExchangeabilityState(
+            report_sha256=sha256_of(report.to_json()),
+            n_reference=report.n_samples,
+            bins=bins.tolist(),
+            counts=report.counts[bins].tolist(),
+            log_wealths=[],
+            p_value_counts=[0] * N_CELLS,
+        )
+
+    def advance(
+        self, scores: FloatArray, binning: Binning, *, n_before: int, seed: int
+    ) -> tuple[ExchangeabilityState, FloatArray]:
+        """Bet on fresh scores in their order.
+
+        Parameters
+        ----------
+        scores : ndarray of shape (T,)
+            The fresh scores.
+        binning : Binning
+            That of the report.
+        n_before : int
+            How many fresh scores came before.
+        seed : int
+            Of the draws that break ties; draw t belongs to fresh score t, however they are batched.
+
+        Returns
+        -------
+        ExchangeabilityState
+            The state with these scores.
+        ndarray of shape (T,)
+            ln of the e-value after each of them.
+        """
+        # Both are changed in place: the fresh scores and their p-values join them.
+        histogram = np.zeros(binning.n_bins, dtype=np.int64)
+        histogram[self.bins] = self.counts
+        p_value_counts: IntArray = np.array(self.p_value_counts, dtype=np.int64)
+
+        uniforms = philox_uniforms(seed, n_before, len(scores))
+        p_values = conformal_p_values(histogram, binning.bin_indices(scores), uniforms)
+        factors = log_p_value_bets(p_values, p_value_counts)
+        log_wealths = log_mixture_wealth(
+            _stored_logs(self.log_wealths, N_EXCHANGE_BETS), n_before, factors
+        )
+
+        bins = np.flatnonzero(histogram)
+        state = ExchangeabilityState(
+            report_sha256=self.report_sha256,
+            n_reference=self.n_reference,
+            bins=bins.tolist(),
+            counts=histogram[bins].tolist(),
+            log_wealths=log_wealths[-1].tolist(),
+            p_value_counts=p_value_counts.tolist(),
+        )
+        return state, log_wealth(log_wealths, n_before)
+
+    def is_consistent_with(self, n_samples: int) -> bool:
+        """Whether the histogram holds the report and exactly so many fresh scores."""
+        is_rising = self.bins == sorted(set(self.bins))
+        is_histogram = is_rising and len(self.bins) == len(self.counts)
+
+        n_wealths = N_EXCHANGE_BETS if n_samples else 0
+        has_all_bets = len(self.log_wealths) == n_wealths
+        has_all_cells = len(self.p_value_counts) == N_CELLS
+
+        n_fresh_scores = sum(self.counts) - self.n_reference
+        n_p_values = sum(self.p_value_counts)
+        counts_match = n_fresh_scores == n_p_values == n_samples
+        return is_histogram and has_all_bets and has_all_cells and counts_match
+
+
+def _problem_of_reference(report: Report, calibration: Calibration) -> str:
+    """Why fresh scores cannot be compared with a report; empty where they can."""
+    if report.privacy is not None:
+        return "privacy: the report holds noise; keep an exact one at the site and pass that"
+    if Federation.from_reports([report]).is_coarsened.any():
+        return "drift cannot be told by cells of five; pass one made with --fine, kept there"
+
+    summary = calibration.summary
+    agreements = {
+        "grid": (report.grid.digest, summary.grid),
+        "score": (report.score, calibration.score),
+        "model": (report.model, summary.model),
+    }
+    for name, (reported, calibrated) in agreements.items():
+        if reported != calibrated:
+            return f"{name}: not the calibration's; make it with its --terms or --{name}"
+    return ""
+
+
+class MonitorState(SealedFile, frozen=True):
+    """Where a monitor stands: what is watched, what was seen, and what was counted already.
+
+    Attributes
+    ----------
+    n
+        Samples counted.
+    misses
+        How many of them the sets left out.
+    floor, source
+        The coverage that is promised, and by what.
+    delta
+        The chance of a false alarm, ever, however often one looks.
+    run_length
+        The samples to a false alarm for a change, in the mean; None where there is no such alarm.
+    seed
+        Of the draws that break ties among scores.
+    log_wealths
+        ln A_t of each bet against the floor, then of each against the wanted level, as
+        `log_mixture_wealth` gives them; empty before the first sample.
+    log_sr_statistics
+        ln R_t of each bet, as `log_shiryaev_roberts` gives them; empty before the first sample.
+    alarms
+        Each alarm that has rung, and after which sample it first did.
+    curve
+        The alarms' strengths over time, at up to 400 of the samples.
+    batch_digests
+        Of the batches that were counted: their names, else their contents.
+    row_ids
+        Of the names of the samples that were counted.
+    exchangeability
+        What is known for the test against the site's own report; None where there is none.
+    threshold
+        The site's own, where that is watched.
+    wanted, short_since
+        The level asked for, and from which sample on it is known to be missed, with the same chance
+        to err, ever. That is said; it rings no alarm.
+    row_digests_sample
+        Of rows without names: the smallest digests of their contents.
+    repeated
+        About how many rows without names were the very same as rows counted before.
+    """
+
+    kind = "monitor"
+    hint = "pass the state file that robfcp monitor wrote, or start a new one"
+
+    calibration: Digest
+    client: str | None
+    level: Count
+    floor: OpenFraction
+    source: str
+    wanted: OpenFraction
+    delta: OpenFraction
+    run_length: Annotated[float, Meta(ge=1)] | None
+    seed: Annotated[int, Meta(ge=0, lt=2**62)]
+    n: Count = 0
+    misses: Count = 0
+    log_wealths: tuple[float, ...] = msgspec.field(name="started", default=())
+    log_sr_statistics: tuple[float, ...] = msgspec.field(name="changes", default=())
+    alarms: dict[AlarmName, PositiveCount] = msgspec.field(default_factory=dict)
+    curve: tuple[MonitorPoint, ...] = ()
+    batch_digests: tuple[HalfDigest, ...] = msgspec.field(name="batches", default=())
+    row_ids: tuple[RowDigest, ...] = msgspec.field(name="rows", default=())
+    exchangeability: ExchangeabilityState | None = msgspec.field(name="bag", default=None)
+    threshold: float | None = None
+    short_since: PositiveCount | None = None
+    row_digests_sample: tuple[RowDigest, ...] = msgspec.field(name="seen", default=())
+    repeated: Count = 0
+
+    @property
+    def has_alarm(self) -> bool:
+        """Whether any alarm has rung."""
+        return bool(self.alarms)
+
+    @property
+    def log_alarm_threshold(self) -> float:
+        """ln of the strength at which an alarm rings: two alarms have half of delta each."""
+        n_alarms = 1 if self.exchangeability is None else 2
+        return math.log(n_alarms / self.delta)
+
+    @property
+    def log_e_coverage(self) -> float:
+        """ln of the alarm's strength against "coverage is at least the floor"."""
+        return self.curve[-1].coverage if self.curve else 0.0
+
+    @property
+    def log_shiryaev_roberts(self) -> float | None:
+        """ln R_t of Shiryaev and Roberts, for a change at an unknown time."""
+        return self.curve[-1].change if self.curve else None
+
+    @property
+    def log_e_exchangeability(self) -> float | None:
+        """The same against "scores are like those of the own report"; None without one."""
+        if self.curve:
+            return self.curve[-1].drift
+        return None if self.exchangeability is None else 0.0
+
+    @property
+    def line(self) -> str:
+        """Where it stands and what to do, in one line."""
+        if not self.n:
+            return f"no samples yet; watching for coverage below {self.floor:.4f}"
+
+        if self.alarms:
+            rang = ", ".join(f"{name} at sample {step}" for name, step in self.alarms.items())
+            return f"alarm ({rang}): {self._counts_text()}; recalibrate now on fresh samples"
+        strength = _e_value_text(self.log_e_coverage)
+        alarm_threshold = math.exp(self.log_alarm_threshold)
+        return (
+            f"no alarm: {self._counts_text()}; "
+            f"alarm strength {strength}, it rings at {alarm_threshold:g}"
+        )
+
+    def _counts_text(self) -> str:
+        """What was counted, beside the floor and the level asked for."""
+        coverage = 1 - self.misses / self.n
+        is_missed = "not shown to be missed"
+        if self.short_since:
+            is_missed = f"missed (shown at {self.short_since})"
+        text = (
+            f"{self.n} samples, {coverage:.4f} covered, floor {self.floor:.4f}"
+            f", the wanted {self.wanted:.4f} is {is_missed}"
+        )
+        if self.repeated:
+            text += f", about {self.repeated} rows came before"
+        return text
+
+    def find_contradiction(self) -> str:
+        """Return the first contradiction between the fields, or "" if they are consistent.
+
+        A state file is untrusted input. Its digest shows that it is complete, not that a monitor
+        wrote it, so everything that later code relies on is checked here.
+        """
+        if self.client is not None and not are_client_names([self.client])[0]:
+            return "client is no name"
+        if self.misses > self.n:
+            return "more misses than samples"
+
+        # Both processes exist from the first sample on: one wealth of each bet against the floor
+        # and one against the wanted level; one statistic of each bet against the floor.
+        n_wealths = 2 * N_BETS if self.n else 0
+        n_statistics = N_BETS if self.n else 0
+        if len(self.log_wealths) != n_wealths or len(self.log_sr_statistics) != n_statistics:
+            return "started or changes do not fit the samples"
+
+        if max(self.alarms.values(), default=0) > self.n:
+            return "an alarm rang at no sample"
+
+        steps = [point.n for point in self.curve]
+        is_rising = steps == sorted(set(steps))
+        last_step = steps[-1] if steps else 0
+        if not is_rising or last_step != self.n:
+            return "the curve does not rise to n"
+
+        state = self.exchangeability
+        if state is not None and not state.is_consistent_with(self.n):
+            return "the bag does not hold the report and the samples"
+        return ""
+
+    def with_seen_rows(self, rows: NDArray[Any]) -> MonitorState:
+        """The state that knows these rows by their contents, and about how many it knew before.
+
+        Only the smallest digests of all rows are kept, a random sample of them: the fraction of the
+        batch's digests in their range that are among them estimates that of the whole batch (Beyer
+        et al. 2007, k minimum values). A row that comes in one batch over and over names no sample:
+        unless far more rows seem known than come twice within the batch, nothing is said.
+
+        Parameters
+        ----------
+        rows : ndarray of shape (n, C + 1)
+            The predictions and the target of every sample.
+        """
+        digests = {sha256_of(row.tobytes())[:16] for row in rows}
+        sample = self.row_digests_sample
+        is_full = len(sample) == MAX_ROW_DIGESTS
+        largest = sample[-1] if is_full else ABOVE_EVERY_DIGEST
+
+        in_range = {digest for digest in digests if digest <= largest}
+        n_known_in_range = len(in_range.intersection(sample))
+        n_known = len(digests) * n_known_in_range // max(1, len(in_range))
+        n_duplicates = len(rows) - len(digests)
+        n_repeated = n_known if n_known > MIN_REPEATS_PER_DUPLICATE * n_duplicates else 0
+
+        updated_sample = sorted(digests.union(sample))[:MAX_ROW_DIGESTS]
+        return msgspec.structs.replace(
+            self,
+            row_digests_sample=tuple(updated_sample),
+            repeated=self.repeated + n_repeated,
+        )
+
+
+def advance(
+    state: MonitorState, scores: FloatArray, thresholds: FloatArray, binning: Binning | None
+) -> MonitorState:
+    """Count fresh samples in their order, with every alarm that rings at any of them.
+
+    Parameters
+    ----------
+    state : MonitorState
+        Where the monitor stands.
+    scores : ndarray of shape (T,)
+        Nonconformity scores of the true labels, at least one.
+    thresholds : ndarray of shape (T,)
+        The threshold of each sample: a score above it is a miss.
+    binning : Binning, optional
+        That of the site's own report; None where scores are not compared with one.
+    """
+    is_missed = scores > thresholds
+    samples = state.n + np.arange(1, len(scores) + 1)
+
+    # The same bets run against the floor, which rings, and against the wanted level, which is said.
+    factors = log_bet_factors(state.floor, is_missed)
+    all_factors = np.hstack([factors, log_bet_factors(state.wanted, is_missed)])
+    log_wealths = log_mixture_wealth(
+        _stored_logs(state.log_wealths, 2 * N_BETS), state.n, all_factors
+    )
+    log_sr_statistics = log_shiryaev_roberts(_stored_logs(state.log_sr_statistics, N_BETS), factors)
+    coverage = log_wealth(log_wealths[:, :N_BETS], state.n)
+    wanted = log_wealth(log_wealths[:, N_BETS:], state.n)
+    change = log_mean(log_sr_statistics)
+
+    # Against "fresh scores are like those reported".
+    exchangeability = state.exchangeability
+    drift: FloatArray | None = None
+    if exchangeability is not None and binning is not None:
+        exchangeability, drift = exchangeability.advance(
+            scores, binning, n_before=state.n, seed=state.seed
+        )
+
+    alarms = _alarms_after(state, samples, coverage, change, drift)
+    short_since = _first(samples, wanted >= -math.log(state.delta))
+    points = _new_points(samples, coverage, change, drift, alarms)
+    return msgspec.structs.replace(
+        state,
+        n=int(samples[-1]),
+        misses=state.misses + int(is_missed.sum()),
+        log_wealths=tuple(log_wealths[-1].tolist()),
+        log_sr_statistics=tuple(log_sr_statistics[-1].tolist()),
+        alarms=alarms,
+        curve=_thinned([*state.curve, *points], set(alarms.values())),
+        exchangeability=exchangeability,
+        short_since=state.short_since or short_since,
+    )
+
+
+def _alarms_after(
+    state: MonitorState,
+    samples: IntArray,
+    coverage: FloatArray,
+    change: FloatArray,
+    drift: FloatArray | None,
+) -> dict[AlarmName, int]:
+    """Each alarm that has rung, and after which sample it first was strong enough."""
+    rings: dict[AlarmName, BoolArray] = {"coverage": coverage >= state.log_alarm_threshold}
+    if state.run_length is not None:
+        rings["change"] = change >= np.log(state.run_length)
+    if drift is not None:
+        rings["drift"] = drift >= state.log_alarm_threshold
+
+    alarms = dict(state.alarms)
+    for name, is_ringing in rings.items():
+        first_sample = _first(samples, is_ringing)
+        if first_sample is not None:
+            alarms.setdefault(name, first_sample)
+    return alarms
+
+
+def _stored_logs(values: Sequence[float], n_bets: int) -> FloatArray:
+    """(J,) stored logarithms; before the first sample all are those of 0, minus infinity."""
+    return np.array(values or [-np.inf] * n_bets, dtype=np.float64)
+
+
+def _first(samples: IntArray, condition: BoolArray) -> int | None:
+    """The first of some samples for which a condition holds; None where there is none."""
+    if not condition.any():
+        return None
+    return int(samples[np.argmax(condition)])
+
+
+def _new_points(
+    samples: IntArray,
+    coverage: FloatArray,
+    change: FloatArray,
+    drift: FloatArray | None,
+    alarms: Mapping[AlarmName, int],
+) -> list[MonitorPoint]:
+    """The points of a batch: up to 100 spread evenly, and those at which an alarm rang."""
+    n_samples = len(samples)
+    spread = np.linspace(0, n_samples - 1, min(n_samples, MAX_NEW_POINTS)).round()
+    rang = [step - samples[0] for step in alarms.values() if step >= samples[0]]
+    points = []
+    for index in np.unique([*spread, *rang]).astype(np.intp):
+        point = MonitorPoint(
+            n=int(samples[index]),
+            coverage=float(coverage[index]),
+            change=float(change[index]),
+            drift=None if drift is None else float(drift[index]),
+        )
+        points.append(point)
+    return points
+
+
+def _thinned(curve: Sequence[MonitorPoint], kept: Collection[int]) -> tuple[MonitorPoint, ...]:
+    """The curve with few enough points: every second goes, never the last, nor those to be kept.
+
+    `kept` are the samples at which an alarm rang.
+    """
+    while len(curve) > MAX_POINTS + len(kept):
+        parity_of_last = (len(curve) - 1) % 2
+        curve = [
+            point
+            for index, point in enumerate(curve)
+            if index % 2 == parity_of_last or point.n in kept
+        ]
+    return tuple(curve)
+
+
+def _e_value_text(log_e_value: float) -> str:
+    """An e-value, as a power of ten where it is very large or very small."""
+    if abs(log_e_value) < MAX_PLAIN_LOG:
+        return f"{math.exp(log_e_value):.3g}"
+    return f"10^{log_e_value / math.log(10):.0f}"
