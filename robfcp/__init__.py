@@ -117,6 +117,7 @@ _SUBMODULES = {
     "local",
     "metrics",
     "page",
+    "rounds",
 }
 
 

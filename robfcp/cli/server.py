@@ -10,16 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, cast
 
-import msgspec
 import typer
 from msgspec import structs
 from numpy.typing import NDArray
 
-from robfcp import audit as auditing
 from robfcp._files import read_bounded
 from robfcp._sealed import sha256_of
-from robfcp.calibration import Calibration
-from robfcp.calibration import _calibrate as run
+from robfcp.audit import AuditLog, Discrepancy, find_own_report, verify_calibration
+from robfcp.calibration import Calibration, CoverageLevel
 from robfcp.certificates import format_lower, format_upper
 from robfcp.cli import console
 from robfcp.cli.client import read_feedback
@@ -29,21 +27,24 @@ from robfcp.defense import DEFENSES, Consensus, Defense, get_defense
 from robfcp.diagnosis import Diagnosis, diagnose
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
-from robfcp.fleet import list_report_files, read_tables, write_verdict_table
+from robfcp.fleet import list_report_files, read_tables
 from robfcp.guarantees import Guarantee, clients_not_covered, get_guarantee
-from robfcp.local import save_feedback
-from robfcp.monitoring import compare_rounds
-from robfcp.page import PageInfo, write_html
+from robfcp.local import ClientFeedback
+from robfcp.page import PageInfo
 from robfcp.reports import Report, signing
 from robfcp.reports.terms import RoundTerms
+from robfcp.rounds import RoundFiles, RoundResult, RoundSettings, run_round
 from robfcp.scores import ClassificationScore
 
-VERDICTS = ".verdicts.parquet"
 GUARANTEES = ("marginal", "pac", "label-shift")
+LABEL_DISTRIBUTIONS = ("uniform", "any")  # those with a name
+DEFAULT_COVERAGE = 0.9
 SHOWN_CLASSES = 20
 SHOWN_EVENTS = ("round", "client", "verdict", "reason", "result")
 
-_OURS = re.compile(rb'\{"kind":"(calibration|letter|record|monitor)"')
+# How the files begin that robfcp writes beside reports, and how many bytes of a file say so.
+_WRITTEN_BY_SERVER = re.compile(rb'\{"kind":"(calibration|letter|record|monitor)"')
+_KIND_BYTES = 40
 
 Reports = Annotated[list[Path], typer.Argument(help="The sites' reports: files, tables, folders.")]
 AuditFile = Annotated[Path | None, advanced_option("Append what happened to this log.", "--audit")]
@@ -73,13 +74,27 @@ class RoundOptions:
     max_share: Annotated[float | None, round_option("Refuse a larger share of all samples.")] = None
 
     def terms_with_options(self) -> RoundTerms:
-        """The terms, from their file and besides."""
-        names = ("round", "model", "score", "grid", "epsilon", "delta")
-        own = {name: getattr(self, name) for name in names}
-        return console.load_terms(self.terms, None, **own)
+        """Return the terms of their file, joined with the options."""
+        return console.load_terms(
+            self.terms,
+            None,
+            round=self.round,
+            model=self.model,
+            score=self.score,
+            grid=self.grid,
+            epsilon=self.epsilon,
+            delta=self.delta,
+        )
+
+    def stated(self) -> dict[str, str]:
+        """Return what was agreed in words, for the log."""
+        agreed = {"sizes": self.sizes, "keys": self.keys}
+        agreed |= structs.asdict(self.terms_with_options())
+        return {name: str(value) for name, value in agreed.items() if value is not None}
 
     def read(self, files: Any) -> Federation:
-        """The reports that are as agreed; the others are its faults."""
+        """Return the reports that are as agreed; the others are rejected."""
+        # Below 1 it is a share of the reports, else their number.
         quorum = self.quorum if self.quorum is None or self.quorum < 1 else int(self.quorum)
         return Federation.from_files(
             files,
@@ -93,15 +108,18 @@ class RoundOptions:
 
 
 def report_paths(paths: Sequence[Path], printer: Printer) -> list[Path]:
-    """The files of reports; calibrations and their like among them are said, and are no site's."""
-    found = []
+    """Return the files of reports; print which others among them were left aside."""
+    report_files = []
     for path in expand_paths(paths, ROUND, list_report_files):
+        # What cannot be opened is refused with a reason where it is read.
+        kind = None
         with suppress(OSError), path.open("rb") as stream:
-            if ours := _OURS.match(stream.read(40)):
-                printer.line(f"{path}: is a {ours[1].decode()}, not a report; it was left aside.")
-                continue
-        found.append(path)
-    return found
+            kind = _WRITTEN_BY_SERVER.match(stream.read(_KIND_BYTES))
+        if kind is not None:
+            printer.line(f"{path}: is a {kind[1].decode()}, not a report; it was left aside.")
+        else:
+            report_files.append(path)
+    return report_files
 
 
 def collect(
@@ -119,21 +137,28 @@ def collect(
     """
     files = report_paths(reports, printer)
     console.prepare_outputs(output, endings=(".parquet",), inputs=files)
+
     with printer.busy(f"reading {len(files)} reports"):
-        found = agreed_on.read(files)
-        found.save(output)
-    signatures = found.verification.signatures
-    said = {
-        "faulty": found.rejected_reports,
-        "missing": found.missing_clients,
-        "signatures": signatures,
-    }
-    many = f"{found.n_clients} valid reports of {len(files)} files"
-    printer.line(f"{many} (signatures: {signatures}) -> {output}")
-    printer.list("faulty", [fault.reason for fault in found.rejected_reports])
-    printer.list("missing", found.missing_clients)
-    printer.list("the same report twice, counted once", found.resubmitted_clients)
-    printer.json({"output": str(output), "clients": list(found.clients), **said})
+        federation = agreed_on.read(files)
+        federation.save(output)
+
+    signatures = federation.verification.signatures
+    printer.line(
+        f"{federation.n_clients} valid reports of {len(files)} files "
+        f"(signatures: {signatures}) -> {output}"
+    )
+    printer.list("faulty", [rejected.reason for rejected in federation.rejected_reports])
+    printer.list("missing", federation.missing_clients)
+    printer.list("the same report twice, counted once", federation.resubmitted_clients)
+    printer.json(
+        {
+            "output": str(output),
+            "clients": list(federation.clients),
+            "faulty": federation.rejected_reports,
+            "missing": federation.missing_clients,
+            "signatures": signatures,
+        }
+    )
 
 
 def calibrate(
@@ -179,209 +204,270 @@ def calibrate(
     [dim]Example: robfcp calibrate reports/*.json -o c.json --html page.html --letters letters[/dim]
     """
     key = None if sign is None else signing.load_key(sign)
-    files = list(reports) if spark is not None else report_paths(reports, printer)
-    folder = None if letters is None else letters / "any"
-    inputs = files if previous is None else [*files, previous]
-    console.prepare_outputs(output, html, audit, folder, inputs=inputs)
-    with printer.busy(f"calibrating {len(files)} reports"):
+    report_files = list(reports) if spark is not None else report_paths(reports, printer)
+    files = RoundFiles(
+        calibration=output, page=html, audit_log=audit, feedback=letters, page_info=page_info()
+    )
+    inputs = report_files if previous is None else [*report_files, previous]
+    console.prepare_outputs(*files.paths(), inputs=inputs)
+
+    with printer.busy(f"calibrating {len(report_files)} reports"):
+        # The order of reading decides which of several mistakes is named.
         before = None if previous is None else Calibration.load(previous, record=True)
-        federation = agreed_on.read(files if spark is None else read_tables(files, spark))
+        federation = agreed_on.read(
+            report_files if spark is None else read_tables(report_files, spark)
+        )
         federation = federation.without(exclude or ())
-        told = {
+        guarantee_options = {
             "liars": liars,
             "samples": samples,
             "mix": _parse_label_distributions(mix),
             "alike": alike,
         }
-        held = parse_guarantee(promise, told)
-        calibration = run.calibrate(
-            federation,
-            _scalar_or_list(coverage) or 0.9,
+        guarantee = parse_guarantee(promise, guarantee_options)
+        settings = RoundSettings(
+            coverage=_scalar_or_list(coverage) or DEFAULT_COVERAGE,
             risk_level=_scalar_or_list(risk),
             by=by,
-            defense=parse_defense(defence, None if held else liars, exactly),
-            guarantee=held,
+            defense=parse_defense(defence, None if guarantee else liars, exactly),
+            guarantee=guarantee,
             trusted_report=None if anchor is None else read_trusted_report(anchor, federation),
             certificate_confidence=confidence,
+            previous=before,
+            agreement=agreed_on.stated(),
         )
-        # Before anything is written, as it reads the record of the earlier calibration.
-        comparison = None if before is None else compare_rounds(before, calibration)
-        kept = calibration.with_record(None) if federation.is_out_of_core else calibration
-        if (
-            output is not None and federation.is_out_of_core
-        ):  # in place of a record nobody could hold
-            verdicts = calibration.benign_mask, calibration.reasons
-            write_verdict_table(federation, *verdicts, output.with_suffix(VERDICTS))
-        if output is not None:
-            kept.save(output, key)
-        if audit is not None:
-            terms = structs.asdict(agreed_on.terms_with_options())
-            known = {"sizes": agreed_on.sizes, "keys": agreed_on.keys, **terms}
-            said: Any = {name: str(value) for name, value in known.items() if value is not None}
-            record = calibration.require_record()
-            said["settings"] = {
-                "defence": record.defense,
-                "parameters": record.parameters,
-                "promise": msgspec.to_builtins(record.guarantee),
-            }
-            auditing.log_calibration(auditing.AuditLog(audit), calibration, said)
-        if html is not None:
-            write_html(calibration, html, info=page_info())
-        if letters is not None:
-            save_feedback(calibration, letters, key)
-        found = {} if federation.is_out_of_core else diagnose(calibration)
-    print_calibration(calibration, found, printer)
-    data = calibration_as_json(calibration, found)
-    if comparison is not None:
-        printer.line("\n  ".join([f"since {previous}:", *comparison.lines]))
-        data["comparison"] = comparison
-    if output is not None:
-        beside = (
-            output.with_suffix(VERDICTS) if federation.is_out_of_core else kept.record_path(output)
-        )
-        printer.line(f"-> {output}, what it rests on in {beside.name}")
-    printer.wrote(html, letters)
+        result = run_round(federation, settings, files, key)
+        diagnoses = result.diagnose()
+    show_round(result, diagnoses, files, previous, printer)
+
+
+def show_round(
+    result: RoundResult,
+    diagnoses: Mapping[str, Diagnosis],
+    files: RoundFiles,
+    previous: Path | None,
+    printer: Printer,
+) -> None:
+    """Print what a round gave and where it was written."""
+    print_calibration(result.calibration, diagnoses, printer)
+    data = calibration_as_json(result.calibration, diagnoses)
+    if result.comparison is not None:
+        printer.line("\n  ".join([f"since {previous}:", *result.comparison.lines]))
+        data["comparison"] = result.comparison
+    if result.evidence is not None:
+        printer.line(f"-> {files.calibration}, what it rests on in {result.evidence.name}")
+    printer.wrote(files.page, files.feedback)
     printer.json(data)
 
 
 def page_info(
     title: str = "", study: str = "", run_by: str = "", date: str | None = None
 ) -> PageInfo:
-    """What the page says about itself, with today's date unless another is given."""
-    today = datetime.date.today()
-    return PageInfo(title, study, run_by, f"{today.day} {today:%B %Y}" if date is None else date)
+    """Return what the page says about itself, with today's date unless another is given."""
+    if date is None:
+        today = datetime.date.today()
+        date = f"{today.day} {today:%B %Y}"
+    return PageInfo(title, study, run_by, date)
 
 
 def read_trusted_report(path: Path, federation: Federation) -> Report:
-    """The report of trusted samples in a file, or of the model outputs and labels in it."""
+    """Return the report of trusted samples in a file, or of the outputs and labels in it."""
     if path.suffix.lower() in REPORTS:
         return Report.load(path)
     score = federation.score
     if score is None:
         raise RobfcpError("--anchor: the reports name no score; pass a report of the samples")
     sample = read_outputs(path, needs_targets=True, expects=expected_task(score))
-    names: Any = sample.classes if isinstance(score, ClassificationScore) else None
-    outputs = sample.predictions, cast(NDArray[Any], sample.targets)
-    told = {"score": score, "classes": names, "binning": federation.binning}
-    return Report.from_predictions("(server)", *outputs, fine=True, **told)  # it stays here
+    class_names: Any = sample.classes if isinstance(score, ClassificationScore) else None
+    return Report.from_predictions(
+        "(server)",
+        sample.predictions,
+        cast(NDArray[Any], sample.targets),
+        score=score,
+        classes=class_names,
+        binning=federation.binning,
+        fine=True,  # nobody else sees it
+    )
 
 
-def parse_guarantee(name: str | None, told: Mapping[str, Any]) -> Guarantee | None:
-    """The promise that words name, as Python takes it."""
+def parse_guarantee(name: str | None, options: Mapping[str, Any]) -> Guarantee | None:
+    """Return the guarantee of a name; refuse options of one where none is named."""
     if name is not None:
-        return get_guarantee(name, **told)
-    beside = next((one for one, value in told.items() if one != "liars" and value is not None), "")
-    if beside:
-        raise RobfcpError(f"--{beside}: belongs to a promise; state which one with --promise")
+        return get_guarantee(name, **options)
+    for option_name, value in options.items():
+        if option_name != "liars" and value is not None:
+            raise RobfcpError(
+                f"--{option_name}: belongs to a promise; state which one with --promise"
+            )
     return None
 
 
-def parse_defense(name: str, liars: int | None, exactly: int | None) -> Defense:
-    """The defence that words name, as Python takes it."""
-    if exactly is None:
-        return get_defense(name, liars)
+def parse_defense(name: str, max_malicious: int | None, n_malicious: int | None) -> Defense:
+    """Return the defense of a name, told how many clients may be or are malicious."""
+    if n_malicious is None:
+        return get_defense(name, max_malicious)
     if name != Consensus.name:
         raise RobfcpError(f"--exactly: is of --defence {Consensus.name}; use --liars")
-    return Consensus(exactly=exactly)
+    return Consensus(exactly=n_malicious)
 
 
-def _scalar_or_list(texts: list[str] | None) -> Any:
-    """One level, several, or none."""
-    return texts if texts is None or len(texts) > 1 else texts[0]
+def _scalar_or_list(values: list[Any] | None) -> Any:
+    """Return one value, several, or none."""
+    if values is None or len(values) > 1:
+        return values
+    return values[0]
 
 
 def _parse_label_distributions(texts: list[str] | None) -> Any:
-    """One label mix or several: 'uniform', 'any' or NAME=SHARE,NAME=SHARE."""
-    found: list[Any] = []
-    for text in texts or ():
-        pairs = [pair.rpartition("=") for pair in text.split(",")]
+    """Return one label distribution or several: 'uniform', 'any' or {name: share}."""
+    if not texts:
+        return None
+    return _scalar_or_list([_parse_label_distribution(text) for text in texts])
+
+
+def _parse_label_distribution(text: str) -> str | dict[str, float]:
+    """Return what stands for a label distribution: its name, or NAME=SHARE,NAME=SHARE."""
+    if text in LABEL_DISTRIBUTIONS:
+        return text
+    shares = {}
+    for pair in text.split(","):
+        name, _, share = pair.rpartition("=")
         try:
-            named = {name.strip(): float(share) for name, _, share in pairs}
+            shares[name.strip()] = float(share)
         except ValueError:
-            if text not in ("uniform", "any"):
-                raise RobfcpError(
-                    f"--mix: {text!r:.60} is neither uniform, any nor NAME=SHARE,NAME=SHARE"
-                ) from None
-        found.append(text if text in ("uniform", "any") else named)
-    return _scalar_or_list(found or None)
+            raise RobfcpError(
+                f"--mix: {text!r:.60} is neither uniform, any nor NAME=SHARE,NAME=SHARE"
+            ) from None
+    return shares
 
 
 def print_calibration(
-    calibration: Calibration, found: Mapping[str, Diagnosis], printer: Printer
+    calibration: Calibration, diagnoses: Mapping[str, Diagnosis], printer: Printer
 ) -> None:
-    """The calibration for people; of many classes those that are least protected and worst."""
+    """Print a calibration for people.
+
+    Parameters
+    ----------
+    calibration : Calibration
+        With its record.
+    diagnoses : mapping of str to Diagnosis
+        What the reports of some clients look like.
+    printer : Printer
+        Where it goes.
+    """
+    _print_levels(calibration, printer)
+    for level in calibration.levels:
+        _print_strata(level, printer)
+        printer.line(f"For {calibration.target_text(level)}: {level.certificate.statement}.")
+    _print_assumptions(calibration, printer)
+    printer.line("\n".join(calibration.notes))
+
+    # Nobody reads the names of a million clients: the verdict table has them.
+    if not calibration.federation.is_out_of_core:
+        _print_clients(calibration, diagnoses, printer)
+
+
+def _print_levels(calibration: Calibration, printer: Printer) -> None:
+    """Print the threshold of each level, and how many clients it rests on."""
+    summary = calibration.summary
     federation = calibration.federation
-    told = calibration.summary
-    many = told.n_trusted, told.n_flagged, told.n_faulty
-    heads = ("not flagged", "flagged") if calibration.is_guaranteed else ("used", "left out")
+    if calibration.is_guaranteed:
+        column_names = ["sites not flagged", "sites flagged"]
+    else:
+        column_names = ["sites used", "sites left out"]
+    rows = []
+    for level in calibration.levels:
+        rows.append(
+            (
+                f"{float(level.coverage):g}",
+                level.threshold,
+                summary.n_trusted,
+                summary.n_flagged,
+                summary.n_faulty,
+            )
+        )
     printer.table(
         f"{federation.n_clients} sites, {federation.n_samples} samples, "
         f"defence {calibration.defense}",
-        ["level", "threshold", *(f"sites {head}" for head in heads), "reports refused"],
-        [(f"{float(level.coverage):g}", level.threshold, *many) for level in calibration.levels],
+        ["level", "threshold", *column_names, "reports refused"],
+        rows,
     )
-    for level in calibration.levels:
-        at, by = f"{float(level.coverage):g}", level.certificate.by
-        worst = sorted(
-            level.strata, key=lambda one: ("protected" not in one.protection, one.certificate.lower)
-        )
-        if worst:
-            printer.table(
-                f"by {by} at {at}, {min(SHOWN_CLASSES, len(worst))} of {len(worst)}, worst first",
-                [by, "threshold", "sites", "samples", "at least", "at most", ""],
-                [
-                    (one.name, one.threshold, one.n_clients, one.n_samples, *span, one.protection)
-                    for one in worst[:SHOWN_CLASSES]
-                    for span in [
-                        (format_lower(one.certificate.lower), format_upper(one.certificate.upper))
-                    ]
-                ],
-            )
-        printer.line(f"For {calibration.target_text(level)}: {level.certificate.statement}.")
-    for assumed in dict.fromkeys(level.certificate.assumptions for level in calibration.levels):
-        printer.line("\n- ".join(["It rests on:", *(one.text for one in assumed)]))
-    printer.line("\n".join(calibration.notes))
-    if federation.is_out_of_core:
+
+
+def _print_strata(level: CoverageLevel, printer: Printer) -> None:
+    """Print the classes or groups of a level: those not protected first, then the worst."""
+    if not level.strata:
         return
+    by = level.certificate.by
+    strata = sorted(
+        level.strata,
+        key=lambda stratum: ("protected" not in stratum.protection, stratum.certificate.lower),
+    )
+    rows = []
+    for stratum in strata[:SHOWN_CLASSES]:
+        rows.append(
+            (
+                stratum.name,
+                stratum.threshold,
+                stratum.n_clients,
+                stratum.n_samples,
+                format_lower(stratum.certificate.lower),
+                format_upper(stratum.certificate.upper),
+                stratum.protection,
+            )
+        )
+    printer.table(
+        f"by {by} at {float(level.coverage):g}, {len(rows)} of {len(strata)}, worst first",
+        [by, "threshold", "sites", "samples", "at least", "at most", ""],
+        rows,
+    )
 
-    def grouped(sites: Iterable[Diagnosis]) -> list[str]:
-        """What is seen, what to do, the defence's reason, and who else looks like that."""
-        alike: dict[tuple[str, str], list[Diagnosis]] = {}
-        for one in sites:
-            alike.setdefault((one.finding, one.advice), []).append(one)
-        lines = []
-        for first, *others in alike.values():
-            reason = calibration.reasons.get(first.client, "")
-            line = f"{first.client}: {first.with_defense_reason(reason)}"
-            likewise = ", ".join(one.client for one in others)
-            lines.append(line + (f"; likewise {likewise}" if likewise else ""))
-        return lines
 
-    out = "flagged" if calibration.is_guaranteed else "left out"
-    printer.list(out, grouped(found[client] for client in calibration.flagged_clients))
-    printer.list("look at", grouped(one for one in found.values() if one.trusted))
-    printer.list("faulty", [fault.reason for fault in calibration.rejected_reports])
+def _print_assumptions(calibration: Calibration, printer: Printer) -> None:
+    """Print what the certificates rest on, once where levels rest on the same."""
+    different = dict.fromkeys(level.certificate.assumptions for level in calibration.levels)
+    for assumptions in different:
+        texts = [assumption.text for assumption in assumptions]
+        printer.line("\n- ".join(["It rests on:", *texts]))
+
+
+def _print_clients(
+    calibration: Calibration, diagnoses: Mapping[str, Diagnosis], printer: Printer
+) -> None:
+    """Print who was excluded, whom to look at, and whose report did not count."""
+    flagged = [diagnoses[client] for client in calibration.flagged_clients]
+    to_look_at = [diagnosis for diagnosis in diagnoses.values() if diagnosis.trusted]
+    flagged_word = "flagged" if calibration.is_guaranteed else "left out"
+    printer.list(flagged_word, _diagnosis_lines(flagged, calibration.reasons))
+    printer.list("look at", _diagnosis_lines(to_look_at, calibration.reasons))
+    printer.list("faulty", [rejected.reason for rejected in calibration.rejected_reports])
     printer.list("missing", calibration.missing_clients)
     printer.list("the same report twice, counted once", calibration.federation.resubmitted_clients)
 
 
-def calibration_as_json(calibration: Calibration, found: Mapping[str, Diagnosis]) -> dict[str, Any]:
-    """The calibration for programs, without the counts."""
+def _diagnosis_lines(diagnoses: Iterable[Diagnosis], reasons: Mapping[str, str]) -> list[str]:
+    """Return a line for each finding: what is seen, what to do, the reason, who is alike."""
+    alike: dict[tuple[str, str], list[Diagnosis]] = {}
+    for diagnosis in diagnoses:
+        alike.setdefault((diagnosis.finding, diagnosis.advice), []).append(diagnosis)
+
+    lines = []
+    for first, *others in alike.values():
+        reason = reasons.get(first.client, "")
+        line = f"{first.client}: {first.with_defense_reason(reason)}"
+        if others:
+            line += f"; likewise {', '.join(other.client for other in others)}"
+        lines.append(line)
+    return lines
+
+
+def calibration_as_json(
+    calibration: Calibration, diagnoses: Mapping[str, Diagnosis]
+) -> dict[str, Any]:
+    """Return the calibration for programs, without the counts."""
     federation = calibration.federation
     data = {
-        "levels": [
-            {
-                **structs.asdict(level.to_document()),
-                "coverage": float(level.coverage),
-                "certificate": {
-                    **structs.asdict(level.certificate),
-                    "vacuous": level.certificate.is_vacuous,
-                    "statement": level.certificate.statement,
-                    "at_every_site": level.certificate.per_client_lower,
-                },
-            }
-            for level in calibration.levels
-        ],
+        "levels": [_level_as_json(level) for level in calibration.levels],
         "n_clients": federation.n_clients,
         "n_samples": federation.n_samples,
         "liars": calibration.n_malicious,
@@ -393,13 +479,32 @@ def calibration_as_json(calibration: Calibration, found: Mapping[str, Diagnosis]
     }
     if federation.is_out_of_core:
         return data
-    return data | {
+
+    flagged = {}
+    for client in calibration.flagged_clients:
+        flagged[client] = calibration.reasons.get(client, "")
+    maliciousness = calibration.maliciousness.tolist()
+    return {
+        **data,
         "trusted": calibration.benign_clients,
-        "flagged": {
-            name: calibration.reasons.get(name, "") for name in calibration.flagged_clients
+        "flagged": flagged,
+        "diagnoses": diagnoses,
+        "oddness": dict(zip(federation.clients, maliciousness, strict=True)),
+    }
+
+
+def _level_as_json(level: CoverageLevel) -> dict[str, Any]:
+    """Return a level as its file has it, with the certificate's sentence."""
+    certificate = level.certificate
+    return {
+        **structs.asdict(level.to_document()),
+        "coverage": float(level.coverage),
+        "certificate": {
+            **structs.asdict(certificate),
+            "vacuous": certificate.is_vacuous,
+            "statement": certificate.statement,
+            "at_every_site": certificate.per_client_lower,
         },
-        "diagnoses": found,
-        "oddness": dict(zip(federation.clients, calibration.maliciousness.tolist(), strict=True)),
     }
 
 
@@ -420,55 +525,95 @@ def verify(
     [dim]Example: robfcp verify audit.jsonl[/dim]
     """
     if file.suffix.lower() == ".jsonl":
-        events = list(auditing.AuditLog(file).events())
-        rows = [
-            (event.get("time"), event.get("event"), " ".join(map(str, about)))
-            for event in events
-            for about in [[event[key] for key in SHOWN_EVENTS if event.get(key) is not None]]
-        ]
-        printer.table(f"{len(events)} events, the chain holds", ["time", "event", "about"], rows)
-        if events:
-            printer.line(
-                f"The last line's digest, to be noted elsewhere: {events[-1]['line_digest']}"
-            )
-        printer.json(events)
+        show_log(AuditLog(file), printer)
         return
     console.prepare_outputs(audit)
     key = console.parse_public_key(server_key)
     signature = "by the pinned key" if server_key else "not checked"
-    letter = read_feedback(file, key)
-    if letter is not None:
-        whole = f"The letter is whole (signature: {signature}); its record stays at the server."
-        printer.line(f"{letter.sentence}\n{whole}")
-        told = ("client", "verdict", "diagnosis", "advice", "reason")
-        said = {name: getattr(letter, name) for name in told}
-        printer.json({"letter": str(file), "signature": signature, **said})
+    feedback = read_feedback(file, key)
+    if feedback is not None:
+        show_feedback(feedback, file, signature, printer)
         return
+
     with printer.busy("computing everything again"):
-        loaded = Calibration.load(file, key, record=True if record is None else record)
-        found = auditing.verify_calibration(loaded)
+        calibration = Calibration.load(file, key, record=True if record is None else record)
+        discrepancies = verify_calibration(calibration)
         if report is not None:
-            own = Report.from_json(signing.unwrap(read_bounded(report)), str(report))
-            found += auditing.find_own_report(loaded, own)
-    digest = sha256_of(loaded.to_json())
+            own_report = Report.from_json(signing.unwrap(read_bounded(report)), str(report))
+            discrepancies += find_own_report(calibration, own_report)
+    digest = sha256_of(calibration.to_json())
     if audit is not None:
-        result = f"{len(found)} differences" if found else "as its record gives it"
-        auditing.AuditLog(audit).write("file verified", digest=digest, result=result)
-    printer.line("\n".join(difference.line for difference in found))
-    sites = diagnose(loaded)
-    said = {"calibration": str(file), "signature": signature, "differences": found}
-    printer.json({**said, "digest": digest, **calibration_as_json(loaded, sites)})
-    if found:
+        result = f"{len(discrepancies)} differences" if discrepancies else "as its record gives it"
+        AuditLog(audit).write("file verified", digest=digest, result=result)
+    show_verification(calibration, discrepancies, file, report, signature, printer)
+
+
+def show_log(log: AuditLog, printer: Printer) -> None:
+    """Print the events of a server's log, whose chain of digests is checked by reading it."""
+    events = list(log.events())
+    rows = []
+    for event in events:
+        details = [str(event[key]) for key in SHOWN_EVENTS if event.get(key) is not None]
+        rows.append((event.get("time"), event.get("event"), " ".join(details)))
+    printer.table(f"{len(events)} events, the chain holds", ["time", "event", "about"], rows)
+    if events:
+        last_digest = events[-1]["line_digest"]
+        printer.line(f"The last line's digest, to be noted elsewhere: {last_digest}")
+    printer.json(events)
+
+
+def show_feedback(feedback: ClientFeedback, file: Path, signature: str, printer: Printer) -> None:
+    """Print what the feedback in a file tells its client."""
+    printer.line(
+        f"{feedback.sentence}\n"
+        f"The letter is whole (signature: {signature}); its record stays at the server."
+    )
+    printer.json(
+        {
+            "letter": str(file),
+            "signature": signature,
+            "client": feedback.client,
+            "verdict": feedback.verdict,
+            "diagnosis": feedback.diagnosis,
+            "advice": feedback.advice,
+            "reason": feedback.reason,
+        }
+    )
+
+
+def show_verification(
+    calibration: Calibration,
+    discrepancies: Sequence[Discrepancy],
+    file: Path,
+    report: Path | None,
+    signature: str,
+    printer: Printer,
+) -> None:
+    """Print what differs from a calibration's record; raise where anything does."""
+    digest = sha256_of(calibration.to_json())
+    diagnoses = diagnose(calibration)
+    printer.line("\n".join(discrepancy.line for discrepancy in discrepancies))
+    printer.json(
+        {
+            "calibration": str(file),
+            "signature": signature,
+            "differences": discrepancies,
+            "digest": digest,
+            **calibration_as_json(calibration, diagnoses),
+        }
+    )
+    if discrepancies:
         raise RobfcpError(
-            f"{file}: {len(found)} of its statements are not what its record gives "
-            f"(first: {found[0].line}); do not use it"
+            f"{file}: {len(discrepancies)} of its statements are not what its record gives "
+            f"(first: {discrepancies[0].line}); do not use it"
         )
+
     whose = "That these are the sites' reports each site can check with --report."
     if report is not None:
         whose = f"The report in {report} is among them, as it was sent."
     printer.line(
-        f"Everything is as the {loaded.federation.n_clients} reports in the record give it "
+        f"Everything is as the {calibration.federation.n_clients} reports in the record give it "
         f"(signature: {signature}). {whose}\n"
         f"Digest of the file without key and signature, as page and log have it: {digest}"
     )
-    print_calibration(loaded, sites, printer)
+    print_calibration(calibration, diagnoses, printer)
