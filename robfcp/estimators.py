@@ -12,13 +12,13 @@ from numpy.typing import ArrayLike, NDArray
 
 from robfcp._validation import Rng, as_array, reject_missing
 from robfcp.binning import Binning
-from robfcp.calibration import Calibration, _calibrate
+from robfcp.calibration import Calibration, calibrate
 from robfcp.defense import Consensus, Defense
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation, RejectedReport, default_client_names
 from robfcp.guarantees import Guarantee
 from robfcp.reports import Report, StratumKind
-from robfcp.scores import Score, _base
+from robfcp.scores import Score, get_score
 
 try:
     from sklearn import get_config
@@ -200,7 +200,7 @@ class _FederatedConformal:
         named = _split_clients(X, y, groups)
         usual = "cqr" if len(self._estimators) > 1 else self._default_score
         score = vars(self)["score"] or usual
-        score = _base.get_score(score) if isinstance(score, str) else score
+        score = get_score(score) if isinstance(score, str) else score
         streams = self._generator(0).spawn(len(named))
         reports: list[Report] = []
         faults: list[RejectedReport] = []
@@ -218,7 +218,7 @@ class _FederatedConformal:
             raise RobfcpError(faults[0].reason) from reason
         for fault in faults:
             warnings.warn(f"left out: {fault.reason}", UserWarning, stacklevel=2)
-        self.calibration_: Calibration = _calibrate.calibrate(
+        self.calibration_: Calibration = calibrate(
             Federation.from_reports(reports, rejected=faults),
             self.confidence_level,
             by=self.by,

@@ -25,7 +25,13 @@ from robfcp.errors import RobfcpError
 from robfcp.privacy import Privacy, PrivacyLedger, logistic_binning, parse_binning
 from robfcp.reports import Report, StratifiedCounts, signing, stratum_labels
 from robfcp.reports import terms as round_terms
-from robfcp.scores import ClassificationScore, Risk, _base
+from robfcp.scores import (
+    BUILTIN_SCORES,
+    ClassificationScore,
+    Risk,
+    get_score,
+    scores_with_nan,
+)
 
 if TYPE_CHECKING:
     from robfcp.calibration import Calibration
@@ -98,7 +104,7 @@ def report(
     client: Annotated[str, option("This site's registered name.", "--client", "-c")],
     output: Annotated[Path, option("Where the report goes.", "--output", "-o")],
     score: Annotated[
-        str | None, option("The score agreed on, or lac", among=_base.BUILTIN_SCORES)
+        str | None, option("The score agreed on, or lac", among=BUILTIN_SCORES)
     ] = None,
     classes: Annotated[str | None, option("The probability columns as a,b,c.")] = None,
     by_class: Annotated[bool | None, option("Keep counts by class.", "--by-class/--pooled")] = None,
@@ -139,7 +145,7 @@ def report(
     console.prepare_outputs(output, ledger)
     with printer.busy("making the report"):
         drawn = {} if randomized is None else {"randomized": randomized}
-        rule = _base.get_score(told.score or "lac", **drawn)
+        rule = get_score(told.score or "lac", **drawn)
         if told.delta is not None:
             noise = replace(noise, delta=told.delta)
         if told.epsilon is None and noise != NoiseOptions():
@@ -158,7 +164,7 @@ def report(
             reading=reading,
         )
         if outputs.score:
-            rule = _base.get_score(outputs.score, **drawn)
+            rule = get_score(outputs.score, **drawn)
             printer.line(f"{data}: holds numbers, not classes: --score {rule.name}.")
         edges = rule.default_binning() if told.grid is None else parse_binning(told.grid)
         if privacy is not None and told.grid is None:
@@ -193,10 +199,7 @@ def report(
                 "rng": console.derive_seed(seed, "report", client),
                 "min_class_count": least,
             }
-            if (
-                privacy is not None
-                and np.isnan(_base.scores_with_nan(rule, *sample[1:], 0)).mean() > 0.1
-            ):
+            if privacy is not None and np.isnan(scores_with_nan(rule, *sample[1:], 0)).mean() > 0.1:
                 outputs.notes.append(
                     "More than a tenth of the samples have no score and count as the worst: look "
                     "whether labels and columns are right (this line is for you, not to be sent)."

@@ -12,7 +12,15 @@ from robfcp.reports._strata import (
     n_strata,
     stratum_labels,
 )
-from robfcp.reports._wire import WireScore, decode_message, from_wire_score, to_wire_score
+from robfcp.reports._wire import (
+    WireBinning,
+    WireScore,
+    decode_message,
+    from_wire_binning,
+    from_wire_score,
+    to_wire_binning,
+    to_wire_score,
+)
 
 __all__ = [
     "MAX_STRATA",
@@ -21,14 +29,17 @@ __all__ = [
     "StratifiedCounts",
     "StratumKind",
     "StratumNames",
+    "WireBinning",
     "WireScore",
     "_wire",
     "check_stratum_names",
     "decode_message",
+    "from_wire_binning",
     "from_wire_score",
     "n_strata",
     "signing",
     "stratum_labels",
     "terms",
+    "to_wire_binning",
     "to_wire_score",
 ]

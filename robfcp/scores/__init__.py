@@ -1,7 +1,13 @@
 """Scores: predictions and targets in, one nonconformity score a sample out; bigger is stranger."""
 
 from robfcp.scores import _base
-from robfcp.scores._base import ClassificationScore, Score
+from robfcp.scores._base import (
+    BUILTIN_SCORES,
+    ClassificationScore,
+    Score,
+    get_score,
+    scores_with_nan,
+)
 from robfcp.scores._classification import APS, LAC, RAPS, SAPS, OrdinalAPS
 from robfcp.scores._conformance import check_score
 from robfcp.scores._regression import CQR, AbsoluteResidual
@@ -9,6 +15,7 @@ from robfcp.scores._risks import Risk
 
 __all__ = [
     "APS",
+    "BUILTIN_SCORES",
     "CQR",
     "LAC",
     "RAPS",
@@ -20,4 +27,6 @@ __all__ = [
     "Score",
     "_base",
     "check_score",
+    "get_score",
+    "scores_with_nan",
 ]
