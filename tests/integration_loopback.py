@@ -5,12 +5,14 @@ import time
 from integration_faults import DATA, QUICK, Stage, Turn, looked, told, watched
 
 import robfcp
-from robfcp.integrations import ClientPolicy, _server, run_monitoring_round
+from robfcp.integrations import DEFAULTS, ClientPolicy, run_monitoring_round
+from robfcp.integrations._configuration import run_configured_round
 from robfcp.integrations._messages import Participant
+from robfcp.integrations._requests import TTL_GRACE_SECONDS, FailedReply, Transport
 from robfcp.integrations.client import ClientRequestHandler, handle_message
 
 
-class Loopback(_server.Transport):
+class Loopback(Transport):
     """Sites answer when they are asked, unless a fault does it for them."""
 
     def __init__(self, sites, faults=None, only="report", deadline=20.0, poll=0.02):
@@ -21,7 +23,7 @@ class Loopback(_server.Transport):
         return [Participant(k, name) for k, name in enumerate(self.sites)]
 
     def send(self, participant, record, ttl):
-        assert _server.TTL_GRACE_SECONDS < ttl < self.deadline + _server.TTL_GRACE_SECONDS + 1
+        assert TTL_GRACE_SECONDS < ttl < self.deadline + TTL_GRACE_SECONDS + 1
         turn = LoopbackTurn(self, record, self.sites[participant.client])
         self.stage.act(turn, participant.client, record)
         return record["nonce"]
@@ -45,9 +47,7 @@ class LoopbackTurn(Turn):
         self.send({**self.record, "arrays": bytes(50 * 2**20)})
 
     def fail(self, code=42):
-        self.engine.replies[self.number] = _server.FailedReply(
-            "faulty", f"the site failed ({code})"
-        )
+        self.engine.replies[self.number] = FailedReply("faulty", f"the site failed ({code})")
 
 
 def sites_of(data=DATA, configs=None, fresh=None):
@@ -69,10 +69,10 @@ class LoopbackDriver:
     def play(self, folder, data=DATA, faults=None, configs=None, only="report", **config):
         folder.mkdir(exist_ok=True)
         output, started = str(folder / "calibration.json"), time.monotonic()
-        config = {**_server.DEFAULTS, **QUICK, **config, "output": output}
+        config = {**DEFAULTS, **QUICK, **config, "output": output}
         waiting = config["deadline"], config["poll"]
         engine = Loopback(sites_of(data, configs), faults, only, *waiting)
-        _server.run_configured_round(engine, config)
+        run_configured_round(engine, config)
         return (
             robfcp.Calibration.load(output, record=True),
             engine.stage.asked,

@@ -14,12 +14,14 @@ from integration_promises import needs_opendp, reason, status
 
 import robfcp
 from robfcp.integrations import (
+    DEFAULTS,
     ClientPolicy,
-    _server,
     register_sample_sizes,
+    run_calibration_round,
     run_monitoring_round,
     send_feedback,
 )
+from robfcp.integrations._configuration import run_configured_round
 from robfcp.integrations._messages import FeedbackRequest, ReportRequest
 from robfcp.integrations.client import ClientRequestHandler, handle_message, read_client_policy
 from robfcp.local._feedback import ClientFeedback
@@ -43,7 +45,7 @@ def loopback(data=DATA, **options):
 
 def calibrated(engine, **options):
     options = {"defense": robfcp.Consensus(at_most=1), "evaluate": False, **options}
-    return _server.run_calibration_round(engine, **options)
+    return run_calibration_round(engine, **options)
 
 
 def test_a_round_that_died_goes_on_with_the_reports_that_had_come(tmp_path, monkeypatch):
@@ -258,4 +260,4 @@ def test_a_sites_file_that_is_not_clear_is_refused(text, tmp_path):
 
 def test_an_output_must_say_where():
     with pytest.raises(robfcp.RobfcpError, match="not absolute"):
-        _server.run_configured_round(loopback(), {**_server.DEFAULTS, "output": "c.json"})
+        run_configured_round(loopback(), {**DEFAULTS, "output": "c.json"})

@@ -6,8 +6,8 @@ here, once.
 
 import os
 
-from robfcp.integrations._server import (
-    DEFAULTS,
+from robfcp.integrations._configuration import DEFAULTS
+from robfcp.integrations._round import (
     register_sample_sizes,
     run_calibration_round,
     run_monitoring_round,

@@ -13,7 +13,7 @@ import msgspec
 
 from robfcp._files import decode_error_reason
 from robfcp.errors import RobfcpError
-from robfcp.reports import _wire
+from robfcp.reports import WireBinning, WireScore
 
 PROTOCOL = 1
 MAX_NONCE = 64
@@ -54,8 +54,8 @@ class ReportRequest(Request, tag="report"):
 
     round: str
     model: str | None
-    grid: _wire.WireBinning
-    score: _wire.WireScore
+    grid: WireBinning
+    score: WireScore
 
 
 class EvaluateRequest(Request, tag="check"):

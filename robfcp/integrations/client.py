@@ -26,8 +26,14 @@ from robfcp.integrations._messages import ClientRefusal
 from robfcp.local import ClientFeedback
 from robfcp.monitoring import Monitor
 from robfcp.privacy import Privacy, PrivacyLedger, parse_binning
-from robfcp.reports import Report, StratifiedCounts, _wire, signing
-from robfcp.scores import ClassificationScore, Score, _base
+from robfcp.reports import (
+    Report,
+    StratifiedCounts,
+    from_wire_binning,
+    from_wire_score,
+    signing,
+)
+from robfcp.scores import ClassificationScore, Score, get_score, scores_with_nan
 
 FilePath = str | os.PathLike[str]
 Part = Literal["calibration", "test"]
@@ -97,7 +103,7 @@ class ClientPolicy:
             if old in said:
                 said[new] = said.pop(old)
         if "score" in own:
-            said["score"] = _base.get_score(said["score"])
+            said["score"] = get_score(said["score"])
         if "epsilon" in config:
             budget = {
                 word.replace("-", "_"): config[word] for word in BUDGET_KEYS if word in config
@@ -177,7 +183,7 @@ class ClientRequestHandler:
         rules = self.policy
         if rules.binning is not None and request.grid.digest != rules.binning.digest:
             raise ClientRefusal(5, "another grid than this site takes was asked for")
-        score = _wire.from_wire_score(request.score)
+        score = from_wire_score(request.score)
         if score is None or rules.score not in (None, score):
             raise ClientRefusal(5, "another score than this site takes was asked for")
         body = msgspec.json.encode(request)
@@ -189,7 +195,7 @@ class ClientRequestHandler:
             except RobfcpError as error:
                 raise ClientRefusal(6, str(error)) from error
         predictions, targets = self._data("calibration")
-        scored = score if rules.privacy is None else partial(_base.scores_with_nan, score)
+        scored = score if rules.privacy is None else partial(scores_with_nan, score)
         scores = scored(predictions, targets, np.random.default_rng(self.seed))
         if self.attack is not None:
             scores = np.asarray(self.attack(scores), dtype=np.float64)
@@ -207,7 +213,7 @@ class ClientRequestHandler:
         report = Report.from_scores(
             request.client,
             scores,
-            rules.binning or _wire.from_wire_binning(request.grid),
+            rules.binning or from_wire_binning(request.grid),
             score=score,
             round=request.round,
             model=request.model if self.model is None else self.model,

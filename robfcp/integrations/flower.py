@@ -34,9 +34,25 @@ except ModuleNotFoundError as error:
 
 from robfcp.calibration import Calibration
 from robfcp.federation import Federation
-from robfcp.integrations import _server
+from robfcp.integrations import _configuration
+from robfcp.integrations._configuration import run_configured_round
 from robfcp.integrations._messages import RECORD, Participant, read_request
-from robfcp.integrations.client import ClientPolicy, ClientRequestHandler, Part, handle_message
+from robfcp.integrations._requests import (
+    POLL_PAUSE_SECONDS,
+    FailedReply,
+    Transport,
+    resolve_participants,
+)
+from robfcp.integrations._requests import model_digest as digest_of_parts
+from robfcp.integrations._round import run_calibration_round
+from robfcp.integrations._workers import call_with_timeout
+from robfcp.integrations.client import (
+    Attack,
+    ClientPolicy,
+    ClientRequestHandler,
+    Part,
+    handle_message,
+)
 
 __all__ = [
     "FlowerTransport",
@@ -55,7 +71,7 @@ NodeAttack = Callable[[NDArray[np.float64], Context], ArrayLike]
 ARRAYS = "arrays"
 NODE_GONE_CODES = (3, 4, 5)  # Flower's codes for messages and nodes that are unavailable
 DEFAULTS: Mapping[str, Any] = {
-    **_server.DEFAULTS,
+    **_configuration.DEFAULTS,
     "strategy": "fedavg",  # fedmedian, fedtrimmedavg, krum, multikrum
     "num-server-rounds": 3,
     "training-timeout": 600.0,
@@ -64,14 +80,21 @@ STRATEGIES = ("FedAvg", "FedMedian", "FedTrimmedAvg", "Krum", "MultiKrum")
 
 APP_RAISED = 2  # Flower's code for a ClientApp that raised
 RUN_ID = 1
-TRANSPORT_ERRORS: tuple[type[Exception], ...] = (
-    OSError,
-)  # a network that may work again a moment later
-for _module, _error in (("httpx", "HTTPError"), ("grpc", "RpcError")):
-    with suppress(ModuleNotFoundError):
-        TRANSPORT_ERRORS += (getattr(import_module(_module), _error),)
+MIN_LISTING_SECONDS = 0.1  # seconds that the network always has to list its nodes
 
 log = logging.getLogger(__name__)
+
+
+def _transport_errors() -> tuple[type[Exception], ...]:
+    """Return the exceptions of a network that may work again a moment later."""
+    errors: list[type[Exception]] = [OSError]
+    for library, name in (("httpx", "HTTPError"), ("grpc", "RpcError")):
+        with suppress(ModuleNotFoundError):
+            errors.append(getattr(import_module(library), name))
+    return tuple(errors)
+
+
+TRANSPORT_ERRORS = _transport_errors()
 
 
 def add_calibration(
@@ -83,42 +106,65 @@ def add_calibration(
     attack: NodeAttack | None = None,
     **rules: Any,
 ) -> None:
-    """Teach an app to take part in calibration rounds, and to watch calibrations.
+    """Teach an app to take part in calibration rounds, and to monitor calibrations.
 
-    predict_fn(split, arrays, context): the model's predictions and the true targets on this node's
-        "calibration" or "test" data; `arrays` is the received model, None for the local one.
-    fresh_data_fn(arrays, context): predictions, true targets and names of the samples labelled so
-        far, for the monitor; those counted before are passed over.
-    rng: a seed for randomised scores (joined with the node's id); fresh entropy without it.
-    attack(scores, context): what a node reports instead of its scores, for simulations.
-    rules: what the site allows, as `ClientPolicy` has it: privacy, ledger, grid, score, pooled, ...
-        A site's own node config (`epsilon`, `delta`, ..., `privacy-ledger`, `privacy-grid`,
-        `pooled`, `least`, `fine`, `signing-key`, `letter-folder`, `monitor-folder`)
-        goes before them. With privacy the same request is answered by the same noisy report,
-        however often it comes, and questions outside the budget are not answered. What a score
-        refuses counts in the top bin and every failure looks alike: let `predict_fn` give NaN for a
-        sample, not raise.
+    Parameters
+    ----------
+    app : ClientApp
+        Any app of Flower.
+    predict_fn : callable
+        ``predict_fn(split, arrays, context)`` is the model's predictions and the true targets on
+        this node's "calibration" or "test" data; `arrays` is the received model, None for the local
+        one.
+    fresh_data_fn : callable, optional
+        ``fresh_data_fn(arrays, context)`` is predictions, true targets and names of the samples
+        labelled so far, for the monitor; those counted before are passed over.
+    rng : int, optional
+        A seed for randomised scores (joined with the node's id); fresh entropy without it.
+    attack : callable, optional
+        ``attack(scores, context)`` is what a node reports instead of its scores, for simulations.
+    **rules
+        What the client allows, as `ClientPolicy` has it: privacy, ledger, grid, score, pooled, ...
+
+    Notes
+    -----
+    A client's own node config (`epsilon`, `delta`, ..., `privacy-ledger`, `privacy-grid`, `pooled`,
+    `least`, `fine`, `signing-key`, `letter-folder`, `monitor-folder`) goes before the rules. With
+    privacy the same request is answered by the same noisy report, however often it comes, and
+    questions outside the budget are not answered. What a score refuses counts in the top bin and
+    every failure looks alike: let `predict_fn` give NaN for a sample, not raise.
     """
-    said = ClientPolicy(**rules)
+    policy = ClientPolicy(**rules)
 
     @app.query(RECORD)
-    def act(message: Message, context: Context) -> Message:
+    def answer(message: Message, context: Context) -> Message:
         arrays = message.content.get(ARRAYS)
 
-        def site() -> ClientRequestHandler:
-            empty = ConfigRecord({"request": b"", "report": b""})
+        def make_handler() -> ClientRequestHandler:
+            empty_cache = ConfigRecord({"request": b"", "report": b""})
             return ClientRequestHandler(
-                said.with_config(context.node_config),
+                policy.with_config(context.node_config),
                 predict_fn,
                 fresh_data_fn,
                 (arrays, context),
                 model=model_digest(arrays),
-                cache=context.state.setdefault(RECORD, empty),
+                cache=context.state.setdefault(RECORD, empty_cache),
                 seed=None if rng is None else [rng, context.node_id],
-                attack=None if attack is None else lambda scores: attack(scores, context),
+                attack=_attack_at_node(attack, context),
             )
 
-        return _reply(message, handle_message(message.content.get(RECORD), site))
+        return _reply(message, handle_message(message.content.get(RECORD), make_handler))
+
+
+def _attack_at_node(attack: NodeAttack | None, context: Context) -> Attack | None:
+    """Return the attack as one of a node's scores alone."""
+    if attack is None:
+        return None
+
+    def attack_scores(scores: NDArray[np.float64]) -> ArrayLike:
+        return attack(scores, context)
+
+    return attack_scores
 
 
 def _reply(message: Message, record: dict[str, Any]) -> Message:
@@ -126,13 +172,14 @@ def _reply(message: Message, record: dict[str, Any]) -> Message:
 
 
 def model_digest(arrays: ArrayRecord | None) -> str | None:
-    """The model's digest; None where there is none."""
+    """Return the model's digest; None where there is no model."""
     if arrays is None:
         return None
-    return _server.model_digest(
-        (f"{name}\0{array.dtype}\0{tuple(array.shape)}\0{array.stype}", array.data)
-        for name, array in arrays.items()
-    )
+    parts = []
+    for name, array in arrays.items():
+        description = f"{name}\0{array.dtype}\0{tuple(array.shape)}\0{array.stype}"
+        parts.append((description, array.data))
+    return digest_of_parts(parts)
 
 
 def make_client_app(
@@ -140,29 +187,50 @@ def make_client_app(
     train: Callable[[Message, Context], Message] | None = None,
     **options: Any,
 ) -> ClientApp:
-    """A ClientApp that trains (where `train` is given) and takes part in calibration rounds.
+    """Make a ClientApp that trains (where `train` is given) and takes part in calibration rounds.
 
-    options: those of `add_calibration`.
+    Parameters
+    ----------
+    predict_fn : callable
+        As `add_calibration` takes it.
+    train : callable, optional
+        Answers a training message.
+    **options
+        Those of `add_calibration`.
+
+    Returns
+    -------
+    ClientApp
     """
     app = ClientApp()
     if train is not None:
 
         @app.train()
-        def act(message: Message, context: Context) -> Message:
+        def train_safely(message: Message, context: Context) -> Message:
             try:
                 return train(message, context)
             except Exception:
                 log.exception("training failed")
-            raise RuntimeError("training failed at the client")  # Flower sends the text
+            # Flower sends the text of what is raised: it must not hold any of the client's data.
+            raise RuntimeError("training failed at the client")
 
     add_calibration(app, predict_fn, **options)
     return app
 
 
 def make_server_app(initial: Callable[[Context], ArrayRecord] | None = None) -> ServerApp:
-    """A ServerApp that trains from `initial` arrays, or not at all without it, and calibrates.
+    """Make a ServerApp that trains and calibrates.
 
     Its run config may hold any of `DEFAULTS`.
+
+    Parameters
+    ----------
+    initial : callable, optional
+        ``initial(context)`` is the model that training begins with; nothing is trained without.
+
+    Returns
+    -------
+    ServerApp
     """
     app = ServerApp()
 
@@ -170,46 +238,58 @@ def make_server_app(initial: Callable[[Context], ArrayRecord] | None = None) -> 
     def main(network: Network, context: Context) -> None:
         arrays = None if initial is None else initial(context)
         config = {**DEFAULTS, **context.run_config}
-        rounds = int(config["num-server-rounds"])
-        waiting = {word: float(config[word]) for word in ("deadline", "poll")}
-        engine = FlowerTransport(network, arrays, **waiting)
+        n_rounds = int(config["num-server-rounds"])
+        transport = FlowerTransport(
+            network, arrays, deadline=float(config["deadline"]), poll=float(config["poll"])
+        )
 
         def train() -> None:
-            if arrays is not None and rounds > 0:
-                result = get_strategy(config).start(
-                    grid=network,
-                    initial_arrays=arrays,
-                    num_rounds=rounds,
-                    timeout=float(config["training-timeout"]),
-                )
-                engine.load(result.arrays)
+            if arrays is None or n_rounds <= 0:
+                return
+            result = get_strategy(config).start(
+                grid=network,
+                initial_arrays=arrays,
+                num_rounds=n_rounds,
+                timeout=float(config["training-timeout"]),
+            )
+            transport.load(result.arrays)
 
-        _server.run_configured_round(engine, config, context.run_id, train)
+        run_configured_round(transport, config, context.run_id, train)
 
     return app
 
 
 def get_strategy(config: Mapping[str, Any]) -> Any:
-    """The strategy the run's config names, on all nodes that are there, without evaluation."""
+    """Return the strategy the run's config names, on all nodes that are there, no evaluation."""
     from flwr.serverapp import strategy
 
-    name, known = str(config["strategy"]), {one.lower(): one for one in STRATEGIES}
-    if name not in known:
-        raise RobfcpError(f"strategy: {name!r} is unknown; use {', '.join(known)}")
-    liars = config["liars"] if isinstance(config["liars"], int) else 0
+    name = str(config["strategy"])
+    class_names = {class_name.lower(): class_name for class_name in STRATEGIES}
+    if name not in class_names:
+        raise RobfcpError(f"strategy: {name!r} is unknown; use {', '.join(class_names)}")
+
+    max_malicious = config["liars"] if isinstance(config["liars"], int) else 0
     options = {"fraction_evaluate": 0.0, "min_train_nodes": 1, "min_available_nodes": 1}
     if "krum" in name:
-        options["num_malicious_nodes"] = liars
+        options["num_malicious_nodes"] = max_malicious
     if name == "multikrum":
-        options["num_nodes_to_select"] = max(1, int(config["min-nodes"]) - liars)
-    return getattr(strategy, known[name])(**options)
+        options["num_nodes_to_select"] = max(1, int(config["min-nodes"]) - max_malicious)
+    return getattr(strategy, class_names[name])(**options)
 
 
-class FlowerTransport(_server.Transport):
-    """Flower during a round; `network` is what Flower calls `grid`.
+class FlowerTransport(Transport):
+    """Flower during a round.
 
-    arrays: the model the nodes score with, e.g. `result.arrays` of a strategy; None for their own.
-    deadline: seconds for every question to all of them. poll: seconds between two looks.
+    Parameters
+    ----------
+    network : Grid
+        What Flower calls `grid`.
+    arrays : ArrayRecord, optional
+        The model the nodes score with, e.g. `result.arrays` of a strategy; None for their own.
+    deadline : float
+        Seconds that all nodes together have for every request.
+    poll : float
+        Seconds between two looks.
     """
 
     def __init__(
@@ -220,56 +300,59 @@ class FlowerTransport(_server.Transport):
         deadline: float = 60.0,
         poll: float = 1.0,
     ) -> None:
-        name, signatures = f"flower {version('flwr')}", "node and nonce by Flower"
-        super().__init__(name, signatures, deadline, poll)
+        super().__init__(f"flower {version('flwr')}", "node and nonce by Flower", deadline, poll)
         self.grid = network
         self.load(arrays)
 
     def load(self, arrays: ArrayRecord | None) -> None:
         """Let this model go with the requests from now on."""
-        self.arrays, self.model = arrays, model_digest(arrays)
+        self.arrays = arrays
+        self.model = model_digest(arrays)
 
     def present(self) -> list[Participant]:
-        """The nodes that are there; a network in trouble is asked again until the deadline."""
+        """Return the nodes that are there; a network in trouble is asked until the deadline."""
         end = time.monotonic() + self.deadline
         while True:
             try:
-                left = max(0.1, end - time.monotonic())
-                return _server.resolve_participants(_server.call_with_timeout(self._nodes, left))
+                seconds_left = max(MIN_LISTING_SECONDS, end - time.monotonic())
+                return resolve_participants(call_with_timeout(self._nodes, seconds_left))
             except Exception as error:
-                if (
-                    not isinstance(error, TRANSPORT_ERRORS)
-                    or time.monotonic() + _server.POLL_PAUSE_SECONDS >= end
-                ):
+                may_work_again = isinstance(error, TRANSPORT_ERRORS)
+                if not may_work_again or time.monotonic() + POLL_PAUSE_SECONDS >= end:
                     raise RobfcpError(
                         f"network: cannot list its nodes ({type(error).__name__}); "
                         "check that the SuperLink is running"
                     ) from error
-            time.sleep(_server.POLL_PAUSE_SECONDS)
+            time.sleep(POLL_PAUSE_SECONDS)
 
     def _nodes(self) -> list[tuple[int, str, bytes]]:
-        """Number, registered name and public key, as far as this version of flwr tells."""
+        """Return number, registered name and public key, as far as this version of flwr tells."""
         if not hasattr(self.grid, "get_nodes"):
             return [(int(node_id), "", b"") for node_id in self.grid.get_node_ids()]
-        found = []
+        nodes = []
         for node in self.grid.get_nodes():
-            key = getattr(node, "public_key", b"")
-            key = key.encode() if isinstance(key, str) else bytes(key)
-            found.append((int(node.node_id), str(getattr(node, "name", "") or ""), key))
-        return found
+            name = str(getattr(node, "name", "") or "")
+            public_key = getattr(node, "public_key", b"")
+            if isinstance(public_key, str):
+                public_key = public_key.encode()
+            nodes.append((int(node.node_id), name, bytes(public_key)))
+        return nodes
 
     def send(self, participant: Participant, record: dict[str, Any], ttl: float) -> str | None:
-        """The message's id; None where it was not taken."""
+        """Return the message's id; None where it was not taken."""
         content = RecordDict({RECORD: ConfigRecord(record)})
         if self.arrays is not None:
             content[ARRAYS] = self.arrays
         message = Message(
             content, dst_node_id=participant.node_id, message_type=f"query.{RECORD}", ttl=ttl
         )
-        return next(iter(self.grid.push_messages([message])), None) or None
+        message_ids = list(self.grid.push_messages([message]))
+        if not message_ids:
+            return None
+        return message_ids[0] or None
 
-    def receive(self, identifier: str) -> Mapping[str, Any] | _server.FailedReply | None:
-        """The reply to one message; trouble on the way is tried again at the next turn."""
+    def receive(self, identifier: str) -> Mapping[str, Any] | FailedReply | None:
+        """Return the reply to one message; trouble on the way is tried again at the next look."""
         try:
             replies = list(self.grid.pull_messages([identifier]))
         except TRANSPORT_ERRORS as error:
@@ -277,24 +360,33 @@ class FlowerTransport(_server.Transport):
             return None
         if not replies:
             return None
-        if not replies[0].has_content():
-            code = int(replies[0].error.code)
+
+        reply = replies[0]
+        if not reply.has_content():
+            code = int(reply.error.code)
             if code in NODE_GONE_CODES:
-                return _server.FailedReply(
-                    "missing", f"the node is unavailable (Flower's code {code})"
-                )
-            return _server.FailedReply("faulty", f"the client app failed (Flower's code {code})")
-        content = replies[0].content
-        if len(content) != 1 or not isinstance(record := content.get(RECORD), ConfigRecord):
-            raise RobfcpError(f"the reply of {len(content)} records is not of this protocol")
+                return FailedReply("missing", f"the node is unavailable (Flower's code {code})")
+            return FailedReply("faulty", f"the client app failed (Flower's code {code})")
+
+        record = reply.content.get(RECORD)
+        if len(reply.content) != 1 or not isinstance(record, ConfigRecord):
+            raise RobfcpError(f"the reply of {len(reply.content)} records is not of this protocol")
         return record
 
 
 class InProcessGrid:
     """Runs one ClientApp for every node in this process; messages are answered when pushed.
 
-    node_configs: what each node's `context.node_config` holds. names: the registered names; if None
-    those of the partitions, where configs name them.
+    Parameters
+    ----------
+    app : ClientApp
+        What every node runs.
+    node_configs : sequence of mapping
+        What each node's `context.node_config` holds.
+    run_config : mapping, optional
+        What every node's `context.run_config` holds.
+    names : sequence of str, optional
+        The registered names; those of the partitions if None, where configs name them.
     """
 
     def __init__(
@@ -305,9 +397,9 @@ class InProcessGrid:
         names: Sequence[str] | None = None,
     ) -> None:
         self._app = app
-        parts = (config.get("partition-id", "") for config in node_configs)
-        own = [f"partition-{part}" if part != "" else "" for part in parts]
-        self._names = own if names is None else list(names)
+        if names is None:
+            names = [_partition_name(config) for config in node_configs]
+        self._names = list(names)
         self._contexts = {
             node_id: Context(RUN_ID, node_id, dict(config), RecordDict(), dict(run_config or {}))
             for node_id, config in enumerate(node_configs, start=1)
@@ -315,10 +407,14 @@ class InProcessGrid:
         self._replies: dict[str, Message] = {}
         self._numbers = count(1)  # two rounds at once do not share one
         self.run = import_module("flwr.supercore.run").Run.create_empty(RUN_ID)
-        with suppress(ModuleNotFoundError):  # flwr from 1.34 on wants to know whose process it is
+
+        # flwr from 1.34 on wants to know which task runs in this process.
+        with suppress(ModuleNotFoundError):
             identity = import_module("flwr.supercore.task_identity").TaskIdentity
             if identity._run_id is None:
-                identity.run_id, identity.task_id, identity.node_id = RUN_ID, 1, 1
+                identity.run_id = RUN_ID
+                identity.task_id = 1
+                identity.node_id = 1
 
     def set_run(self, run: Any) -> None:
         """Set the run information."""
@@ -327,26 +423,29 @@ class InProcessGrid:
     def create_message(
         self, content: RecordDict, message_type: str, dst_node_id: int, group_id: str, **ttl: Any
     ) -> Message:
-        """A message to a node."""
+        """Return a message to a node."""
         return Message(content, dst_node_id, message_type, group_id=group_id, **ttl)
 
     def get_node_ids(self) -> list[int]:
-        """All nodes' ids."""
+        """Return all nodes' ids."""
         return list(self._contexts)
 
     def get_nodes(self) -> list[SimpleNamespace]:
-        """All nodes, with the names they were registered under."""
-        return [SimpleNamespace(node_id=k, name=one) for k, one in enumerate(self._names, 1)]
+        """Return all nodes, with the names they were registered under."""
+        nodes = []
+        for node_id, name in enumerate(self._names, start=1):
+            nodes.append(SimpleNamespace(node_id=node_id, name=name))
+        return nodes
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
-        """Answer each message; the ids to pull the replies by."""
-        identifiers = []
+        """Answer each message; return the ids to pull the replies by."""
+        message_ids = []
         for message in messages:
-            identifier = f"message-{next(self._numbers)}"
-            message.metadata.__dict__["_message_id"] = identifier
-            identifiers.append(identifier)
+            message_id = f"message-{next(self._numbers)}"
+            message.metadata._message_id = message_id  # as Flower does where a message is stored
+            message_ids.append(message_id)
             self.deliver(message)
-        return identifiers
+        return message_ids
 
     def deliver(self, message: Message) -> None:
         """Run the app on a message and keep its reply."""
@@ -361,15 +460,25 @@ class InProcessGrid:
         self._replies.setdefault(message_id, reply)
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
-        """The replies to these messages that are there."""
-        found = (self._replies.pop(message_id, None) for message_id in list(message_ids))
-        return [reply for reply in found if reply is not None]
+        """Return the replies to these messages that are there."""
+        replies = []
+        for message_id in list(message_ids):
+            reply = self._replies.pop(message_id, None)
+            if reply is not None:
+                replies.append(reply)
+        return replies
 
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
     ) -> list[Message]:
         """Push and pull: everybody answers at once."""
         return self.pull_messages(self.push_messages(messages))
+
+
+def _partition_name(node_config: Mapping[str, Any]) -> str:
+    """Return the name of a node by its partition; empty where its config names none."""
+    partition = node_config.get("partition-id", "")
+    return "" if partition == "" else f"partition-{partition}"
 
 
 def run_in_process(
@@ -385,20 +494,31 @@ def run_in_process(
 
 
 def simulate_round(federation: Federation, **options: Any) -> Calibration:
-    """The calibration of a federation of which each report is sent again by a node of its own.
+    """Calibrate a federation of which each report is sent again by a node of its own.
 
-    options: those of `robfcp.integrations.run_calibration_round`, and with them those of
-    `robfcp.calibrate`.
+    Parameters
+    ----------
+    federation : Federation
+        The reports that are sent.
+    **options
+        Those of `robfcp.integrations.run_calibration_round`, and with them those of
+        `robfcp.calibrate`.
+
+    Returns
+    -------
+    Calibration
     """
-    reports, app = list(federation), ClientApp()
+    reports = list(federation)
+    app = ClientApp()
 
     @app.query(RECORD)
-    def again(message: Message, context: Context) -> Message:
+    def send_again(message: Message, context: Context) -> Message:
         record = message.content[RECORD]
-        asked: Any = read_request(record["body"])
-        report = replace(reports[context.node_id - 1], round=asked.round, model=asked.model)
+        request: Any = read_request(record["body"])
+        report = reports[context.node_id - 1]
+        report = replace(report, round=request.round, model=request.model)
         return _reply(message, {"nonce": record["nonce"], "body": report.to_json()})
 
     network: Any = InProcessGrid(app, [{}] * len(reports), names=federation.clients)
     known = {"binning": federation.binning, "score": federation.score, "evaluate": False}
-    return _server.run_calibration_round(FlowerTransport(network), **{**known, **options})
+    return run_calibration_round(FlowerTransport(network), **{**known, **options})

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -46,8 +47,11 @@ except ModuleNotFoundError as error:
 
 from robfcp._files import make_folder, write_atomically
 from robfcp.calibration import Calibration
-from robfcp.integrations import _server
+from robfcp.integrations._configuration import DEFAULTS, run_configured_round
 from robfcp.integrations._messages import RECORD, Participant
+from robfcp.integrations._requests import FailedReply, Transport, resolve_participants
+from robfcp.integrations._requests import model_digest as digest_of_parts
+from robfcp.integrations._round import run_monitoring_round
 from robfcp.integrations.client import (
     FUNCTION_KEYS,
     Attack,
@@ -73,7 +77,8 @@ FreshSamples = Callable[[Params | None], tuple[ArrayLike, ArrayLike, ArrayLike]]
 
 TASK = "calibrate"
 CONFIG = Path("local", "robfcp.json")
-CODES = {value for name, value in vars(ReturnCode).items() if name.isupper()}
+RETURN_CODES = {value for name, value in vars(ReturnCode).items() if name.isupper()}
+ABORT_POLL_SECONDS = 0.2  # seconds between two looks at whether a task was aborted
 MONITOR_DEFAULTS: Mapping[str, Any] = {
     "calibration": "",  # its absolute path
     "liars": 0,  # the most sites that may lie
@@ -88,15 +93,18 @@ MONITOR_DEFAULTS: Mapping[str, Any] = {
     "history": None,
 }
 
+log = logging.getLogger(__name__)
+
 
 def model_digest(params: Params | None) -> str | None:
-    """The digest of a model's parameters, arrays or tensors; None where there are none."""
+    """Return the digest of a model's parameters, arrays or tensors; None where there are none."""
     if not params:
         return None
-    arrays = {name: np.ascontiguousarray(value) for name, value in params.items()}
-    return _server.model_digest(
-        (f"{name}\0{array.dtype}\0{array.shape}", array.tobytes()) for name, array in arrays.items()
-    )
+    parts = []
+    for name, value in params.items():
+        array = np.ascontiguousarray(value)
+        parts.append((f"{name}\0{array.dtype}\0{array.shape}", array.tobytes()))
+    return digest_of_parts(parts)
 
 
 def run_client(
@@ -110,101 +118,134 @@ def run_client(
 ) -> None:
     """Answer calibration rounds until the job ends: the whole of a Client API script.
 
-    predict_fn(part, params): the model's predictions and the true targets on this site's
-        "calibration" or "test" data; params is the received model, None for the site's own.
-    train(model): the answer to every other task; a script that only calibrates has none.
-    fresh_data_fn(params): predictions, targets and names of the samples labelled so far,
+    Parameters
+    ----------
+    predict_fn : callable
+        ``predict_fn(part, params)`` is the model's predictions and the true targets on this
+        client's "calibration" or "test" data; params is the received model, None for the client's
+        own.
+    train : callable, optional
+        ``train(model)`` is the answer to every other task; a script that only calibrates has none.
+    fresh_data_fn : callable, optional
+        ``fresh_data_fn(params)`` is predictions, targets and names of the samples labelled so far,
         for the monitor.
-    rng: a seed for randomised scores (joined with the site's name); fresh entropy without it.
-    attack(scores): what is reported instead of the scores, for simulations.
-    rules: what the site allows, as `ClientPolicy` has it; its own `local/robfcp.json` goes before.
+    rng : int, optional
+        A seed for randomised scores (joined with the client's name); fresh entropy without it.
+    attack : callable, optional
+        ``attack(scores)`` is what is reported instead of the scores, for simulations.
+    **rules
+        What the client allows, as `ClientPolicy` has it; its own `local/robfcp.json` goes before.
     """
     flare.init()
-    said, memory = ClientPolicy(**rules), {}  # type: ignore[var-annotated]
+    policy = ClientPolicy(**rules)
+    cache: dict[str, Any] = {}
     seed = None if rng is None else [rng, *flare.get_site_name().encode()]
 
-    def site(params: Params | None) -> ClientRequestHandler:
-        own, model = said.with_config(read_client_policy(CONFIG)), model_digest(params)
+    def make_handler(params: Params | None) -> ClientRequestHandler:
         return ClientRequestHandler(
-            own, predict_fn, fresh_data_fn, (params,), model, memory, seed=seed, attack=attack
+            policy.with_config(read_client_policy(CONFIG)),
+            predict_fn,
+            fresh_data_fn,
+            (params,),
+            model_digest(params),
+            cache,
+            seed=seed,
+            attack=attack,
         )
 
     while flare.is_running():
         received = flare.receive()
         if RECORD in received.meta:
-            flare.send(_reply(received, site))
+            flare.send(_reply(received, make_handler))
         elif train is not None:
             flare.send(train(received))
         else:
             raise RobfcpError("train: another task than calibration came; pass a function for it")
 
 
-def _reply(received: FLModel, site: Callable[[Params | None], ClientRequestHandler]) -> FLModel:
-    """The answer to a request, or a code, as NVFlare carries it."""
+def _reply(
+    received: FLModel, make_handler: Callable[[Params | None], ClientRequestHandler]
+) -> FLModel:
+    """Return the answer to a request, or a code, as NVFlare carries it."""
     record = received.meta.get(RECORD)
-    return FLModel(metrics=handle_message(record, lambda: site(received.params or None)))
+    params = received.params or None
+    return FLModel(metrics=handle_message(record, partial(make_handler, params)))
 
 
 class CalibrationExecutor(Executor):
-    """Answers without any code in the job: the site's configuration names its own.
+    """Answers without any code in the job: the client's configuration names its own.
 
     `robfcp.json` must hold `outputs` (and may hold `fresh`) as `module:function`, of a module that
-    is installed at the site or lies in `local/custom`.
+    is installed at the client or lies in `local/custom`.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self._memory: dict[str, Any] = {}
+        self._cache: dict[str, Any] = {}
 
     def execute(
         self, task_name: str, shareable: Shareable, fl_ctx: FLContext, abort_signal: Signal
     ) -> Shareable:
-        """The reply to one request; a site that hangs is freed when its time is up."""
-        local = Path(fl_ctx.get_prop(FLContextKey.WORKSPACE_OBJECT).get_site_config_dir())
-
-        def site(params: Params | None) -> ClientRequestHandler:
-            config = read_client_policy(local / CONFIG.name)
-            if str(local / "custom") not in sys.path:
-                sys.path.append(str(local / "custom"))
-            outputs, fresh = (
-                resolve_name(config[w]) if config.get(w) else None for w in FUNCTION_KEYS
-            )
-            own, model = ClientPolicy().with_config(config), model_digest(params)
-            return ClientRequestHandler(own, outputs, fresh, (params,), model, self._memory)
+        """Return the reply to one request; a client that hangs is freed when its time is up."""
+        local_folder = Path(fl_ctx.get_prop(FLContextKey.WORKSPACE_OBJECT).get_site_config_dir())
+        replies: list[Shareable] = []
 
         def answer() -> None:
             received = FLModelUtils.from_shareable(shareable)
-            found.append(FLModelUtils.to_shareable(_reply(received, site)))
+            reply = _reply(received, partial(self._make_handler, local_folder))
+            replies.append(FLModelUtils.to_shareable(reply))
 
-        found: list[Shareable] = []
         worker = threading.Thread(target=answer, daemon=True)
         worker.start()
         while worker.is_alive() and not abort_signal.triggered:
-            worker.join(0.2)
-        return found[0] if found else make_reply(ReturnCode.TASK_ABORTED)
+            worker.join(ABORT_POLL_SECONDS)
+        if not replies:
+            return make_reply(ReturnCode.TASK_ABORTED)
+        return replies[0]
+
+    def _make_handler(self, local_folder: Path, params: Params | None) -> ClientRequestHandler:
+        """Return what answers by the functions that the client's configuration names."""
+        config = read_client_policy(local_folder / CONFIG.name)
+        custom_folder = str(local_folder / "custom")
+        if custom_folder not in sys.path:
+            sys.path.append(custom_folder)
+        functions = {}
+        for key in FUNCTION_KEYS:
+            functions[key] = resolve_name(config[key]) if config.get(key) else None
+        return ClientRequestHandler(
+            ClientPolicy().with_config(config),
+            functions["outputs"],
+            functions["fresh"],
+            (params,),
+            model_digest(params),
+            self._cache,
+        )
 
 
-class NVFlareTransport(_server.Transport):
+class NVFlareTransport(Transport):
     """NVFlare during a round: tasks for single clients, with the model's parameters."""
 
     def __init__(
         self, controller: ModelController, params: Params | None, deadline: float, poll: float
     ) -> None:
-        name, signatures = f"nvflare {version('nvflare')}", "client by NVFlare's server"
-        super().__init__(name, signatures, deadline, poll)
+        super().__init__(
+            f"nvflare {version('nvflare')}", "client by NVFlare's server", deadline, poll
+        )
         self.model = model_digest(params)
-        self.controller, self.params = controller, dict(params or {})
+        self.controller = controller
+        self.params = dict(params or {})
         self.names: list[str] = []  # a participant's number is its place here
-        self.found: dict[str, Shareable | _server.FailedReply] = {}
+        self.results: dict[str, Shareable | FailedReply] = {}
 
     def present(self) -> list[Participant]:
-        """The job's clients."""
-        there = [client.name for client in self.controller.engine.get_clients()]
-        self.names += [name for name in there if name not in self.names]
-        return _server.resolve_participants((k, name, b"") for k, name in enumerate(self.names))
+        """Return the job's clients."""
+        for client in self.controller.engine.get_clients():
+            if client.name not in self.names:
+                self.names.append(client.name)
+        return resolve_participants((number, name, b"") for number, name in enumerate(self.names))
 
     def send(self, participant: Participant, record: dict[str, Any], ttl: float) -> str | None:
-        """Schedule the task; its nonce is its number."""
+        """Schedule the task; return its number, which is its nonce."""
         nonce: str = record["nonce"]
         data = FLModelUtils.to_shareable(FLModel(params=self.params, meta={RECORD: record}))
         task = Task(
@@ -214,32 +255,32 @@ class NVFlareTransport(_server.Transport):
             result_received_cb=partial(self._received, nonce),
             task_done_cb=partial(self._done, nonce),
         )
-        site = [self.names[participant.node_id]]
-        self.controller.broadcast(task, self.controller.fl_ctx, targets=site, min_responses=1)
+        targets = [self.names[participant.node_id]]
+        self.controller.broadcast(task, self.controller.fl_ctx, targets=targets, min_responses=1)
         return nonce
 
-    def receive(self, identifier: str) -> Mapping[str, Any] | _server.FailedReply | None:
-        """What came of one task, if anything has."""
-        found = self.found.pop(identifier, None)
-        if not isinstance(found, Shareable):
-            return found
-        code = found.get_return_code()
+    def receive(self, identifier: str) -> Mapping[str, Any] | FailedReply | None:
+        """Return what came of one task, if anything has."""
+        result = self.results.pop(identifier, None)
+        if not isinstance(result, Shareable):
+            return result
+        code = result.get_return_code()
         if code != ReturnCode.OK:
-            known = code if code in CODES else "an unknown code"
-            return _server.FailedReply("faulty", f"the client failed (NVFlare says {known})")
-        model = FLModelUtils.from_shareable(found)
+            known_code = code if code in RETURN_CODES else "an unknown code"
+            return FailedReply("faulty", f"the client failed (NVFlare says {known_code})")
+        model = FLModelUtils.from_shareable(result)
         if model.params is not None or not isinstance(model.metrics, dict):
             raise RobfcpError("the reply is not of this protocol")
         return model.metrics
 
     def _received(self, nonce: str, client_task: ClientTask, fl_ctx: Any) -> None:
-        self.found[nonce] = client_task.result
+        self.results[nonce] = client_task.result
         client_task.result = None
 
     def _done(self, nonce: str, task: Task, fl_ctx: Any) -> None:
         if task.completion_status == TaskCompletionStatus.CLIENT_DEAD:
-            gone = _server.FailedReply("missing", "the client is gone, says NVFlare")
-            self.found.setdefault(nonce, gone)
+            client_gone = FailedReply("missing", "the client is gone, says NVFlare")
+            self.results.setdefault(nonce, client_gone)
 
 
 class _Workflow(ModelController):
@@ -249,38 +290,45 @@ class _Workflow(ModelController):
 
     def __init__(self, config: dict[str, Any] | None = None, persistor_id: str = "") -> None:
         super().__init__(persistor_id=persistor_id)
-        self.config = {word.replace("_", "-"): value for word, value in (config or {}).items()}
-        words = [word for word in self.defaults if word != "output"]
-        for word in self.config:
-            if word not in words:
-                raise RobfcpError(f"{word}: is unknown; use {', '.join(words)}")
+        self.config = {key.replace("_", "-"): value for key, value in (config or {}).items()}
+        known_keys = [key for key in self.defaults if key != "output"]
+        for key in self.config:
+            if key not in known_keys:
+                raise RobfcpError(f"{key}: is unknown; use {', '.join(known_keys)}")
 
     def add_to_fed_job(self, job: FedJob, ctx: Any) -> None:
-        """Join a job without a copy of robfcp, which is installed at server and sites."""
+        """Join a job without a copy of robfcp, which is installed at server and clients."""
         job.set_app_packages([*job.job.app_packages, "robfcp"])
         super().add_to_fed_job(job, ctx)
 
     def run(self) -> None:
-        """One round, its results in the job's folder or the server's, never a submitter's."""
+        """Run one round, its results in the job's folder or the server's, never a submitter's."""
         config = {**self.defaults, **self.config}
-        local = Path(self.engine.get_workspace().get_site_config_dir())
-        chosen = read_client_policy(local / CONFIG.name).get("output-folder")
-        job = self.fl_ctx.get_job_id()
-        place = Path(make_folder(str(Path(chosen) / job)) if chosen else self.get_run_dir())
-        waiting = float(config["deadline"]), float(config["poll"])
-        self.ask(NVFlareTransport(self, self.trained(), *waiting), config, place)
+        transport = NVFlareTransport(
+            self, self.trained_params(), float(config["deadline"]), float(config["poll"])
+        )
+        self.ask(transport, config, self._output_folder())
 
-    def ask(self, engine: NVFlareTransport, config: dict[str, Any], place: Path) -> None:
-        """What this workflow is for."""
+    def _output_folder(self) -> Path:
+        """Return the job's folder, or one below that which the server's configuration names."""
+        local_folder = Path(self.engine.get_workspace().get_site_config_dir())
+        output_folder = read_client_policy(local_folder / CONFIG.name).get("output-folder")
+        if not output_folder:
+            return Path(self.get_run_dir())
+        return Path(make_folder(str(Path(output_folder) / self.fl_ctx.get_job_id())))
+
+    def ask(self, transport: NVFlareTransport, config: dict[str, Any], folder: Path) -> None:
+        """Do what this workflow is for; results go to the folder."""
         raise NotImplementedError
 
-    def trained(self) -> Params | None:
-        """The parameters that training left with the persistor; None without one."""
+    def trained_params(self) -> Params | None:
+        """Return the parameters that training left with the persistor; None without one."""
         if self.persistor is None:
             return None
         inventory = self.persistor.get_model_inventory(self.fl_ctx) or {}
         for name, model in inventory.items():
-            if not (model.props or {}).get("source"):  # what training began with
+            is_initial = bool((model.props or {}).get("source"))
+            if not is_initial:
                 return self.persistor.get(name, self.fl_ctx)[ModelLearnableKey.WEIGHTS]
         return self.load_model().params
 
@@ -288,35 +336,42 @@ class _Workflow(ModelController):
 class CalibrationController(_Workflow):
     """A workflow that collects reports, calibrates, and writes calibration and record.
 
-    config: any of `robfcp.integrations.DEFAULTS`, the words of Flower's run config, but `output`:
-        both files go to the job's folder at the server, which whoever submitted it can download, or
+    Parameters
+    ----------
+    config : dict, optional
+        Any of `robfcp.integrations.DEFAULTS`, the words of Flower's run config, but `output`: both
+        files go to the job's folder at the server, which whoever submitted it can download, or
         below the `output-folder` that the server names in its own `local/robfcp.json`.
-    persistor_id: of the model that the workflow before this one has trained; empty for the sites'
-        own models.
+    persistor_id : str
+        Of the model that the workflow before this one has trained; empty for the clients' own
+        models.
     """
 
-    defaults = _server.DEFAULTS
+    defaults = DEFAULTS
 
-    def ask(self, engine: NVFlareTransport, config: dict[str, Any], place: Path) -> None:
-        """Sizes, reports, calibration, letters."""
-        config["output"] = str(place / "calibration.json")
-        _server.run_configured_round(engine, config, self.fl_ctx.get_job_id())
+    def ask(self, transport: NVFlareTransport, config: dict[str, Any], folder: Path) -> None:
+        """Ask for sizes and reports, calibrate, and send the feedback."""
+        config["output"] = str(folder / "calibration.json")
+        run_configured_round(transport, config, self.fl_ctx.get_job_id())
 
 
 class MonitorController(_Workflow):
-    """A workflow that asks all sites for their e-reports about a calibration, and merges them.
+    """A workflow that asks all clients for their e-reports about a calibration, and merges them.
 
-    config: any of `MONITOR_DEFAULTS`, `calibration` and `round` among them. What follows is
-        written to monitor.json in the job's folder, or the server's.
+    Parameters
+    ----------
+    config : dict, optional
+        Any of `MONITOR_DEFAULTS`, `calibration` and `round` among them. What follows is written to
+        monitor.json in the job's folder, or the server's.
     """
 
     defaults = MONITOR_DEFAULTS
 
-    def ask(self, engine: NVFlareTransport, config: dict[str, Any], place: Path) -> None:
-        """One date."""
+    def ask(self, transport: NVFlareTransport, config: dict[str, Any], folder: Path) -> None:
+        """Merge the e-reports of one date."""
         calibration = Calibration.load(str(config["calibration"]))
-        merged = _server.run_monitoring_round(
-            engine,
+        merged = run_monitoring_round(
+            transport,
             calibration,
             int(config["liars"]),
             round=config["round"],
@@ -327,24 +382,33 @@ class MonitorController(_Workflow):
             independent=config["independent"],
             history=config["history"],
         )
-        found = {
+        result = {
             "alarm": merged.has_alarm,
             "drift": merged.has_exchangeability_alarm,
             "line": merged.line,
+            **asdict(merged),
         }
-        write_atomically(place / "monitor.json", msgspec.json.encode({**found, **asdict(merged)}))
-        _server.log.warning("%s", merged.line)
+        write_atomically(folder / "monitor.json", msgspec.json.encode(result))
+        log.warning("%s", merged.line)
 
 
 class CalibrationRecipe(Recipe):
-    """A job that calibrates the sites' own models.
+    """A job that calibrates the clients' own models.
 
-    min_clients: how many sites must be connected for the job to start; where fewer are left, the
-        engine ends it. name: of the job.
-    script, script_args: a file that calls `run_client`; the job carries it, and with it the
-        `helpers`, files that it imports. Without a script the job carries no code, and the sites
-        answer with `CalibrationExecutor`.
-    config: any of `robfcp.integrations.DEFAULTS`, with underscores: liars=2, deadline=120.
+    Parameters
+    ----------
+    min_clients : int
+        How many clients must be connected for the job to start; where fewer are left, the engine
+        ends it.
+    name : str
+        The job's name.
+    script, script_args : str
+        A file that calls `run_client`; the job carries it. Without a script the job carries no
+        code, and the clients answer with `CalibrationExecutor`.
+    helpers : sequence of str
+        Files that the script imports; the job carries them too.
+    **config
+        Any of `robfcp.integrations.DEFAULTS`, with underscores: liars=2, deadline=120.
     """
 
     def __init__(
@@ -359,11 +423,16 @@ class CalibrationRecipe(Recipe):
     ) -> None:
         job = FedJob(name=name, min_clients=min_clients)
         job.to_server(CalibrationController(config))
-        answering: Any = CalibrationExecutor()
-        if script is not None:
-            raw = {"framework": FrameworkType.RAW, "server_expected_format": ExchangeFormat.RAW}
-            answering = ScriptRunner(script=script, script_args=script_args, **raw)
-        job.to_clients(answering, tasks=[TASK])
+        if script is None:
+            executor: Any = CalibrationExecutor()
+        else:
+            executor = ScriptRunner(
+                script=script,
+                script_args=script_args,
+                framework=FrameworkType.RAW,
+                server_expected_format=ExchangeFormat.RAW,
+            )
+        job.to_clients(executor, tasks=[TASK])
         for helper in helpers:
             job.to_clients(helper)
         super().__init__(job)
@@ -374,6 +443,15 @@ def add_calibration(
 ) -> None:
     """Let calibration follow what a job has, with the model its training leaves in the persistor.
 
-    The sites' script must handle the task `calibrate`, as `run_client(predict_fn, train)` does.
+    The clients' script must handle the task `calibrate`, as `run_client(predict_fn, train)` does.
+
+    Parameters
+    ----------
+    job : FedJob
+        Any job that trains.
+    persistor_id : str
+        The persistor that keeps the trained model.
+    **config
+        Any of `robfcp.integrations.DEFAULTS`, with underscores.
     """
     job.to_server(CalibrationController(config, persistor_id))
