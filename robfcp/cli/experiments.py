@@ -25,7 +25,7 @@ from robfcp.experiments import simulation as range_
 from robfcp.experiments.attacks import ATTACKS
 from robfcp.experiments.natural_partitions import risk_table
 from robfcp.experiments.paper.tables import to_csv
-from robfcp.scores import ClassificationScore, _base
+from robfcp.scores import ClassificationScore, get_score
 
 SCORES = "lac, aps, raps, saps or ordinal-aps"
 DATASETS = ", ".join(
@@ -103,7 +103,7 @@ class ScenarioOptions:
         natural = self.sites == "natural"
         if natural and self.beta is not None:
             raise RobfcpError("--beta: natural sites are as they are; leave --beta away")
-        rule = _base.get_score(self.score)
+        rule = get_score(self.score)
         if not isinstance(rule, ClassificationScore):
             raise RobfcpError(f"--score: {self.score} is a regression score; use {SCORES}")
         p, labels, own = _load_outputs(data, self.site_column if natural else None)

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from robfcp._validation import MAX_SAMPLES, are_client_names, check_client_name, check_integer
 from robfcp.binning import Binning
 from robfcp.errors import MAX_NAME, ReportError, RobfcpError, printable
-from robfcp.federation import _consistency
-from robfcp.federation._consistency import BinningDigest, Header, RejectionReason
+from robfcp.federation import _agreement
+from robfcp.federation._agreement import BinningDigest, Header, RejectionReason
 from robfcp.federation._tables import (
     BoolArray,
     Columns,
@@ -561,12 +561,12 @@ class Intake:
         found[[k for k, name in names.items() if times[name] > 1]] = False
         return found
 
-    def ballot(self) -> _consistency.HeaderCounts:
+    def ballot(self) -> _agreement.HeaderCounts:
         """The votes of those who sent one report; of all where nobody did."""
         alone = self.alone()
         return self.votes(alone if alone.any() else None)
 
-    def votes(self, mask: BoolArray | None = None) -> _consistency.HeaderCounts:
+    def votes(self, mask: BoolArray | None = None) -> _agreement.HeaderCounts:
         """How many valid reports have each header."""
         kinds = self.kinds[self.valid if mask is None else mask]
         number = np.bincount(kinds, minlength=len(self.headers)).tolist()
@@ -580,7 +580,7 @@ class Intake:
         self.refused.append((f"report #{position + 1}", fault))
         self.valid[k] = False
 
-    def keep(self, check: _consistency.HeaderCheck) -> None:
+    def keep(self, check: _agreement.HeaderCheck) -> None:
         """Those are valid whose header has no objection."""
         objections = [check(header) for header in self.headers]
         wrong = np.array([one is not None for one in objections], dtype=bool)
@@ -597,11 +597,12 @@ class Intake:
             if not self.valid[k] or (expected is not None and hidden[kind]):
                 continue
             if expected is None:
-                self.refuse(k, ("client", "is not registered", "add it to the registry"))
+                remedy = "add it to the registry"
+                self.refuse(k, RejectionReason("client", "is not registered", remedy))
             elif claimed != expected:
                 problem = f"counts sum to {claimed} but {expected} samples were registered"
                 remedy = "rebuild the report or fix the registry"
-                self.refuse(k, ("n_samples", problem, remedy))
+                self.refuse(k, RejectionReason("n_samples", problem, remedy))
 
     def check_conflicts(self) -> None:
         """Refuse the reports of clients that sent several: they contradict each other."""
@@ -782,11 +783,11 @@ def read_reports(
         intake.check_sizes(registered_sizes)
     for name, value in expected.items():
         value = BinningDigest.of(value) if isinstance(value, Binning) else value
-        intake.keep(_consistency.require_equal(name, value, intake.ballot()))
-    common = _consistency.most_common_strata(intake.ballot())
-    intake.keep(_consistency.require_same_strata(common))
+        intake.keep(_agreement.require_equal(name, value, intake.ballot()))
+    common = _agreement.most_common_strata(intake.ballot())
+    intake.keep(_agreement.require_same_strata(common))
     intake.keep(
-        _consistency.require_agreed_noise(intake.ballot(), privacy, registered_sizes is not None)
+        _agreement.require_agreed_noise(intake.ballot(), privacy, registered_sizes is not None)
     )
     intake.check_conflicts()
     votes = intake.votes()
@@ -795,7 +796,7 @@ def read_reports(
     )
     if not known or any(header.privacy and header.strata for header, _ in votes):
         intake.keep(
-            _consistency.require_same_noise(votes)
+            _agreement.require_same_noise(votes)
         )  # sizes, of all or in a class, are not exact
     awaits = {*expected_clients, *(registered_sizes or ())}
     valid = int(intake.valid.sum())
@@ -806,7 +807,7 @@ def read_reports(
     if registered_sizes is not None:
         awaited = len(set(registered_sizes) | missing)
     first = next(iter(faulty.values()), None)
-    _consistency.check_quorum(valid, awaited, quorum, None if first is None else first.reason)
+    _agreement.check_quorum(valid, awaited, quorum, None if first is None else first.reason)
     return {
         **intake.fields(registered_sizes, common),
         "rejected_reports": tuple(sorted(faulty.values(), key=lambda fault: fault.client)),
@@ -830,7 +831,7 @@ def rebuild_from_record(
     for item in reports:
         intake.add(item)
     intake.finish()
-    intake.keep(_consistency.require_same_strata(common))
+    intake.keep(_agreement.require_same_strata(common))
     intake.check_conflicts()
     if intake.refused:
         raise RobfcpError(intake.refused[0][1].reason)

@@ -20,7 +20,7 @@ from robfcp._files import make_folder, open_atomic, read_bounded, read_error
 from robfcp._validation import RESERVED_PREFIXES, are_client_names
 from robfcp.binning import Binning
 from robfcp.errors import MAX_NAME, RobfcpError, printable
-from robfcp.federation._consistency import BinningDigest, Header
+from robfcp.federation import BinningDigest, Header
 from robfcp.federation._intake import (
     MAX_ENTRIES_PER_REPORT,
     POSITION_DTYPE,

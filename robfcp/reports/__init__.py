@@ -1,6 +1,6 @@
 """Reports: what a site sends. Counts on the grid, identity and context, the wire, signatures."""
 
-from robfcp.reports import _wire, signing, terms
+from robfcp.reports import signing, terms
 from robfcp.reports._report import Report
 from robfcp.reports._strata import (
     MAX_STRATA,
@@ -31,7 +31,6 @@ __all__ = [
     "StratumNames",
     "WireBinning",
     "WireScore",
-    "_wire",
     "check_stratum_names",
     "decode_message",
     "from_wire_binning",

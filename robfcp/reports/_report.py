@@ -29,17 +29,17 @@ from robfcp._validation import (
 from robfcp.binning import Binning
 from robfcp.errors import ReportError, RobfcpError
 from robfcp.privacy import Privacy, add_noise
-from robfcp.reports import _private, _wire
+from robfcp.reports import _noising, _wire
+from robfcp.reports._coarsening import coarsen, coarsen_counts, n_small_cells
 from robfcp.reports._strata import StratifiedCounts, StratumKind, n_strata, single_stratum
 from robfcp.reports.signing import sign
-from robfcp.scores import LAC, ClassificationScore, Risk, Score, _base
+from robfcp.scores import LAC, ClassificationScore, Risk, Score, get_score, scores_with_nan
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 FilePath = str | os.PathLike[str]
 Whole = NDArray[np.int64]
-_REBUILD_HINT = "rebuild the report from the scores"
 _DEFAULT_SCORE = LAC()
 
 
@@ -156,7 +156,9 @@ class Report(
         except RobfcpError as error:
             raise _wire.as_report_error(self.client, error) from None
 
-    def _rejection(self, field: str, problem: str, remedy: str = _REBUILD_HINT) -> ReportError:
+    def _rejection(
+        self, field: str, problem: str, remedy: str = _noising.REBUILD_HINT
+    ) -> ReportError:
         return ReportError(self.client, field, problem, remedy)
 
     def _checked_counts(self, field: str, values: Any) -> Whole:
@@ -194,7 +196,9 @@ class Report(
         """n_k, refused where the counts do not add up to it or noise cannot make them of it."""
         unit = 1 if self.risk is None else self.risk.resolution
         if self.privacy is not None:
-            return _private.check_noisy_size(self, self.privacy, unit)
+            return _noising.check_noisy_size(
+                self.client, self.privacy, self.n_samples, self.counts, unit, self.strata
+            )
         total, n = int(self.counts.sum()), self.n_samples
         if unit == 1 and n is None:
             return total
@@ -226,10 +230,8 @@ class Report(
         """How many cells but the last bin's hold fewer than five samples: single ones show."""
         if self.privacy is not None:
             return 0
-        least, held = StratifiedCounts.MIN_CELL_COUNT, self.strata or single_stratum(self.counts)
-        least *= 1 if self.risk is None else self.risk.resolution
-        inner = held.cells % held.n_bins < held.n_bins - 1
-        return int((inner & (held.counts < least)).sum())
+        counts_per_sample = 1 if self.risk is None else self.risk.resolution
+        return n_small_cells(self.strata or single_stratum(self.counts), counts_per_sample)
 
     @staticmethod
     def from_predictions(
@@ -298,7 +300,7 @@ class Report(
         array([1, 2])
         """
         check_client_name(client)
-        score = _base.get_score(score) if isinstance(score, str) else score
+        score = get_score(score) if isinstance(score, str) else score
         _check_context(client, Binning.default(), score, privacy)
         classified = isinstance(score, ClassificationScore)
         with _named(client):
@@ -316,7 +318,7 @@ class Report(
                 raise RobfcpError(f"by_class, set_sizes: {score.name} has no classes; leave it out")
             draws = as_generator(rng)
             again = deepcopy(draws)  # every label has the draw of the true one
-            scored = score if privacy is None else partial(_base.scores_with_nan, score)
+            scored = score if privacy is None else partial(scores_with_nan, score)
             scores = scored(probabilities, labels, draws)
             sizes = None
             if include_all_labels and isinstance(score, ClassificationScore):
@@ -407,7 +409,7 @@ class Report(
                 raise RobfcpError(f"scores: shape {values.shape} is not (n,); pass one a sample")
             n = len(values)
             if privacy is not None:
-                values = _private.clip_to_binning(values, binning)
+                values = _noising.clip_to_binning(values, binning)
             strata = None
             if privacy is not None and min_class_count > 1:
                 raise RobfcpError(
@@ -432,11 +434,9 @@ class Report(
                 strata = strata.merge_small_strata(min_class_count)
             counts: Any = binning.counts(values) if strata is None else None
             if not fine and privacy is None:
-                counts = (
-                    None if counts is None else single_stratum(counts).coarsened().pooled_counts
-                )
-                strata = None if strata is None else strata.coarsened()
-            _private.check_patient_ids(privacy, n, patient_ids)
+                counts = None if counts is None else coarsen_counts(counts)
+                strata = None if strata is None else coarsen(strata)
+            _noising.check_patient_ids(privacy, n, patient_ids)
             sizes = None
             if all_label_scores is not None:
                 every = as_float_array("label_scores", all_label_scores)
@@ -450,7 +450,7 @@ class Report(
             if strata is None:
                 counts = add_noise(counts, privacy)
             elif privacy is not None:
-                strata = _private.add_noise_to_strata(strata, privacy)
+                strata = _noising.add_noise_to_strata(strata, privacy)
         stated: Any = n if privacy is not None and not privacy.protects_sample_size else None
         held: Any = {"n_samples": stated, "strata": strata, "set_sizes": sizes}
         return Report(client, counts, binning, score, round, model, privacy=privacy, **held)
@@ -498,9 +498,9 @@ class Report(
         if not isinstance(risk, Risk):
             risk = _risk(risk, privacy)
         with _named(client):
-            losses = losses if privacy is None else _private.clip_losses(losses, risk.bound)
+            losses = losses if privacy is None else _noising.clip_losses(losses, risk.bound)
             grid, gains, n = risk.count_loss_drops(losses, lambdas)
-            _private.check_patient_ids(privacy, n, patient_ids)
+            _noising.check_patient_ids(privacy, n, patient_ids)
         counts = add_noise(gains, privacy, risk.resolution)
         return Report(client, counts, grid, None, round, model, n, privacy, risk)
 
@@ -560,11 +560,11 @@ class Report(
         _check_context(client, binning, None, privacy)
         with _named(client):
             if privacy is not None:
-                probabilities, labels = _private.clip_multilabel(probabilities, labels)
+                probabilities, labels = _noising.clip_multilabel(probabilities, labels)
             gains, n = kind.count_multilabel_loss_drops(probabilities, labels, binning, weights)
-            _private.check_patient_ids(privacy, n, patient_ids)
+            _noising.check_patient_ids(privacy, n, patient_ids)
         if not fine and privacy is None:
-            gains = single_stratum(gains).coarsened(kind.resolution).pooled_counts
+            gains = coarsen_counts(gains, kind.resolution)
         counts = add_noise(gains, privacy, kind.resolution)
         return Report(client, counts, binning, None, round, model, n, privacy, kind)
 
@@ -742,4 +742,4 @@ def _encode_table(
 
 def _risk(name: str, privacy: Privacy | None) -> Risk:
     """The risk of that name, in fewer parts where noise is added to them."""
-    return Risk(name) if privacy is None else Risk(name, resolution=_private.NOISY_RESOLUTION)
+    return Risk(name) if privacy is None else Risk(name, resolution=_noising.NOISY_RESOLUTION)

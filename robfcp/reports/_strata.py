@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Literal, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from robfcp._typing import IntArray
 from robfcp._validation import as_array, as_floats_or_nan, as_integers, reject_missing
 from robfcp.binning import Binning
 from robfcp.errors import MAX_NAME, RobfcpError
@@ -17,12 +18,9 @@ from robfcp.errors import MAX_NAME, RobfcpError
 StratumKind = Literal["class", "group"]
 StratumNames = tuple[str, ...] | int
 MAX_STRATA = 20_000
-TOP_BIN_ROUNDING = 10  # bins: to so many of them the highest cell is shown
-_MAX_DENSE_RATIO = 16  # cells a sample up to which a full table is faster than sorting
 MAX_COUNT = 2**40  # of one cell; sums stay exact
 OTHER_STRATUM = "(other)"  # where a site merges what is too thin to be shown
-
-IntArray = NDArray[np.int64]
+_MAX_DENSE_RATIO = 16  # cells a sample up to which a full table is faster than sorting
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,26 +48,32 @@ class StratifiedCounts:
     n_bins: int
 
     MIN_CELL_COUNT: ClassVar[int] = 5  # samples that a cell has at least, unless a report is fine
-    MIN_SAMPLES_PER_CLASS: ClassVar[int] = (
-        25  # samples a class from which on these are kept unless told
-    )
+    MIN_SAMPLES_PER_CLASS: ClassVar[int] = 25  # from which on classes are kept unless told
 
     def __post_init__(self) -> None:
         if self.by not in get_args(StratumKind):
             raise RobfcpError(f"strata: {self.by!r} is neither 'class' nor 'group'")
-        object.__setattr__(self, "names", check_stratum_names(self.by, self.names))
-        for name in ("cells", "counts"):
-            found = as_array(f"strata: {name}", getattr(self, name))
-            if found.ndim != 1 or (found.size and found.dtype.kind not in "iu"):
-                raise RobfcpError(f"strata: {name} are not whole numbers; rebuild the report")
-            object.__setattr__(self, name, found.astype(np.int64))
+        normalized = {
+            "names": check_stratum_names(self.by, self.names),
+            "cells": _as_int_vector("cells", self.cells),
+            "counts": _as_int_vector("counts", self.counts),
+        }
+        for name, value in normalized.items():
+            object.__setattr__(self, name, value)
+        self._check_cells()
+
+    def _check_cells(self) -> None:
+        """Refuse cells that do not rise within the strata's bins, and counts that are too large."""
         cells = self.cells
         if len(cells) != len(self.counts):
             raise RobfcpError("strata: cells and counts differ in length; rebuild the report")
-        limit = self.n_strata * self.n_bins
-        rising = (cells[1:] > cells[:-1]).all()
-        if cells.size and (cells[0] < 0 or cells[-1] >= limit or not rising):
-            raise RobfcpError(f"strata: cells must rise strictly within 0..{limit - 1}; rebuild it")
+
+        n_cells = self.n_strata * self.n_bins
+        is_rising = (cells[1:] > cells[:-1]).all()
+        if cells.size and (cells[0] < 0 or cells[-1] >= n_cells or not is_rising):
+            raise RobfcpError(
+                f"strata: cells must rise strictly within 0..{n_cells - 1}; rebuild it"
+            )
         if ((self.counts > MAX_COUNT) | (self.counts < -MAX_COUNT)).any():
             raise RobfcpError(f"strata: a count exceeds {MAX_COUNT}; rebuild the report")
 
@@ -81,14 +85,14 @@ class StratifiedCounts:
     @cached_property
     def stratum_sizes(self) -> IntArray:
         """(C,) samples of each stratum."""
-        found = np.bincount(self.cells // self.n_bins, weights=self.counts, minlength=self.n_strata)
-        return np.rint(found).astype(np.int64)
+        stratum = self.cells // self.n_bins
+        return _sum_exactly(stratum, self.counts, self.n_strata)
 
     @cached_property
     def pooled_counts(self) -> IntArray:
         """(H,) counts of all strata together."""
-        found = np.bincount(self.cells % self.n_bins, weights=self.counts, minlength=self.n_bins)
-        return np.rint(found).astype(np.int64)
+        bins = self.cells % self.n_bins
+        return _sum_exactly(bins, self.counts, self.n_bins)
 
     def dense(self) -> IntArray:
         """(C, H) all counts; large for many strata."""
@@ -102,137 +106,179 @@ class StratifiedCounts:
         scores: ArrayLike,
         labels: ArrayLike,
         names: Sequence[str] | int | None,
-        grid: Binning,
-        private: bool = False,
+        binning: Binning,
+        is_private: bool = False,
     ) -> StratifiedCounts:
-        """Counts by label or group; without names by the groups that occur, in their order.
+        """Count scores by label or group.
 
-        In a private report what is none of the names counts in the last bin of the first one: a
-        refusal would tell of a sample.
+        Parameters
+        ----------
+        by : {"class", "group"}
+            What the labels are.
+        scores, labels : array-like
+            (n,) the scores of a client and what stratum each belongs to.
+        names : sequence of str or int, optional
+            The strata's names in order, or their number; those that occur if None.
+        binning : Binning
+            The bins of the scores.
+        is_private : bool
+            Whether noise is added later. A label that is none of the names then counts in the last
+            bin of the first one: a refusal would tell of a sample.
+
+        Returns
+        -------
+        StratifiedCounts
+            One count a sample.
         """
-        field, found = "labels" if by == "class" else "groups", as_array("labels", labels)
-        if found.ndim != 1:
-            raise RobfcpError(f"{field}: shape {found.shape} is not (n,); give one a sample")
-        found = found.astype(str) if by == "group" or found.dtype.kind == "S" else found
-        occurring = np.unique(found).tolist() if names is None else names
-        stated = check_stratum_names(by, occurring)
-        if not isinstance(stated, int) and OTHER_STRATUM in stated:
+        field = "labels" if by == "class" else "groups"
+        strata = as_array("labels", labels)
+        if strata.ndim != 1:
+            raise RobfcpError(f"{field}: shape {strata.shape} is not (n,); give one a sample")
+        if by == "group" or strata.dtype.kind == "S":
+            strata = strata.astype(str)
+
+        occurring = np.unique(strata).tolist() if names is None else names
+        known_names = check_stratum_names(by, occurring)
+        if not isinstance(known_names, int) and OTHER_STRATUM in known_names:
             raise RobfcpError(f"{by}: {OTHER_STRATUM!r} is kept for what is merged; rename it")
         values = as_array("scores", scores)
-        if values.shape != found.shape:
-            raise RobfcpError(f"{by}: {len(found)} do not fit scores of shape {values.shape}")
-        if private:
-            number = _stratum_indices_or_minus_one(found, stated)
-            values, number = np.where(number < 0, grid.edges[-1], values), np.maximum(number, 0)
+        if values.shape != strata.shape:
+            raise RobfcpError(f"{by}: {len(strata)} do not fit scores of shape {values.shape}")
+
+        if is_private:
+            index = _stratum_indices_or_minus_one(strata, known_names)
+            values = np.where(index < 0, binning.edges[-1], values)
+            index = np.maximum(index, 0)
         else:
-            number = _stratum_indices(found, stated)
-        n_bins = grid.n_bins
-        n_cells = n_bins * n_strata(stated)
-        cell = number * n_bins + grid.bin_indices(values)
-        if n_cells <= _MAX_DENSE_RATIO * len(values):
-            table = np.bincount(cell, minlength=n_cells)
-            cells = np.flatnonzero(table)
-            return StratifiedCounts(by, stated, cells, table[cells], n_bins)
-        small = np.int32 if n_cells < 2**31 else np.int64  # sorts faster
-        cells, counts = np.unique(cell.astype(small), return_counts=True)
-        return StratifiedCounts(by, stated, cells.astype(np.int64), counts, n_bins)
+            index = _stratum_indices(strata, known_names)
 
-    def coarsened(self, unit: int = 1) -> StratifiedCounts:
-        """The same with five samples or more (of `unit` counts each) in every cell.
-
-        The counts A above an edge become 5 ceil(A / 5), and each cell is moved up to the middle
-        between its own highest and the next score, the highest to a tenth edge; fewer than five
-        of a stratum to the last bin. Scores only rise: no count up to an edge exceeds the true one,
-        so no threshold falls and every bound from below stays true, whatever the scores are. Nor
-        does a sample lie below the cell before its own, and of ten or more, which keep their bin,
-        only five and what exceeds a multiple of five do: bounds from above are known too.
-        """
-        n_bins, least, sizes = self.n_bins, self.MIN_CELL_COUNT * unit, self.stratum_sizes
-        before = np.cumsum(sizes) - sizes
-        owner, bins = np.divmod(self.cells, n_bins)
-        ends = np.append(owner[1:] != owner[:-1], True)
-        true = np.cumsum(self.counts) - before[owner]
-        shown = sizes[owner] + (true - sizes[owner]) // least * least
-        shown = np.where((shown < least) & ~ends, 0, shown)
-        step = np.diff(shown + before[owner], prepend=0)
-        top = np.where(
-            sizes[owner] < least, n_bins, (bins // TOP_BIN_ROUNDING + 1) * TOP_BIN_ROUNDING
-        )
-        middle = np.where(shown == true, (bins + np.append(bins[1:], 0) - 1) // 2, bins)
-        place = np.where(ends, np.minimum(top, n_bins) - 1, middle)
-        place = np.where(step >= 2 * least, bins, place)
-        kept = step > 0
-        cells = (owner * n_bins + place)[kept]
-        return StratifiedCounts(self.by, self.names, cells, step[kept], n_bins)
+        n_bins = binning.n_bins
+        cell_of_sample = index * n_bins + binning.bin_indices(values)
+        cells, counts = _count_cells(cell_of_sample, n_bins * n_strata(known_names))
+        return StratifiedCounts(by, known_names, cells, counts, n_bins)
 
     def merge_small_strata(self, min_count: int) -> StratifiedCounts:
-        """The same with every stratum of fewer than `least` samples merged into one more."""
+        """Merge all strata of fewer than `min_count` samples into one more."""
         names = stratum_labels(self.names)
-        thin = (self.stratum_sizes < min_count)[self.cells // self.n_bins]
-        moved = np.where(thin, len(names) * self.n_bins + self.cells % self.n_bins, self.cells)
-        cells, where = np.unique(moved, return_inverse=True)
-        counts = np.rint(np.bincount(where, weights=self.counts)).astype(np.int64)
+        stratum, bins = np.divmod(self.cells, self.n_bins)
+        is_small = (self.stratum_sizes < min_count)[stratum]
+        moved = np.where(is_small, len(names) * self.n_bins + bins, self.cells)
+        cells, positions = np.unique(moved, return_inverse=True)
+        counts = _sum_exactly(positions, self.counts, len(cells))
         return StratifiedCounts(self.by, (*names, OTHER_STRATUM), cells, counts, self.n_bins)
 
 
+def _as_int_vector(name: str, values: ArrayLike) -> IntArray:
+    """Return a vector of whole numbers as int64; refuse anything else."""
+    array = as_array(f"strata: {name}", values)
+    if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
+        raise RobfcpError(f"strata: {name} are not whole numbers; rebuild the report")
+    return array.astype(np.int64)
+
+
+def _sum_exactly(index: IntArray, counts: IntArray, n_sums: int) -> IntArray:
+    """Return the (n_sums,) sums of the counts with each index; floats hold them exactly."""
+    sums = np.bincount(index, weights=counts, minlength=n_sums)
+    return np.rint(sums).astype(np.int64)
+
+
+def _count_cells(cell_of_sample: IntArray, n_cells: int) -> tuple[IntArray, IntArray]:
+    """Return the cells in use, rising, and how many samples each holds."""
+    if n_cells <= _MAX_DENSE_RATIO * len(cell_of_sample):
+        table = np.bincount(cell_of_sample, minlength=n_cells)
+        cells = np.flatnonzero(table)
+        return cells, table[cells]
+
+    dtype = np.int32 if n_cells < 2**31 else np.int64  # small numbers sort faster
+    used, counts = np.unique(cell_of_sample.astype(dtype), return_counts=True)
+    return used.astype(np.int64), counts
+
+
 def single_stratum(counts: IntArray) -> StratifiedCounts:
-    """The counts of all together as those of one class."""
+    """Return the (H,) counts of all samples as those of one class."""
     cells = np.flatnonzero(counts)
     return StratifiedCounts("class", 1, cells, counts[cells], counts.size)
 
 
 def stratum_labels(names: StratumNames) -> tuple[str, ...]:
-    """The names of classes or groups; their numbers where they have none."""
-    return tuple(map(str, range(names))) if isinstance(names, int) else names
+    """Return the names of classes or groups; their numbers where they have none."""
+    if isinstance(names, int):
+        return tuple(str(index) for index in range(names))
+    return names
 
 
 def n_strata(names: StratumNames) -> int:
-    """C, how many classes or groups there are."""
+    """Return C, how many classes or groups there are."""
     return names if isinstance(names, int) else len(names)
 
 
 def check_stratum_names(by: str, names: Any) -> StratumNames:
-    """The names, or their number, refused where they cannot be."""
-    if by == "class" and isinstance(names, (int, np.integer)) and not isinstance(names, bool):
+    """Return the strata's names, or their number; refuse what cannot be either.
+
+    Parameters
+    ----------
+    by : str
+        "class" or "group"; only classes may be given by their number.
+    names : object
+        What somebody states.
+
+    Returns
+    -------
+    tuple of str or int
+        Plain names, all different, or the number.
+    """
+    is_number = isinstance(names, (int, np.integer)) and not isinstance(names, bool)
+    if by == "class" and is_number:
         if not 1 <= names <= MAX_STRATA:
             raise RobfcpError(f"{by}: {names} of them; give 1 to {MAX_STRATA}")
         return int(names)
+
     if isinstance(names, (bool, str)) or not isinstance(names, Iterable):
         raise RobfcpError(f"{by}: {names!r:.40} is no list of names; give ['a', 'b'], say")
-    found = tuple(str(name) if isinstance(name, str) else name for name in names)
-    if not 1 <= len(found) <= MAX_STRATA:
-        raise RobfcpError(f"{by}: {len(found)} of them; give 1 to {MAX_STRATA}")
-    for name in found:
+    plain_names = tuple(str(name) if isinstance(name, str) else name for name in names)
+    if not 1 <= len(plain_names) <= MAX_STRATA:
+        raise RobfcpError(f"{by}: {len(plain_names)} of them; give 1 to {MAX_STRATA}")
+    for name in plain_names:
         if not isinstance(name, str) or not 0 < len(name) <= MAX_NAME or not name.isprintable():
             raise RobfcpError(f"{by}: {name!r:.40} is no name; use plain text")
-    if len(set(found)) < len(found):
+    if len(set(plain_names)) < len(plain_names):
         raise RobfcpError(f"{by}: a name comes twice; rename one")
-    return found
+    return plain_names
 
 
 def _stratum_indices_or_minus_one(labels: NDArray[Any], names: StratumNames) -> IntArray:
-    """Class numbers of labels given as numbers or as names, whatever they are; -1 of others."""
-    place = {name: c for c, name in enumerate(stratum_labels(names))}
-    told = (place.get(one) if isinstance(one, str) else one for one in labels.tolist())
-    number = as_integers(as_floats_or_nan(np.fromiter(told, dtype=object, count=len(labels))))
-    return np.where((number < 0) | (number >= len(place)), -1, number)
+    """Return (n,) indices of strata given by index or by name; -1 where a label is neither."""
+    index_of_name = {name: index for index, name in enumerate(stratum_labels(names))}
+    indices = np.empty(len(labels), dtype=object)
+    for row, label in enumerate(labels.tolist()):
+        indices[row] = index_of_name.get(label) if isinstance(label, str) else label
+
+    numbers = as_integers(as_floats_or_nan(indices))
+    is_known = (numbers >= 0) & (numbers < len(index_of_name))
+    return np.where(is_known, numbers, -1)
 
 
 def _stratum_indices(labels: NDArray[Any], names: StratumNames) -> IntArray:
-    """Class numbers of labels given as numbers or as names; others are refused."""
+    """Return (n,) indices of strata given by index or by name; refuse others."""
     reject_missing("labels", labels)
-    if labels.dtype.kind in "OT" and all(isinstance(label, str) for label in labels.tolist()):
+    is_object = labels.dtype.kind in "OT"
+    if is_object and all(isinstance(label, str) for label in labels.tolist()):
         labels = labels.astype(str)
-    by_name = labels.dtype.kind == "U" and not isinstance(names, int)
-    if not by_name and labels.dtype.kind not in "iu":
+
+    is_by_name = labels.dtype.kind == "U" and not isinstance(names, int)
+    if is_by_name:
+        indices = _stratum_indices_or_minus_one(labels, names)
+        if (indices < 0).any():
+            unknown = min(labels[indices < 0].tolist())
+            raise RobfcpError(f"labels: {unknown!r:.60} is none of those stated; check the names")
+        return indices
+
+    if labels.dtype.kind not in "iu":
         raise RobfcpError(f"labels: dtype {labels.dtype} is not integer; encode classes as 0..C-1")
-    number = _stratum_indices_or_minus_one(labels, names) if by_name else labels.astype(np.int64)
-    if by_name and (number < 0).any():
-        unknown = min(labels[number < 0].tolist())
-        raise RobfcpError(f"labels: {unknown!r:.60} is none of those stated; check the names")
-    if labels.size and (number.min() < 0 or number.max() >= n_strata(names)):
+    indices = labels.astype(np.int64)
+    if labels.size and (indices.min() < 0 or indices.max() >= n_strata(names)):
         raise RobfcpError(
             f"labels: {labels.min()}..{labels.max()} leaves 0..{n_strata(names) - 1}; "
             "encode classes as column numbers"
         )
-    return number
+    return indices

@@ -25,7 +25,7 @@ from robfcp.reports._strata import (
     StratumNames,
     check_stratum_names,
 )
-from robfcp.scores import Risk, Score, _base
+from robfcp.scores import BUILTIN_SCORES, Risk, Score, get_score
 
 MAX_WIRE_BINS = 20_000  # of a report: twenty times the default grid
 
@@ -196,14 +196,14 @@ def _built(name: str, *parameters: tuple[str, Parameter]) -> Binning:
 
 def to_wire_score(score: Score | None) -> WireScore | None:
     """The score as it stands in a file."""
-    if score is None or type(score) is not _base.BUILTIN_SCORES.get(score.name):
+    if score is None or type(score) is not BUILTIN_SCORES.get(score.name):
         return None  # a score of somebody's own could not be made again from a file
     return WireScore(score.name, asdict(score))  # type: ignore[call-overload]
 
 
 def from_wire_score(wire: WireScore | None) -> Score | None:
     """The score a file names."""
-    return None if wire is None else _base.get_score(wire.name, **wire.parameters)
+    return None if wire is None else get_score(wire.name, **wire.parameters)
 
 
 def to_wire_counts(counts: NDArray[np.int64]) -> list[int] | WireCounts:

@@ -22,11 +22,14 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 PREFIX = "ed25519:"
+MAX_KEY_BYTES = 10_000  # of a file that holds a key
+
+# The points of small order on the curve, by their y coordinate: anybody can sign for such a key.
 _PRIME = 2**255 - 19
-_ORDER_8 = int.from_bytes(
+_Y_OF_ORDER_8 = int.from_bytes(
     bytes.fromhex("26e8958fc2b227b045c3f489f2ef98f0d5dfac05d3c63339b13802886d53fc05"), "little"
 )
-_SMALL_ORDER = (0, 1, _PRIME - 1, _ORDER_8, _PRIME - _ORDER_8)  # y of points anybody can sign for
+_Y_OF_SMALL_ORDER = (0, 1, _PRIME - 1, _Y_OF_ORDER_8, _PRIME - _Y_OF_ORDER_8)
 
 
 class SignedMessage(msgspec.Struct, forbid_unknown_fields=True):
@@ -40,10 +43,9 @@ class SignedMessage(msgspec.Struct, forbid_unknown_fields=True):
     @property
     def is_valid(self) -> bool:
         """Whether the signature is by the key that is named, in the domain of the kind."""
+        domain = signature_domain(self.kind)
         try:
-            return valid_signature(
-                self.key, self.signature, signature_domain(self.kind), bytes(self.body)
-            )
+            return valid_signature(self.key, self.signature, domain, bytes(self.body))
         except RobfcpError:
             return False
 
@@ -52,8 +54,11 @@ def generate_key(path: str | os.PathLike[str]) -> str:
     """Write a new private key that only its owner can read, and PATH.pub; the public key."""
     ed25519, serialization = _cryptography()
     key = ed25519.Ed25519PrivateKey.generate()
-    form = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
-    pem = key.private_bytes(*form, serialization.NoEncryption())
+    pem = key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
     try:
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
@@ -72,7 +77,7 @@ def load_key(path: str | os.PathLike[str]) -> Ed25519PrivateKey:
     """The private key in a file written by `generate_key`."""
     ed25519, serialization = _cryptography()
     try:
-        key = serialization.load_pem_private_key(read_bounded(path, 10_000), password=None)
+        key = serialization.load_pem_private_key(read_bounded(path, MAX_KEY_BYTES), password=None)
     except RobfcpError:
         raise
     except Exception:  # of kinds that differ between versions of cryptography
@@ -108,10 +113,18 @@ def valid_signature(key: str, signature: str, domain: bytes, data: bytes) -> boo
 def read_public_key(text: str) -> str:
     """A public key as it stands in a registry, from itself or from the file keygen wrote."""
     if not text.startswith(PREFIX):
-        lines = read_bounded(text, 10_000).decode("utf-8", "replace").split()
-        text = next((line.strip('"') for line in lines if line.strip('"').startswith(PREFIX)), "")
+        words = read_bounded(text, MAX_KEY_BYTES).decode("utf-8", "replace").split()
+        text = _first_key([word.strip('"') for word in words])
     public_key("--server-key", text)
     return text
+
+
+def _first_key(words: list[str]) -> str:
+    """Return the first word that begins like a public key; empty where none does."""
+    for word in words:
+        if word.startswith(PREFIX):
+            return word
+    return ""
 
 
 def signature_domain(kind: str) -> bytes:
@@ -124,11 +137,11 @@ def sign(report: Any, key: Ed25519PrivateKey) -> bytes:
     if report.round is None:
         problem = f"a signed {report.KIND} must name its round"
         raise ReportError(report.client, "round", problem, "give --round")
-    kind, raw = f"signed-{report.KIND}", report.to_json()
-    signature = sign_bytes(key, signature_domain(kind), raw)
-    return msgspec.json.encode(
-        SignedMessage(kind, encode_public_key(key), signature, msgspec.Raw(raw))
-    )
+    kind = f"signed-{report.KIND}"
+    data = report.to_json()
+    signature = sign_bytes(key, signature_domain(kind), data)
+    message = SignedMessage(kind, encode_public_key(key), signature, msgspec.Raw(data))
+    return msgspec.json.encode(message)
 
 
 def looks_signed(data: bytes) -> bool:
@@ -152,12 +165,35 @@ def unwrap(data: bytes) -> bytes:
 
 
 def verify(data: bytes, what: Any, keys: Mapping[str, str], round: str, source: str = "") -> Any:
-    """The report in a signed file of this round, or one line that says why it is refused.
+    """Read the report in a signed file of this round.
 
-    `what` is of which kind: a report, or the report of a monitor.
+    Parameters
+    ----------
+    data : bytes
+        The file.
+    what : type
+        Of which kind it must be: a report, or the report of a monitor.
+    keys : mapping of str to str
+        The registered public key of every client; "" where it counts no more.
+    round : str
+        The round it must be for.
+    source : str
+        How errors name the file until its client is known.
+
+    Returns
+    -------
+    object
+        The report, of the kind asked for.
+
+    Raises
+    ------
+    ReportError
+        Where it is not signed by its client's registered key, or not for this round.
     """
     client = _claimed(data, source or what.KIND)
     signed = _signed(data)
+
+    # Who claims to have signed it, and whether that client may.
     if client not in keys:
         raise ReportError(client, "client", "is not registered", "add its key to the registry")
     if signed is None or signed.kind != f"signed-{what.KIND}":
@@ -166,6 +202,8 @@ def verify(data: bytes, what: Any, keys: Mapping[str, str], round: str, source: 
     if not keys[client]:
         problem = "its key has expired or was revoked"
         raise ReportError(client, "signature", problem, "register a new one")
+
+    # Whether it is that client's signature, over a report of this round.
     if signed.key != keys[client] or not signed.is_valid:
         problem = "the signature is not by its registered key"
         raise ReportError(client, "signature", problem, "sign it with the site's own key")
@@ -177,6 +215,7 @@ def verify(data: bytes, what: Any, keys: Mapping[str, str], round: str, source: 
 
 
 def _signed(data: bytes) -> SignedMessage | None:
+    """Return the signed message that a file is; None where it is none."""
     try:
         return msgspec.json.decode(data, type=SignedMessage)
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
@@ -186,7 +225,9 @@ def _signed(data: bytes) -> SignedMessage | None:
 def _claimed(data: bytes, source: str) -> str:
     """The client a file names, signed or not."""
     client = claimed_client(unwrap(data))
-    return client if client is not None and are_client_names([client])[0] else source
+    if client is not None and are_client_names([client])[0]:
+        return client
+    return source
 
 
 def public_key(client: str, text: str) -> Any:
@@ -196,8 +237,9 @@ def public_key(client: str, text: str) -> Any:
         if not text.startswith(PREFIX):
             raise ValueError
         raw = base64.b64decode(text[len(PREFIX) :], validate=True)
+        is_canonical = base64.b64encode(raw).decode() == text[len(PREFIX) :]
         y = int.from_bytes(raw, "little") % 2**255 % _PRIME
-        if base64.b64encode(raw).decode() != text[len(PREFIX) :] or y in _SMALL_ORDER:
+        if not is_canonical or y in _Y_OF_SMALL_ORDER:
             raise ValueError
         return ed25519.Ed25519PublicKey.from_public_bytes(raw)
     except ValueError:
@@ -207,6 +249,7 @@ def public_key(client: str, text: str) -> Any:
 
 
 def _cryptography() -> tuple[Any, Any]:
+    """Import the modules for Ed25519 keys and for their files."""
     try:
         from cryptography.hazmat.primitives import serialization
         from cryptography.hazmat.primitives.asymmetric import ed25519

@@ -15,7 +15,7 @@ from robfcp._validation import MAX_SAMPLES, check_client_name
 from robfcp.errors import RobfcpError
 from robfcp.privacy import Privacy, parse_binning
 from robfcp.reports.signing import public_key, sign_bytes, signature_domain, valid_signature
-from robfcp.scores import _base
+from robfcp.scores import get_score
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -46,50 +46,75 @@ def read_registry(path: FilePath) -> dict[str, RegisteredClient]:
     registry = {}
     for client, entry in table.items():
         check_client_name(client)
-        entry = entry if isinstance(entry, dict) else {"samples": entry}
-        if isinstance(entry.get("not-after"), datetime):
-            entry = {**entry, "not-after": str(entry["not-after"])}
-        try:
-            registry[client] = msgspec.convert(entry, RegisteredClient)
-        except msgspec.ValidationError as error:
-            raise RobfcpError(
-                f"{path}: {client}: {decode_error_reason(error)}; "
-                "use samples = 500 (whole numbers of samples), "
-                'key = "ed25519:..." as robfcp keygen wrote it, not-after = "2027-12-31"'
-            ) from None
+        registry[client] = _read_entry(path, client, entry)
     return registry
+
+
+def _read_entry(path: Path, client: str, entry: Any) -> RegisteredClient:
+    """Return what a registry states of one client: a table, or its number of samples alone."""
+    if not isinstance(entry, dict):
+        entry = {"samples": entry}
+    if isinstance(entry.get("not-after"), datetime):
+        entry = {**entry, "not-after": str(entry["not-after"])}  # which is no date, and refused
+    try:
+        return msgspec.convert(entry, RegisteredClient)
+    except msgspec.ValidationError as error:
+        raise RobfcpError(
+            f"{path}: {client}: {decode_error_reason(error)}; "
+            "use samples = 500 (whole numbers of samples), "
+            'key = "ed25519:..." as robfcp keygen wrote it, not-after = "2027-12-31"'
+        ) from None
 
 
 def read_registered_sizes(path: FilePath) -> dict[str, int]:
     """How many samples each registered client has."""
-    found = {}
+    sizes = {}
     for client, entry in read_registry(path).items():
         if entry.samples is None:
             raise RobfcpError(f"{path}: {client} has no number of samples; add samples = ...")
-        found[client] = entry.samples
-    return found
+        sizes[client] = entry.samples
+    return sizes
 
 
 def read_keys(
     path: FilePath, revoked: FilePath | None = None, today: date | None = None
 ) -> dict[str, str]:
-    """Each registered client's public key; "" where it has expired or is on the revoked list."""
-    today = datetime.now(timezone.utc).date() if today is None else today
-    banned = set() if revoked is None else _read_revoked(revoked)
+    """Return each registered client's public key.
+
+    Parameters
+    ----------
+    path : path-like
+        The registry.
+    revoked : path-like, optional
+        A file of public keys that count no more, one a line.
+    today : date, optional
+        The day on which keys may have expired; today in UTC if None.
+
+    Returns
+    -------
+    dict of str to str
+        The key of every client; "" where it has expired or is on the revoked list.
+    """
+    if today is None:
+        today = datetime.now(timezone.utc).date()
+    revoked_keys = set() if revoked is None else _read_revoked(revoked)
+
     owners: dict[str, str] = {}
-    found = {}
+    keys = {}
     for client, entry in read_registry(path).items():
         if entry.key is None:
             raise RobfcpError(f"{path}: {client} has no key; add the line robfcp keygen printed")
         public_key(client, entry.key)
-        if owners.setdefault(entry.key, client) != client:
+        owner = owners.setdefault(entry.key, client)
+        if owner != client:
             raise RobfcpError(
-                f"{path}: {client} has the key of {owners[entry.key]}; one of them must make "
+                f"{path}: {client} has the key of {owner}; one of them must make "
                 "its own with robfcp keygen"
             )
-        gone = entry.key in banned or (entry.not_after is not None and today > entry.not_after)
-        found[client] = "" if gone else entry.key
-    return found
+        has_expired = entry.not_after is not None and today > entry.not_after
+        is_void = has_expired or entry.key in revoked_keys
+        keys[client] = "" if is_void else entry.key
+    return keys
 
 
 def _read_revoked(path: FilePath) -> set[str]:
@@ -124,7 +149,7 @@ class RoundTerms(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
         """What every report has: grid, score, round, model and privacy; None where not agreed."""
         return {
             "grid": None if self.grid is None else parse_binning(self.grid),
-            "score": None if self.score is None else _base.get_score(self.score),
+            "score": None if self.score is None else get_score(self.score),
             "round": self.round,
             "model": self.model,
             "privacy": None if self.epsilon is None else Privacy(self.epsilon, self.delta or 0.0),
@@ -184,17 +209,21 @@ def sign_terms(path: FilePath, key: Ed25519PrivateKey) -> str:
 def _decode_file(path: FilePath, data: bytes, remedy: str, toml: bool = True) -> Any:
     """What a file says in TOML or JSON, or one line that says why it cannot be read."""
 
-    def distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        if len(dict(pairs)) < len(pairs):
-            raise ValueError("a name comes twice")  # the last would win unseen
-        return dict(pairs)
-
     try:
         if not toml:
-            return json.loads(data, object_pairs_hook=distinct)
+            return json.loads(data, object_pairs_hook=_as_distinct)
         return msgspec.toml.decode(data.decode())  # by tomllib, or tomli on Python 3.10
     except ImportError:
         raise RobfcpError("toml: needs tomli; pip install 'robfcp[signatures]'") from None
     except (ValueError, RecursionError, OverflowError) as error:
-        said = f"not {'TOML' if toml else 'JSON'} ({decode_error_reason(error)})"
-        raise RobfcpError(f"{os.fspath(path)}: {said}; {remedy}") from None
+        language = "TOML" if toml else "JSON"
+        problem = f"not {language} ({decode_error_reason(error)})"
+        raise RobfcpError(f"{os.fspath(path)}: {problem}; {remedy}") from None
+
+
+def _as_distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return a JSON object whose names are all different: the last of two would win unseen."""
+    table = dict(pairs)
+    if len(table) < len(pairs):
+        raise ValueError("a name comes twice")
+    return table

@@ -1,6 +1,5 @@
 """Scores: predictions and targets in, one nonconformity score a sample out; bigger is stranger."""
 
-from robfcp.scores import _base
 from robfcp.scores._base import (
     BUILTIN_SCORES,
     ClassificationScore,
@@ -25,7 +24,6 @@ __all__ = [
     "OrdinalAPS",
     "Risk",
     "Score",
-    "_base",
     "check_score",
     "get_score",
     "scores_with_nan",

@@ -6,7 +6,7 @@ import pytest
 import robfcp
 from robfcp import LAC, Binning, Federation, Privacy, Report
 from robfcp.errors import RobfcpError
-from robfcp.reports._private import clip_to_binning
+from robfcp.reports._noising import clip_to_binning
 from robfcp.scores._base import scores_with_nan
 
 pytest.importorskip("opendp.prelude")
