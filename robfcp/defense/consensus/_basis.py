@@ -93,8 +93,15 @@ class ComparisonBasis:
         return basis
 
     def iter_row_blocks(self, n_clients: int) -> Iterator[IndexArray]:
-        """Yield the positions of clients whose tables fit a processor's cache together."""
-        n_cells = (self.n_classes + 1) * len(self.bin_ends)
+        """Yield consecutive row indices of clients whose tables fit a processor's cache together.
+
+        Parameters
+        ----------
+        n_clients : int
+            How many clients there are; each is in exactly one block, in order.
+        """
+        n_tables = self.n_classes + 1  # one for each class, and one of all classes together
+        n_cells = n_tables * len(self.bin_ends)
         block_size = max(1, self.tuning.block_cells // n_cells)
         for start in range(0, n_clients, block_size):
             yield np.arange(start, min(start + block_size, n_clients))

@@ -163,8 +163,10 @@ class ClippedVotes:
         level : Fraction
             The target coverage.
         """
-        federation, tuning = threshold.federation, threshold.tuning
-        share, overdispersion = float(level), threshold.overdispersion
+        federation = threshold.federation
+        tuning = threshold.tuning
+        share = float(level)
+        overdispersion = threshold.overdispersion
         max_weight = max_voting_weight(federation, tuning)
 
         # Sums over distinct sizes: few numbers, in an order that no client can choose.
@@ -174,7 +176,8 @@ class ClippedVotes:
         variance = float(n_clients @ (weights**2 * (1 / sizes + overdispersion)))
         standard_deviation = float(np.sqrt(share * (1 - share) * variance))
 
-        # One sample is FCP's own correction, and already in the bin that the search begins with.
+        # d: the standard deviation that clipping adds to the weighted mean of all CDFs. One sample
+        # is subtracted, as FCP's own correction is in the bin that the search begins with.
         mean_vote, clipping_sd = clipped_normal_moments(tuning.upper_clip)
         correction = max((clipping_sd * standard_deviation - 1) / total_weight, 0.0)
         return ClippedVotes(
@@ -194,7 +197,10 @@ class ClippedVotes:
         suspected_larger: BoolArray,
         bins: IndexArray,
     ) -> IntArray:
-        """Return (E,) sums of the weighted votes of a block's clients at some bins.
+        """Return (E,) sums of the weighted votes w_k v_k(t) of a block's clients at some bins.
+
+        The sums are integers, VOTE_SCALE over the total weight times the votes: blocks may be added
+        in any order. The formula of v_k(t) is that of `ClippedVoteThreshold`.
 
         Parameters
         ----------

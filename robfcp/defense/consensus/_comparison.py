@@ -15,7 +15,11 @@ ANSCOMBE = 0.375  # 3/8 stabilizes the variance of a Poisson count's square root
 # 1 for large r, but less where a bin is all but empty. Fitted to the exact sums.
 POISSON_DEFICIT_RATE = 1.3
 
-_TINY = 1e-12  # keeps empty expectations out of denominators
+_TINY = 1e-12  # the least expected share of the samples, as callers divide by it
+_MIN_RATE = 1e-9  # the least expected count and sum, for the same reason
+_VARIANCE_PAD = (
+    0.375  # added to variances of cumulative counts: one edge of few samples says little
+)
 
 
 class ReferenceCounts(NamedTuple):
@@ -65,13 +69,13 @@ class ExpectedCounts(NamedTuple):
         Expected counts.
     variance : ndarray of shape (k, B)
         Their variances: of the client's own sampling and of the reference's error.
-    cumulative_variance : ndarray of shape (k, B - 1)
-        Variances of the counts up to each inner edge.
+    inner_edge_variance : ndarray of shape (k, B - 1)
+        Variances of the cumulative counts up to each inner edge: all edges but the last.
     """
 
     mean: FloatArray
     variance: FloatArray
-    cumulative_variance: FloatArray
+    inner_edge_variance: FloatArray
 
 
 def expected_counts(
@@ -114,10 +118,10 @@ def expected_counts(
     variance_factors = class_sizes * (1 + class_sizes / reference_sizes)
     mean = np.matmul(class_sizes[:, None], shares)[:, 0]
     variance = np.matmul(variance_factors[:, None], shares * (1 - shares))[:, 0]
-    cumulative_variance = np.matmul(
+    inner_edge_variance = np.matmul(
         variance_factors[:, None], cumulative_shares * (1 - cumulative_shares)
     )[:, 0]
-    return ExpectedCounts(mean, variance, cumulative_variance)
+    return ExpectedCounts(mean, variance, inner_edge_variance)
 
 
 class Comparison(NamedTuple):
@@ -262,40 +266,78 @@ def compare_with_reference(
 def _chi2_ratio(
     observed: FloatArray, expected: ExpectedCounts, noise_variance: FloatArray
 ) -> FloatArray:
-    """Return (k,) squared differences of root counts, over their mean under sampling.
+    """Return (k,) weighted squared differences of root counts, over their mean under sampling.
 
-    Square roots stabilize the variance of counts (Anscombe 1948). A bin weighs by its mean over its
-    variance: the reference's error makes bins of large counts less certain.
+    The square root of a Poisson count plus 3/8 has a nearly constant variance (Anscombe 1948). A
+    count with privacy noise of variance s, plus s, has the mean and variance of a Poisson count, so
+    s is added on both sides. A bin weighs by its mean over its variance: the reference's error
+    makes bins of large counts less certain.
+
+    Parameters
+    ----------
+    observed : ndarray of shape (k, B)
+        The clients' counts, none below 0.
+    expected : ExpectedCounts
+        What the reference leads one to expect; its variance includes the reference's own error.
+    noise_variance : ndarray of shape (k, B) or (1, 1)
+        Of the privacy noise on each count.
     """
     rate = expected.mean + noise_variance
     total_variance = expected.variance + noise_variance
     squares = 4 * (np.sqrt(observed + noise_variance + ANSCOMBE) - np.sqrt(rate + ANSCOMBE)) ** 2
-    mean_under_sampling = (
-        (1 - np.exp(-POISSON_DEFICIT_RATE * rate)) * total_variance / np.maximum(rate, 1e-9)
-    )
+
+    # The mean of each square: that of a Poisson count of this rate, which is below 1 for small
+    # rates, times the variance over the Poisson variance.
+    poisson_mean_square = 1 - np.exp(-POISSON_DEFICIT_RATE * rate)
+    mean_under_sampling = poisson_mean_square * total_variance / np.maximum(rate, _MIN_RATE)
+
     weights = (rate + ANSCOMBE) / (total_variance + ANSCOMBE)
     mean_of_sum = (mean_under_sampling * weights).sum(axis=1)
-    return np.asarray((squares * weights).sum(axis=1) / np.maximum(mean_of_sum, 1e-9))
+    return np.asarray((squares * weights).sum(axis=1) / np.maximum(mean_of_sum, _MIN_RATE))
 
 
 def _anderson_darling_ratio(
     observed: FloatArray, expected: ExpectedCounts, noise_variance: FloatArray
 ) -> FloatArray:
-    """Return (k,) the mean over inner edges of squared cumulative differences over variances."""
+    """Return (k,) the mean over inner edges of squared cumulative differences over variances.
+
+    Its mean under sampling is about 1, which is also what is returned where there is one bin and
+    hence no inner edge.
+
+    Parameters
+    ----------
+    observed : ndarray of shape (k, B)
+        The clients' counts.
+    expected : ExpectedCounts
+        What the reference leads one to expect.
+    noise_variance : ndarray of shape (k, B) or (1, 1)
+        Of the privacy noise on each count.
+    """
+    n_clients, n_bins = observed.shape
+    if n_bins == 1:
+        return np.ones(n_clients)
+
     noise_by_bin = np.broadcast_to(noise_variance, observed.shape)
     cumulative_noise = np.cumsum(noise_by_bin, axis=1)[:, :-1]
     cumulative_difference = np.cumsum(observed - expected.mean, axis=1)[:, :-1]
-    variance = expected.cumulative_variance + cumulative_noise + ANSCOMBE
-    squares = cumulative_difference**2 / variance
-    if not squares.shape[1]:
-        return np.ones(len(observed))
-    return np.asarray(squares.mean(axis=1))
+    variance = expected.inner_edge_variance + cumulative_noise + _VARIANCE_PAD
+    return np.asarray((cumulative_difference**2 / variance).mean(axis=1))
 
 
 def _cdfs_at(
     bin_index: IndexArray, observed_cdf: FloatArray, expected_cdf: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
-    """Return (k,) each client's observed and expected CDF at the end of a bin of its own."""
+    """Return (k,) each client's observed and expected CDF at the end of one bin of its own.
+
+    The expected CDF is at least `_TINY`, as callers divide by it.
+
+    Parameters
+    ----------
+    bin_index : ndarray of int, shape (k,)
+        A bin for each client.
+    observed_cdf, expected_cdf : ndarray of shape (k, B)
+        The CDFs at the ends of all bins.
+    """
     columns = bin_index[:, None]
     observed = np.take_along_axis(observed_cdf, columns, axis=1)[:, 0]
     expected = np.take_along_axis(expected_cdf, columns, axis=1)[:, 0]

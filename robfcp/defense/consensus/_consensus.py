@@ -524,8 +524,12 @@ def estimate_n_malicious(federation: Federation) -> int:
     """
     analysis = analyze_outliers(federation)
     n_malicious = int(analysis.is_excluded.sum())
-    for group in analysis.duplicates:
-        is_kept = not analysis.is_excluded[group.rows[0]]
+
+    # Clients with equal reports are excluded or kept together, so the first stands for its group.
+    for duplicates in analysis.duplicates:
+        is_kept = not analysis.is_excluded[duplicates.rows[0]]
         if is_kept:
-            n_malicious += len(group.rows) - 1
-    return min(n_malicious, (federation.n_clients - 1) // 2)
+            n_malicious += len(duplicates.rows) - 1
+
+    largest_minority = (federation.n_clients - 1) // 2
+    return min(n_malicious, largest_minority)

@@ -14,13 +14,15 @@ from robfcp.defense.consensus._comparison import Comparison, Comparisons
 MEDIAN_ERROR_FACTOR = 1.25  # sqrt(pi / 2): the standard error of a median over that of a mean
 SMALLEST_P_VALUE = 1e-300
 
-# Upper tail probabilities at which the chi-square part is integrated, from 1 to 1e-10.
+# Upper tail probabilities between which the chi-square part is integrated, descending from 1 to
+# 1e-10.
 _TAIL_PROBABILITIES = np.concatenate([np.linspace(1, 0.1, 31)[:-1], np.geomspace(0.1, 1e-10, 46)])
 
 # Statistics and sizes are rounded to a grid of 128 points per factor e before p-values are taken,
 # so that equal clients have equal p-values whoever is computed beside them.
 _STEPS_PER_E = 128
 _KEY_BASE = 2**16  # more than any rounded log size
+_MIN_STATISTIC = 1e-3  # smaller ones have p-value 1 as well; keeps zero out of the logarithm
 
 
 def scaled_chi2_quantile(degrees_of_freedom: float, upper_tail: FloatArray | float) -> FloatArray:
@@ -48,7 +50,8 @@ class OverdispersedNull:
     log_sd : float
         Standard deviation of log G, for one more client than those it was fitted to.
     n_effective_tests : float
-        How many independent tests the statistics of a view are worth; multiplies p-values.
+        How many independent tests the two statistics of a view are worth. `p_value` multiplies by
+        it, so that the smaller of the two p-values needs no further correction.
     """
 
     degrees_of_freedom: float
@@ -98,35 +101,58 @@ class OverdispersedNull:
         )
 
     def p_value(self, statistics: FloatArray, sample_sizes: FloatArray) -> FloatArray:
+        """Return (k,) the p-values of test statistics, corrected for several tests.
+
+        A p-value is `n_effective_tests` times the probability of a statistic at least as large,
+        between `SMALLEST_P_VALUE` and 1. The probability belongs to statistics and sizes rounded to
+        a grid of factors, so that few distinct pairs need be computed.
+
+        Parameters
+        ----------
+        statistics : ndarray of shape (k,)
+            The clients' test statistics, finite and not negative.
+        sample_sizes : ndarray of shape (k,)
+            Their sample sizes, at least 1.
+        """
+        log_statistics = np.rint(_STEPS_PER_E * np.log(np.maximum(statistics, _MIN_STATISTIC)))
+        log_sizes = np.rint(_STEPS_PER_E * np.log(sample_sizes))
+
+        # One number for each pair, which `divmod` takes apart: 0 <= log_size < _KEY_BASE.
+        keys, key_of_client = np.unique(log_statistics * _KEY_BASE + log_sizes, return_inverse=True)
+        log_statistic, log_size = np.divmod(keys, _KEY_BASE)
+
+        tail = self._upper_tail(
+            np.exp(log_statistic / _STEPS_PER_E), np.exp(log_size / _STEPS_PER_E)
+        )
+        p_values = np.clip(self.n_effective_tests * tail, SMALLEST_P_VALUE, 1)
+        return np.asarray(p_values[key_of_client])
+
+    def _upper_tail(self, statistics: FloatArray, sample_sizes: FloatArray) -> FloatArray:
         """Return (k,) the probabilities of statistics at least as large, by integration over u.
 
-        P(u (1 + phi n G) >= x) = E_u[P(G >= (x / u - 1) / (phi n))].
+        P(u (1 + phi n G) >= x) = E_u[P(G >= (x / u - 1) / (phi n))], where u is a chi-square
+        variable over its degrees of freedom, and G is log-normal with median 1 and standard
+        deviation `log_sd` of its logarithm.
 
         Parameters
         ----------
         statistics, sample_sizes : ndarray of shape (k,)
-            x and n of each client.
+            x and n, both positive.
         """
         from scipy.special import ndtr
 
-        # Few distinct pairs of statistic and size, each computed once.
-        log_statistics = np.rint(_STEPS_PER_E * np.log(np.maximum(statistics, 1e-3)))
-        log_sizes = np.rint(_STEPS_PER_E * np.log(np.maximum(sample_sizes, 1e-3)))
-        keys, key_of_client = np.unique(log_statistics * _KEY_BASE + log_sizes, return_inverse=True)
-        log_statistic, log_size = np.divmod(keys, _KEY_BASE)
-        statistic = np.exp(log_statistic / _STEPS_PER_E)[:, None]
-        size = np.exp(log_size / _STEPS_PER_E)[:, None]
-
-        # Each interval of u's distribution is represented by the geometric mean of its ends.
+        # u's distribution is cut into intervals between upper tail probabilities. Each is
+        # represented by the quantile at the geometric mean of its ends.
         upper, lower = _TAIL_PROBABILITIES[:-1], _TAIL_PROBABILITIES[1:]
         u = scaled_chi2_quantile(self.degrees_of_freedom, np.sqrt(lower * upper))
-        weights = -np.diff(_TAIL_PROBABILITIES)
-        excess = statistic / u - 1
-        log_g = np.log(np.maximum(excess, 1e-300) / (self.overdispersion * size))
-        tail = (ndtr(-log_g / self.log_sd) * weights).sum(axis=1)
+        weights = -np.diff(_TAIL_PROBABILITIES)  # they descend from 1, so the weights are positive
 
-        p_values = np.clip(self.n_effective_tests * tail, SMALLEST_P_VALUE, 1)
-        return np.asarray(p_values[key_of_client])
+        # Where x <= u any G is large enough: the excess is replaced by a tiny positive number,
+        # whose logarithm is so far below that the probability is 1.
+        excess = statistics[:, None] / u - 1
+        smallest_g = np.maximum(excess, 1e-300) / (self.overdispersion * sample_sizes[:, None])
+        probability = ndtr(-np.log(smallest_g) / self.log_sd)
+        return np.asarray((probability * weights).sum(axis=1))
 
 
 class PValues(NamedTuple):
@@ -141,14 +167,14 @@ class StatisticNulls(NamedTuple):
 
     Attributes
     ----------
-    by_bin : OverdispersedNull
+    null_by_bin : OverdispersedNull
         Of the statistic by bin.
-    cumulative : OverdispersedNull
+    null_cumulative : OverdispersedNull
         Of the cumulative statistic.
     """
 
-    by_bin: OverdispersedNull
-    cumulative: OverdispersedNull
+    null_by_bin: OverdispersedNull
+    null_cumulative: OverdispersedNull
 
     @staticmethod
     def fit(
@@ -157,24 +183,47 @@ class StatisticNulls(NamedTuple):
         members: BoolArray,
         basis: ComparisonBasis,
     ) -> StatisticNulls:
-        """Fit both null distributions to the members of a reference set."""
-        by_bin = OverdispersedNull.fit(
+        """Fit both null distributions to the members of a reference set.
+
+        Parameters
+        ----------
+        comparison : Comparison
+            Of the k sampled clients with the reference set, in this view.
+        sample_sizes : ndarray of shape (k,)
+            Their sample sizes.
+        members : ndarray of bool, shape (k,)
+            The reference set.
+        basis : ComparisonBasis
+            For the degrees of freedom and the constants.
+        """
+        null_by_bin = OverdispersedNull.fit(
             comparison.chi2_ratio, sample_sizes, members, basis.degrees_of_freedom, basis
         )
-        cumulative = OverdispersedNull.fit(
+        null_cumulative = OverdispersedNull.fit(
             comparison.anderson_darling_ratio,
             sample_sizes,
             members,
             basis.tuning.cumulative_freedom,
             basis,
         )
-        return StatisticNulls(by_bin, cumulative)
+        return StatisticNulls(null_by_bin, null_cumulative)
 
     def p_value(self, comparison: Comparison, sample_sizes: FloatArray) -> FloatArray:
-        """Return (k,) the smaller p-value of both statistics, corrected for two tests."""
-        by_bin = self.by_bin.p_value(comparison.chi2_ratio, sample_sizes)
-        cumulative = self.cumulative.p_value(comparison.anderson_darling_ratio, sample_sizes)
-        return np.minimum(by_bin, cumulative)
+        """Return (k,) the smaller p-value of both statistics.
+
+        Each p-value is already multiplied by the number of independent tests that the two
+        statistics together are worth (`Tuning.n_effective_tests`), so nothing is corrected here.
+
+        Parameters
+        ----------
+        comparison : Comparison
+            Of k clients with the reference set, in this view.
+        sample_sizes : ndarray of shape (k,)
+            Their sample sizes.
+        """
+        p_by_bin = self.null_by_bin.p_value(comparison.chi2_ratio, sample_sizes)
+        p_cumulative = self.null_cumulative.p_value(comparison.anderson_darling_ratio, sample_sizes)
+        return np.minimum(p_by_bin, p_cumulative)
 
 
 class ViewNulls(NamedTuple):

@@ -123,7 +123,7 @@ class CandidateReference:
     @property
     def overdispersion(self) -> float:
         """How much benign clients differ beyond sampling, from the pooled histograms."""
-        return self._nulls.pooled.by_bin.overdispersion
+        return self._nulls.pooled.null_by_bin.overdispersion
 
     def compare(self, clients: ClientViews, is_member: BoolArray) -> Comparisons:
         """Compare some clients with the reference, given their labels and without them.
@@ -138,7 +138,15 @@ class CandidateReference:
         return compare_views(clients, self._reference, is_member)
 
     def p_values(self, clients: ClientViews, comparisons: Comparisons) -> PValues:
-        """Return in each view the smaller p-value of both statistics, corrected for two tests."""
+        """Return the p-values of some clients in both views.
+
+        Parameters
+        ----------
+        clients : ClientViews
+            k clients, sampled or not.
+        comparisons : Comparisons
+            What `compare` returned for them.
+        """
         return self._nulls.p_values(comparisons, clients.given_labels.sample_sizes)
 
     def judge(
@@ -207,36 +215,38 @@ class CandidateReference:
         )
 
     def _lacks_expected_mass(self, comparison: Comparison) -> BoolArray:
-        """Whether a client lacks mass that its labels lead one to expect.
+        """Return (k,) whether a client lacks mass that its labels lead one to expect.
 
-        Larger scores: hardly any of the expected lower half. Smaller scores: hardly any of the
-        expected tail, which holds few samples and is held to a smaller share.
+        Ratios are observed over expected mass. A client with larger scores than the reference must
+        lack most of the lower half; one with smaller scores must lack nearly all of the tail, which
+        holds few samples and is held to a smaller ratio.
         """
         lacks_lower_half = comparison.lower_half_ratio <= self.tuning.min_mass_ratio
-        lacks_tail = self._lacks_tail(comparison)
+        lacks_tail = comparison.tail_ratio <= self.tuning.max_strict_ratio
         return np.where(comparison.has_larger_scores, lacks_lower_half, lacks_tail)
 
     def _lacks_mass_without_labels(self, comparison: Comparison) -> BoolArray:
-        """Whether nearly all of a part of the mass is missing where labels are no guide.
+        """Return (k,) whether a client lacks nearly all of the mass on one side.
 
-        Where many clients are outliers the reference itself is in doubt: then larger scores count
+        This is for clients whose labels do not tell which scores to expect, so more must be missing
+        than in `_lacks_expected_mass`. Ratios are observed over expected mass. The body is the mass
+        up to the expected CDF's quantile `body_mass`, and the tail is the rest. A client with
+        larger scores than the reference must lack the body or the lower half, one with smaller
+        scores the tail.
+
+        Where many clients are outliers, the reference itself is in doubt. Then larger scores count
         only if hardly anything of the whole body is left.
         """
-        has_many_outliers = self.outlier_fraction > self.tuning.many_outliers
-        if has_many_outliers:
-            max_ratio = self.tuning.min_mass_ratio / self.tuning.body_ratio_divisor
-            lacks_lower_mass = comparison.body_ratio <= max_ratio
+        tuning = self.tuning
+        reference_is_in_doubt = self.outlier_fraction > tuning.many_outliers
+        if reference_is_in_doubt:
+            lacks_lower_mass = comparison.body_ratio <= tuning.max_body_ratio_in_doubt
         else:
-            max_ratio = self.tuning.min_mass_ratio / self.tuning.tail_ratio_divisor
-            lacks_lower_mass = comparison.body_ratio <= max_ratio
-            lacks_lower_mass = lacks_lower_mass | (comparison.lower_half_ratio <= max_ratio)
-        lacks_tail = self._lacks_tail(comparison)
+            lacks_body = comparison.body_ratio <= tuning.max_strict_ratio
+            lacks_lower_half = comparison.lower_half_ratio <= tuning.max_strict_ratio
+            lacks_lower_mass = lacks_body | lacks_lower_half
+        lacks_tail = comparison.tail_ratio <= tuning.max_strict_ratio
         return np.where(comparison.has_larger_scores, lacks_lower_mass, lacks_tail)
-
-    def _lacks_tail(self, comparison: Comparison) -> BoolArray:
-        """Whether hardly any of the expected tail is there."""
-        max_ratio = self.tuning.min_mass_ratio / self.tuning.tail_ratio_divisor
-        return np.asarray(comparison.tail_ratio <= max_ratio)
 
     def refit_until_stable(self) -> CandidateReference:
         """Return the fixed point at which all clients but the outliers are the reference.
@@ -271,7 +281,7 @@ class CandidateReference:
 
 
 def smallest(values: FloatArray, n: int) -> BoolArray:
-    """Return a mask of the n smallest values; ties go to the first."""
+    """Return a mask of the n smallest of some values (k,); ties go to the first."""
     return np.argsort(np.argsort(values, kind="stable")) < n
 
 

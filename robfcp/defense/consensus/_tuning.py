@@ -41,10 +41,11 @@ class Tuning:
     body_mass : float
         The expected share of scores up to the edge that separates body and tail, at most.
     tail_ratio_divisor : int
-        The tail may be this many times smaller than the lower half before it counts as missing: it
-        holds few samples. Without reliable labels the lower half is held to the same.
+        The limit of `min_mass_ratio` is divided by it for the tail, which holds few samples, and
+        for every part of the mass where labels are not reliable. See `max_strict_ratio`.
     body_ratio_divisor : int
-        The same for the body where many clients are outliers: hardly anything may be left.
+        The limit is divided by it for the body where the reference is in doubt. See
+        `max_body_ratio_in_doubt`.
     many_outliers : float
         The share of outliers above which the reference itself is in doubt.
     n_effective_tests : float
@@ -92,3 +93,13 @@ class Tuning:
     max_sampled_clients: int = 256
     max_class_cells: int = 2**24
     block_cells: int = 2**16
+
+    @property
+    def max_strict_ratio(self) -> float:
+        """The largest observed over expected mass at which nearly all of a part is missing."""
+        return self.min_mass_ratio / self.tail_ratio_divisor
+
+    @property
+    def max_body_ratio_in_doubt(self) -> float:
+        """The largest observed over expected body at which hardly anything of it is left."""
+        return self.min_mass_ratio / self.body_ratio_divisor
