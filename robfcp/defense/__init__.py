@@ -14,6 +14,7 @@ from robfcp.defense._base import (
     ThresholdRule,
     exclude_most_malicious,
 )
+from robfcp.defense._duplicates import find_duplicate_reports
 from robfcp.defense._fcp import FCP
 from robfcp.defense._rob_fcp import RobFCP, RobFCPReleased
 from robfcp.defense.consensus._consensus import Consensus, estimate_n_malicious
@@ -33,6 +34,7 @@ __all__ = [
     "ThresholdRule",
     "estimate_n_malicious",
     "exclude_most_malicious",
+    "find_duplicate_reports",
     "get_defense",
     "prepare_defense",
     "rebuild_defense",

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from robfcp.calibration import Calibration, CoverageLevel, _strata
 from robfcp.certificates import format_lower
-from robfcp.diagnosis._diagnose import MIN_REFERENCE_SCORES, Diagnosis
+from robfcp.diagnosis import MIN_REFERENCE_SCORES, Diagnosis
 from robfcp.federation import Federation, StratifiedTable
 from robfcp.guarantees import FCPThreshold, breakdown_point_of_any_rule
 from robfcp.scores import Risk
