@@ -10,17 +10,20 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from robfcp._probabilities import check_labels, encode_labels, reorder_columns
+from robfcp._typing import BoolArray, FloatArray
 from robfcp._validation import Rng, as_array, check_fraction
 from robfcp.errors import RobfcpError
 from robfcp.scores import ClassificationScore, Score
 
 if TYPE_CHECKING:
     from robfcp.calibration import Calibration, CoverageLevel
-    from robfcp.local._threshold import LocalThreshold
+    from robfcp.local import LocalThreshold
 
-PER_CLIENT_TOTAL_DELTA = (
-    0.05  # the chance that a floor is too high at any of the sites, shared by them
-)
+# The chance that a floor is too high at any of the sites, shared by them.
+PER_CLIENT_TOTAL_DELTA = 0.05
+MAX_SAMPLES_SOUGHT = 200_000  # beyond which no number of samples is looked for
+
+Verdict = Literal["within", "below", "cannot tell yet"]
 
 
 @dataclass(frozen=True)
@@ -42,59 +45,89 @@ def coverage_floor(
     floor: float | None = None,
     own: LocalThreshold | None = None,
 ) -> CoverageFloor:
-    """The stated floor, else the certificate's lower end, else 1 - alpha, and which it is.
+    """The coverage that fresh samples are held against, and what it comes from.
 
-    Of a site's own threshold it is what its own n samples prove: that is never below X_(a), and
-    P(F(X_(a)) < q) <= P(Beta(a, n+1-a) < q) whatever anybody does; q is the 0.05/K quantile, so
-    that the floors of all K sites hold together with 0.95 confidence.
+    It is the floor that is stated; else what the site's own samples prove of its own threshold;
+    else the certificate's lower end; else 1 - alpha.
+
+    Parameters
+    ----------
+    calibration
+        The calibration.
+    level
+        Which of its levels, counted from 0.
+    floor
+        A floor that is stated.
+    own
+        The site's own threshold, where that is used.
     """
     chosen = get_level(calibration, level)
     if floor is not None:
-        return CoverageFloor(check_fraction("floor", floor, "give 0.85, say"), "stated floor", True)
+        check_fraction("floor", floor, "give 0.85, say")
+        return CoverageFloor(float(floor), "stated floor", holds=True)
     if own is not None:
-        from scipy.special import betaincinv
+        return _floor_of_local_threshold(calibration, own)
 
-        a = round(own.floor * (own.n + 1))
-        each, together = per_client_delta(calibration)
-        proved = float(betaincinv(a, own.n + 1 - a, each))
-        words = f"what the site's own {own.n} samples prove of its own threshold, {together}"
-        return CoverageFloor(proved, words, True)
     certificate = chosen.certificate
-    if certificate.lower > 0 and certificate.confidence is not None:
-        source = f"certificate's lower end, {certificate.confidence:.4g} confidence"
-        if certificate.estimated:
-            who = f"at most {certificate.m} lie" if certificate.m else "nobody lies"
-            source += f", if {who} (estimated)"
-        return CoverageFloor(certificate.lower, source, True)
-    words = "1 - alpha, which holds on average over calibration data"
     if certificate.lower <= 0:
-        words = "1 - alpha, as nothing is certified"
-    return CoverageFloor(float(chosen.coverage), words, False)
+        source = "1 - alpha, as nothing is certified"
+        return CoverageFloor(float(chosen.coverage), source, holds=False)
+    if certificate.confidence is None:
+        source = "1 - alpha, which holds on average over calibration data"
+        return CoverageFloor(float(chosen.coverage), source, holds=False)
+
+    source = f"certificate's lower end, {certificate.confidence:.4g} confidence"
+    if certificate.estimated:
+        condition = f"at most {certificate.m} lie" if certificate.m else "nobody lies"
+        source += f", if {condition} (estimated)"
+    return CoverageFloor(certificate.lower, source, holds=True)
+
+
+def _floor_of_local_threshold(calibration: Calibration, local: LocalThreshold) -> CoverageFloor:
+    """What a site's own n samples prove of its own threshold.
+
+    That is never below X_(a), the a-th smallest score, and P(F(X_(a)) < q) <= P(Beta(a, n+1-a) < q)
+    whatever anybody does; q is the 0.05/K quantile, so that the floors of all K sites hold together
+    with 0.95 confidence.
+    """
+    from scipy.special import betaincinv
+
+    n = local.n
+    a = round(local.floor * (n + 1))
+    delta, together = per_client_delta(calibration)
+    floor = float(betaincinv(a, n + 1 - a, delta))
+    source = f"what the site's own {n} samples prove of its own threshold, {together}"
+    return CoverageFloor(floor, source, holds=True)
 
 
 def per_client_delta(calibration: Calibration) -> tuple[float, str]:
     """With which chance one site's own floor may fail so that all hold together, and the words."""
     summary = calibration.summary
-    sites = summary.n_clients + summary.n_faulty + summary.n_missing
-    return PER_CLIENT_TOTAL_DELTA / sites, f"0.95 confidence at all {sites} sites together"
+    n_clients = summary.n_clients + summary.n_faulty + summary.n_missing
+    delta = PER_CLIENT_TOTAL_DELTA / n_clients
+    return delta, f"0.95 confidence at all {n_clients} sites together"
 
 
 def require_conditional_floor(
     calibration: Calibration, level: int, floor: float | None, own: LocalThreshold | None
 ) -> CoverageFloor:
     """A promise that this very calibration, or the site's own threshold, makes and that a miss can
-    speak against."""
-    found = coverage_floor(calibration, level, floor, own)
-    if np.isinf(own.threshold) if own else calibration.levels[level].is_trivial:
+    speak against; the parameters are those of `coverage_floor`."""
+    promise = coverage_floor(calibration, level, floor, own)
+    if own is None:
+        is_trivial = calibration.levels[level].is_trivial
+    else:
+        is_trivial = bool(np.isinf(own.threshold))
+    if is_trivial:
         raise RobfcpError("threshold: every set is full, so nothing can be missed; no need to look")
-    if not found.holds:
+    if not promise.holds:
         raise RobfcpError(
-            f"floor: the calibration promises {found.source}; state a floor (--floor) that this "
+            f"floor: the calibration promises {promise.source}; state a floor (--floor) that this "
             "very calibration must hold, below that level, or promise PACGuarantee (--promise pac)"
         )
-    if found.value >= 1:
+    if promise.value >= 1:
         raise RobfcpError("floor: a promise of 1 leaves nothing to miss; state a smaller floor")
-    return found
+    return promise
 
 
 def get_level(calibration: Calibration, level: int) -> CoverageLevel:
@@ -102,10 +135,6 @@ def get_level(calibration: Calibration, level: int) -> CoverageLevel:
     if not 0 <= level < len(calibration.levels):
         raise RobfcpError(f"level: {level} is not 0 to {len(calibration.levels) - 1}; count from 0")
     return calibration.levels[level]
-
-
-Verdict = Literal["within", "below", "cannot tell yet"]
-MAX_SAMPLES_SOUGHT = 200_000  # beyond which no number of samples is looked for
 
 
 @dataclass(frozen=True)
@@ -167,31 +196,35 @@ class CoverageEvaluation:
 
     def __str__(self) -> str:
         """How large sets are, or how wide intervals, and the answer."""
+        if not self.set_sizes:
+            return f"mean width {self.set_size:.4g}\n{self.line}"
         sizes = ", ".join(f"{size}: {count}" for size, count in self.set_sizes.items())
-        words = f"mean set size {self.set_size:.4g} (sets of {sizes})"
-        return f"{words if sizes else f'mean width {self.set_size:.4g}'}\n{self.line}"
+        return f"mean set size {self.set_size:.4g} (sets of {sizes})\n{self.line}"
 
     @property
     def line(self) -> str:
         """The answer in one line."""
-        part, floor = self.overall, self.floor.value
-        words = (
-            f"{self.verdict}: {part.coverage:.4f} of {part.n} samples are covered "
-            f"({self.confidence:.4g} interval {part.low:.4f} to {part.high:.4f}), promised is "
-            f"{floor:.4f} ({self.floor.source})"
+        overall = self.overall
+        text = (
+            f"{self.verdict}: {overall.coverage:.4f} of {overall.n} samples are covered "
+            f"({self.confidence:.4g} interval {overall.low:.4f} to {overall.high:.4f}), "
+            f"promised is {self.floor.value:.4f} ({self.floor.source})"
         )
-        if part.high < self.wanted:
-            words += f"; the wanted {self.wanted:.4f} is missed"
-        elif part.low >= self.wanted:
-            words += f"; the wanted {self.wanted:.4f} is reached"
-        if self.verdict != "cannot tell yet":
-            return words
+        if overall.high < self.wanted:
+            text += f"; the wanted {self.wanted:.4f} is missed"
+        elif overall.low >= self.wanted:
+            text += f"; the wanted {self.wanted:.4f} is reached"
+        if self.verdict == "cannot tell yet":
+            text += f"; {self._needed_text}"
+        return text
+
+    @property
+    def _needed_text(self) -> str:
+        """How many samples would tell."""
         if self.enough is None:
-            return (
-                f"{words}; at this coverage more than {MAX_SAMPLES_SOUGHT} samples would be needed"
-            )
+            return f"at this coverage more than {MAX_SAMPLES_SOUGHT} samples would be needed"
         return (
-            f"{words}; {self.enough} other samples, looked at once, would tell at this coverage "
+            f"{self.enough} other samples, looked at once, would tell at this coverage "
             f"(every look may err with a chance of {1 - self.confidence:.2g}; to look often, "
             "monitor)"
         )
@@ -250,40 +283,45 @@ def evaluate(
     (96, 'cannot tell yet', 295)
     """
     check_fraction("confidence", interval_confidence, "give 0.95, say")
-    limits, rule = (
-        thresholds_of(calibration, level, local_threshold),
-        calibration.resolve_score(score),
-    )
-    predictions = reorder_columns(predictions, calibration.classes)
-    targets = encode_labels(targets, calibration.classes)
-    if isinstance(rule, ClassificationScore):
-        sets = rule.prediction_sets(predictions, limits, rng)[:, :, 0]
-        hit, sizes = sets[np.arange(len(sets)), check_labels(targets, sets.shape)], sets.sum(axis=1)
+    thresholds = thresholds_of(calibration, level, local_threshold)
+    resolved_score = calibration.resolve_score(score)
+    model_outputs = reorder_columns(predictions, calibration.classes)
+    labels = encode_labels(targets, calibration.classes)
+    if isinstance(resolved_score, ClassificationScore):
+        sets = resolved_score.prediction_sets(model_outputs, thresholds, rng)[:, :, 0]
+        is_covered = sets[np.arange(len(sets)), check_labels(labels, sets.shape)]
+        sizes = sets.sum(axis=1)
     else:
-        ends = calibration.predict_interval(predictions, score=score)
-        ends = ends.reshape(-1, 2, len(calibration.levels))
-        hit = rule(predictions, targets) <= limits[0]
-        sizes = np.maximum(ends[:, 1, level] - ends[:, 0, level], 0)
-    if not len(hit):
+        sizes = _interval_widths(calibration, model_outputs, level, score)
+        is_covered = resolved_score(model_outputs, labels) <= thresholds[0]
+    if not len(is_covered):
         raise RobfcpError("samples: there are none; pass at least one")
-    found = coverage_floor(calibration, level, min_coverage, local_threshold)
-    (overall,) = _coverage_intervals(hit, np.full(len(hit), "all"), interval_confidence)
-    verdict: Verdict = "within"
+
+    floor = coverage_floor(calibration, level, min_coverage, local_threshold)
+    everything = np.full(len(is_covered), "all")
+    (overall,) = _coverage_intervals(is_covered, everything, interval_confidence)
+    verdict = _verdict_of(overall, floor, thresholds)
     enough = None
-    if np.isfinite(limits).any() and overall.low < found.value:
-        verdict = "below" if overall.high < found.value else "cannot tell yet"
     if verdict == "cannot tell yet":
-        enough = n_samples_needed(overall.covered, overall.n, found.value, interval_confidence)
-    whole = sizes.dtype.kind in "iu"
+        enough = n_samples_needed(overall.covered, overall.n, floor.value, interval_confidence)
+
+    # Sets have whole numbers of labels and classes to go by; intervals have neither.
+    class_intervals: tuple[CoverageInterval, ...] = ()
+    set_sizes: dict[int, int] = {}
+    if sizes.dtype.kind in "iu":
+        class_intervals = _coverage_intervals(is_covered, labels, interval_confidence)
+        set_sizes = dict(sorted(Counter(sizes.tolist()).items()))
+    group_intervals: tuple[CoverageInterval, ...] = ()
+    if groups is not None:
+        group_of_sample = as_array("groups", groups)
+        group_intervals = _coverage_intervals(is_covered, group_of_sample, interval_confidence)
     return CoverageEvaluation(
         overall=overall,
-        classes=_coverage_intervals(hit, targets, interval_confidence) if whole else (),
-        groups=()
-        if groups is None
-        else _coverage_intervals(hit, as_array("groups", groups), interval_confidence),
+        classes=class_intervals,
+        groups=group_intervals,
         set_size=float(sizes.mean()),
-        set_sizes=dict(sorted(Counter(sizes.tolist()).items())) if whole else {},
-        floor=found,
+        set_sizes=set_sizes,
+        floor=floor,
         confidence=interval_confidence,
         verdict=verdict,
         enough=enough,
@@ -291,9 +329,25 @@ def evaluate(
     )
 
 
+def _interval_widths(
+    calibration: Calibration, predictions: NDArray[Any], level: int, score: Score | None
+) -> FloatArray:
+    """(n,) the widths of the prediction intervals at a level; 0 where they are empty."""
+    ends = calibration.predict_interval(predictions, score=score)
+    ends = ends.reshape(-1, 2, len(calibration.levels))
+    return np.maximum(ends[:, 1, level] - ends[:, 0, level], 0)
+
+
+def _verdict_of(overall: CoverageInterval, floor: CoverageFloor, thresholds: FloatArray) -> Verdict:
+    """Where the interval lies beside the floor; sets that hold everything are within any."""
+    if overall.low >= floor.value or not np.isfinite(thresholds).any():
+        return "within"
+    return "below" if overall.high < floor.value else "cannot tell yet"
+
+
 def thresholds_of(
     calibration: Calibration, level: int, own: LocalThreshold | None = None
-) -> NDArray[np.float64]:
+) -> FloatArray:
     """(1,) the threshold of a level or the site's own, or (C, 1) those of the level's classes."""
     if calibration.risk is not None:
         target = calibration.target_text(get_level(calibration, level))
@@ -308,7 +362,7 @@ def thresholds_of(
         raise RobfcpError("groups: thresholds by group are checked group by group; use predict_set")
     if calibration.by is None:
         return np.array([chosen.threshold])
-    return np.array([[one.threshold] for one in chosen.strata])
+    return np.array([[stratum.threshold] for stratum in chosen.strata])
 
 
 def clopper_pearson(covered: int, n: int, confidence: float) -> tuple[float, float]:
@@ -316,8 +370,12 @@ def clopper_pearson(covered: int, n: int, confidence: float) -> tuple[float, flo
     from scipy.special import betaincinv
 
     tail = (1 - confidence) / 2
-    low = float(betaincinv(covered, n - covered + 1, tail)) if covered else 0.0
-    high = float(betaincinv(covered + 1, n - covered, 1 - tail)) if covered < n else 1.0
+    low = 0.0
+    if covered > 0:
+        low = float(betaincinv(covered, n - covered + 1, tail))
+    high = 1.0
+    if covered < n:
+        high = float(betaincinv(covered + 1, n - covered, 1 - tail))
     return low, high
 
 
@@ -328,27 +386,47 @@ def n_samples_needed(covered: int, n: int, floor: float, confidence: float) -> i
     """
     from scipy.special import betainc
 
-    size = np.arange(n, MAX_SAMPLES_SOUGHT)
-    if covered > floor * n:  # P(Bin(size, floor) >= hits)
-        hits = np.maximum(covered * size // n, 1)
-        chance = betainc(hits, size - hits + 1, floor)
-    else:  # P(Bin(size, floor) <= hits)
-        hits = np.minimum(-(-covered * size // n), size - 1)
-        chance = betainc(size - hits, hits + 1, 1 - floor)
-    found = np.flatnonzero(chance < (1 - confidence) / 2)
-    return int(size[found[0]]) if found.size else None
+    sizes = np.arange(n, MAX_SAMPLES_SOUGHT)
+    if covered > floor * n:
+        # P(Bin(size, floor) >= hits)
+        hits = np.maximum(covered * sizes // n, 1)
+        p_values = betainc(hits, sizes - hits + 1, floor)
+    else:
+        # P(Bin(size, floor) <= hits), hits rounded up
+        hits = np.minimum(-(-covered * sizes // n), sizes - 1)
+        p_values = betainc(sizes - hits, hits + 1, 1 - floor)
+
+    is_enough = p_values < (1 - confidence) / 2
+    if not is_enough.any():
+        return None
+    return int(sizes[np.argmax(is_enough)])
 
 
 def _coverage_intervals(
-    hit: NDArray[np.bool_], by: NDArray[Any], confidence: float
+    is_covered: BoolArray, part_of_sample: NDArray[Any], confidence: float
 ) -> tuple[CoverageInterval, ...]:
-    """One part a distinct value; each interval has its share of 1 - confidence."""
-    if by.shape != hit.shape:
-        raise RobfcpError(f"groups: need one group a sample ({len(hit)})")
-    values, which = np.unique(by if by.dtype.kind in "iu" else by.astype(str), return_inverse=True)
-    numbers, hits = np.bincount(which).tolist(), np.bincount(which, hit).astype(int).tolist()
-    each = 1 - (1 - confidence) / len(values)
-    return tuple(
-        CoverageInterval(str(name), n, covered, *clopper_pearson(covered, n, each))
-        for name, n, covered in zip(values.tolist(), numbers, hits, strict=True)
-    )
+    """The interval of each part of the samples; all of them hold together (Bonferroni).
+
+    Parameters
+    ----------
+    is_covered
+        (n,) which samples are covered.
+    part_of_sample
+        (n,) the class or group of each.
+    confidence
+        Of all intervals together.
+    """
+    if part_of_sample.shape != is_covered.shape:
+        raise RobfcpError(f"groups: need one group a sample ({len(is_covered)})")
+    if part_of_sample.dtype.kind not in "iu":
+        part_of_sample = part_of_sample.astype(str)
+    names, part_indices = np.unique(part_of_sample, return_inverse=True)
+    n_samples = np.bincount(part_indices).tolist()
+    n_covered = np.bincount(part_indices, is_covered).astype(int).tolist()
+
+    confidence_of_each = 1 - (1 - confidence) / len(names)
+    intervals = []
+    for name, n, covered in zip(names.tolist(), n_samples, n_covered, strict=True):
+        low, high = clopper_pearson(covered, n, confidence_of_each)
+        intervals.append(CoverageInterval(str(name), n, covered, low, high))
+    return tuple(intervals)

@@ -33,6 +33,7 @@ from robfcp.local._threshold import (
     PeerThresholds,
     build_local_calibration,
     calibrate_local_risk,
+    score_samples,
 )
 from robfcp.reports import Report
 
@@ -41,6 +42,8 @@ _SAFE_FILENAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,120}")
 _RESERVED_FILENAME = re.compile(
     r"-[0-9a-f]{16}$|^(con|prn|aux|nul|(com|lpt)\d)(\.|$)", re.IGNORECASE
 )
+_UNSAFE_LETTERS = re.compile(r"[^A-Za-z0-9_-]+")
+MAX_READABLE_LETTERS = 60  # of a name, before the digest of all of it
 
 
 class ClientFeedback(SealedFile, frozen=True, omit_defaults=True, dict=True):
@@ -116,17 +119,22 @@ class ClientFeedback(SealedFile, frozen=True, omit_defaults=True, dict=True):
     @property
     def sentence(self) -> str:
         """The verdict in plain words: what was done, what is seen and what to check."""
-        out = "was flagged" if self.calibration.is_guaranteed else "was left out"
-        words = {
-            "trusted": "was used, but look" if self.diagnosis else "was used",
-            "flagged": out,
-            "faulty": f"sent a report that was refused ({self.reason})",
-            "missing": "sent no report",
-        }
-        said = f"{self.client} {words[self.verdict]}"
+        text = f"{self.client} {self._verdict_text}"
         if self.diagnosis:
-            said += f": {self.diagnosis}. {self.advice[:1].upper()}{self.advice[1:]}"
-        return printable(f"{said}.", None)
+            text += f": {self.diagnosis}. {self.advice[:1].upper()}{self.advice[1:]}"
+        return printable(f"{text}.", None)
+
+    @property
+    def _verdict_text(self) -> str:
+        """What was done with the site's report."""
+        if self.verdict == "trusted":
+            return "was used, but look" if self.diagnosis else "was used"
+        if self.verdict == "flagged":
+            # Under a guarantee everybody is used, the flagged ones too.
+            return "was flagged" if self.calibration.is_guaranteed else "was left out"
+        if self.verdict == "faulty":
+            return f"sent a report that was refused ({self.reason})"
+        return "sent no report"
 
     def calibrate_locally(
         self, probabilities: ArrayLike, labels: ArrayLike, rng: Rng = None
@@ -171,8 +179,8 @@ class ClientFeedback(SealedFile, frozen=True, omit_defaults=True, dict=True):
         >>> local.evaluate(p[8::9], y[8::9]).verdict
         'within'
         """
-        given = probabilities, labels, rng
-        return build_local_calibration(self.client, self.calibration, lambda _: self.others, *given)
+        samples = score_samples(self.calibration, probabilities, labels, rng)
+        return build_local_calibration(self.client, self.calibration, samples, self.others)
 
     def calibrate_risk_locally(self, report: Report, *, level: int = 0) -> LocalRiskThreshold:
         """The site's own lambda where reports hold losses: the federation's, held by its own.
@@ -224,38 +232,55 @@ def iter_feedback(
     >>> [(letter.client, letter.verdict) for letter in iter_feedback(calibration)]
     [('a', 'trusted'), ('b', 'trusted'), ('c', 'missing')]
     """
-    record, document = calibration.require_record(), msgspec.Raw(calibration.to_json())
+    record = calibration.require_record()
     federation = record.federation
-    covered, others = calibration.client_coverage(), peer_thresholds(calibration, chosen)
-    found = {name: one.redacted() for name, one in diagnose(calibration).items()}
+    document = msgspec.Raw(calibration.to_json())
+    covered = calibration.client_coverage()
+    peers = peer_thresholds(calibration, chosen)
+    diagnoses = diagnose(calibration)
+
     for k, client in enumerate(federation.clients):
-        if chosen is None or client in chosen:
-            yield ClientFeedback(
-                client,
-                verdict="trusted" if record.benign_mask[k] else "flagged",
-                document=document,
-                reason=record.reasons.get(client, ""),
-                oddness=float(record.maliciousness[k]),
-                covered=tuple(covered[k].tolist()),
-                diagnosis=found[client].observation if client in found else "",
-                advice=found[client].advice if client in found else "",
-                others=others.get(client),
-            )
-    reasons = {fault.client: fault.reason for fault in federation.rejected_reports}
+        if chosen is not None and client not in chosen:
+            continue
+        observation = ""
+        advice = ""
+        if client in diagnoses:
+            diagnosis = diagnoses[client].redacted()  # nothing of the other sites
+            observation = diagnosis.observation
+            advice = diagnosis.advice
+        yield ClientFeedback(
+            client=client,
+            verdict="trusted" if record.benign_mask[k] else "flagged",
+            document=document,
+            reason=record.reasons.get(client, ""),
+            oddness=float(record.maliciousness[k]),
+            covered=tuple(covered[k].tolist()),
+            diagnosis=observation,
+            advice=advice,
+            others=peers.get(client),
+        )
+
+    reasons = {rejected.client: rejected.reason for rejected in federation.rejected_reports}
     for client in clients_not_covered(federation):
         if chosen is None or client in chosen:
-            verdict: Verdict = "faulty" if client in reasons else "missing"
-            yield ClientFeedback(client, verdict, document, reasons.get(client, ""))
+            yield ClientFeedback(
+                client=client,
+                verdict="faulty" if client in reasons else "missing",
+                document=document,
+                reason=reasons.get(client, ""),
+            )
 
 
 def save_feedback(calibration: Calibration, folder: FilePath, key: Any = None) -> list[Path]:
     """Write every client's letter into the folder, named after it; `key` signs them."""
-    place, federation = make_folder(folder), calibration.federation
+    folder_path = make_folder(folder)
+    federation = calibration.federation
     names = feedback_filenames([*federation.clients, *clients_not_covered(federation)])
     written = []
-    for letter in iter_feedback(calibration):
-        written.append(place / f"{names[letter.client]}.json")
-        letter.save(written[-1], key)
+    for feedback in iter_feedback(calibration):
+        path = folder_path / f"{names[feedback.client]}.json"
+        feedback.save(path, key)
+        written.append(path)
     return written
 
 
@@ -264,16 +289,17 @@ def feedback_filenames(clients: Sequence[str]) -> dict[str, str]:
 
     Its own where that is plain, no other's but for capitals, and not made like those with a digest.
     """
-    often = Counter(client.casefold() for client in clients)
-    return {
-        client: client
-        if _SAFE_FILENAME.fullmatch(client)
-        and not _RESERVED_FILENAME.search(client)
-        and often[client.casefold()] == 1
-        else f"{re.sub(r'[^A-Za-z0-9_-]+', '_', client)[:60].strip('_') or 'site'}-"
-        f"{sha256_of(client.encode())[:16]}"
-        for client in clients
-    }
+    n_alike = Counter(client.casefold() for client in clients)
+    names = {}
+    for client in clients:
+        is_safe = _SAFE_FILENAME.fullmatch(client) and not _RESERVED_FILENAME.search(client)
+        if is_safe and n_alike[client.casefold()] == 1:
+            names[client] = client
+        else:
+            readable = _UNSAFE_LETTERS.sub("_", client)[:MAX_READABLE_LETTERS].strip("_")
+            digest = sha256_of(client.encode())[:16]
+            names[client] = f"{readable or 'site'}-{digest}"
+    return names
 
 
 def peer_thresholds(
@@ -282,30 +308,34 @@ def peer_thresholds(
     """What the others' reports say of each site (or the chosen ones); empty without classes."""
     federation = calibration.federation
     strata = federation.noise_free_strata
-    if strata is None or strata.by != "class":
+    if strata is None or strata.by != "class" or federation.risk is not None:
         return {}
-    if federation.risk is not None or not 2 <= len(strata.rows) <= MAX_CLIENTS_COMPARED:
+    if not 2 <= len(strata.rows) <= MAX_CLIENTS_COMPARED:
         return {}
     counts = class_counts(federation)
-    wanted = [k for k, name in enumerate(counts.clients) if chosen is None or name in chosen]
-    liars, alike = (
-        calibration.n_malicious,
-        calibration.require_record().heterogeneity_within_classes,
-    )
-    if not wanted or liars > len(counts.clients) - 1:
+    rows = [k for k, name in enumerate(counts.clients) if chosen is None or name in chosen]
+    max_malicious = calibration.n_malicious
+    if not rows or max_malicious > len(counts.clients) - 1:
         return {}
-    upper = [*federation.binning.upper_edges.tolist(), np.inf]  # edge -1: nothing is proved
-    edges = [
-        client_thresholds(counts, float(1 - level.coverage), liars, alike, wanted)
+
+    # (L, R) the bin of each site's threshold at each level; -1 where nothing is proved.
+    heterogeneity = calibration.require_record().heterogeneity_within_classes
+    bins = [
+        client_thresholds(counts, float(1 - level.coverage), max_malicious, heterogeneity, rows)
         for level in calibration.levels
     ]
-    told = liars, alike, calibration.n_malicious_given
-    return {
-        counts.clients[k]: PeerThresholds(
-            tuple(upper[found[k]] for found in edges), tuple(counts.class_sizes[k].tolist()), *told
+    thresholds_of_bins = [*federation.binning.upper_edges.tolist(), np.inf]
+
+    peers = {}
+    for k in rows:
+        peers[counts.clients[k]] = PeerThresholds(
+            stored_thresholds=tuple(thresholds_of_bins[bin_of_client[k]] for bin_of_client in bins),
+            label_counts=tuple(counts.class_sizes[k].tolist()),
+            liars=max_malicious,
+            alike=heterogeneity,
+            stated=calibration.n_malicious_given,
         )
-        for k in wanted
-    }
+    return peers
 
 
 def local_thresholds(calibration: Calibration, chosen: set[str]) -> dict[str, tuple[float, float]]:
@@ -317,11 +347,12 @@ def local_thresholds(calibration: Calibration, chosen: set[str]) -> dict[str, tu
     """
     federation = calibration.federation
     alpha = float(1 - calibration.levels[0].coverage)
-    place = {client: k for k, client in enumerate(federation.clients)}
-    found = {}
-    for client, others in peer_thresholds(calibration, chosen).items():
-        scores = np.repeat(federation.binning.upper_edges, federation.table.row(place[client]))
-        own = local_threshold_range(scores, alpha)
-        limit = max(own.low, min(others.thresholds[0], own.high))
-        found[client] = limit, float((scores <= limit).mean())
-    return found
+    row_of_client = {client: row for row, client in enumerate(federation.clients)}
+    thresholds = {}
+    for client, peers in peer_thresholds(calibration, chosen).items():
+        counts = federation.table.row(row_of_client[client])
+        scores = np.repeat(federation.binning.upper_edges, counts)
+        local = local_threshold_range(scores, alpha)
+        threshold = max(local.low, min(peers.thresholds[0], local.high))
+        thresholds[client] = (threshold, float((scores <= threshold).mean()))
+    return thresholds

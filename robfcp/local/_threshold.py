@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 import numpy as np
 from msgspec import Meta
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from robfcp._probabilities import encode_labels, reorder_columns
+from robfcp._typing import BoolArray, FloatArray, IndexArray
 from robfcp._validation import Rng, check_fraction
 from robfcp.calibration import Calibration
 from robfcp.certificates import format_loss_upper, format_lower
@@ -55,10 +55,11 @@ class PeerThresholds(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         )
 
 
-def _own_words(own: float, what: str) -> str:
-    if np.isinf(own):
-        return f"this site's own {what} prove nothing: too few samples"
-    return f"it is never above what this site's own {what} prove with 97.5% confidence"
+def _local_bound_text(local_threshold: float, values: str) -> str:
+    """What the site's own data, or losses, prove of the threshold."""
+    if np.isinf(local_threshold):
+        return f"this site's own {values} prove nothing: too few samples"
+    return f"it is never above what this site's own {values} prove with 97.5% confidence"
 
 
 @dataclass(frozen=True)
@@ -112,18 +113,23 @@ class LocalThreshold:
         >>> local.statements[0]
         'whatever anybody does, 0.6 covers at least 82% on average'
         """
+        local_statements = (
+            f"whatever anybody does, {self.threshold:.4g} covers at least "
+            f"{format_lower(self.floor)} on average",
+            _local_bound_text(self.own, "data"),
+        )
+        if self.liars is None or np.isinf(self.federation):
+            return local_statements
+
         wanted = format_lower(self.coverage)
-        found = []
-        if self.liars is not None and np.isfinite(self.federation):
-            found = [
-                f"while at most {self.liars} other sites lie and honest sites agree within classes "
-                f"up to {self.alike:g}, {self.unclipped:.4g} (not clipped from above) covers "
-                f"at least {wanted} of this site's patients on average",
-                f"where the federation's threshold covers {wanted} here, so does the clipped one, "
-                "with 97.5% confidence",
-            ]
-        floor = f"{self.threshold:.4g} covers at least {format_lower(self.floor)} on average"
-        return (*found, f"whatever anybody does, {floor}", _own_words(self.own, "data"))
+        return (
+            f"while at most {self.liars} other sites lie and honest sites agree within classes "
+            f"up to {self.alike:g}, {self.unclipped:.4g} (not clipped from above) covers "
+            f"at least {wanted} of this site's patients on average",
+            f"where the federation's threshold covers {wanted} here, so does the clipped one, "
+            "with 97.5% confidence",
+            *local_statements,
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,8 +147,8 @@ class LocalCalibration:
     @property
     def threshold(self) -> float | tuple[float, ...]:
         """The clipped threshold; a tuple for several levels."""
-        found = tuple(level.threshold for level in self.levels)
-        return found if self.calibration.has_multiple_levels else found[0]
+        thresholds = tuple(level.threshold for level in self.levels)
+        return thresholds if self.calibration.has_multiple_levels else thresholds[0]
 
     def predict_set(
         self,
@@ -151,7 +157,7 @@ class LocalCalibration:
         *,
         clip: bool = True,
         non_empty: bool = False,
-    ) -> NDArray[np.bool_]:
+    ) -> BoolArray:
         """(n, C) labels at or below this site's threshold; (n, C, L) for several levels.
 
         Parameters
@@ -166,10 +172,9 @@ class LocalCalibration:
             Put the likeliest label into sets that would be empty; coverage can only rise.
         """
         rows = reorder_columns(probabilities, self.calibration.classes)
-        limits = [one.threshold if clip else one.unclipped for one in self.levels]
-        sets = self.calibration.classification_score().prediction_sets(
-            rows, limits, rng, non_empty=non_empty
-        )
+        thresholds = [level.threshold if clip else level.unclipped for level in self.levels]
+        score = self.calibration.classification_score()
+        sets = score.prediction_sets(rows, thresholds, rng, non_empty=non_empty)
         return sets if self.calibration.has_multiple_levels else sets[:, :, 0]
 
     def evaluate(
@@ -181,67 +186,136 @@ class LocalCalibration:
         samples prove with 95% confidence, where none is stated.
         """
         get_level(self.calibration, level)
-        own = self.levels[level]
         return evaluate(
-            self.calibration, probabilities, labels, level=level, local_threshold=own, **options
+            self.calibration,
+            probabilities,
+            labels,
+            level=level,
+            local_threshold=self.levels[level],
+            **options,
         )
+
+
+class LocalSamples(NamedTuple):
+    """A site's labelled calibration samples, scored.
+
+    Attributes
+    ----------
+    scores
+        (n,) the scores of the true labels.
+    label_scores
+        (n, C) the scores of all labels.
+    label_counts
+        (C,) how many samples each class has.
+    """
+
+    scores: FloatArray
+    label_scores: FloatArray
+    label_counts: IndexArray
+
+
+def score_samples(
+    calibration: Calibration, probabilities: ArrayLike, labels: ArrayLike, rng: Rng = None
+) -> LocalSamples:
+    """Score a site's labelled samples by the calibration's score.
+
+    Parameters
+    ----------
+    calibration
+        Whose score and classes are used.
+    probabilities
+        (n, C) class probabilities.
+    labels
+        (n,) the true classes.
+    rng
+        A seed or generator, for randomised scores.
+    """
+    score = calibration.classification_score()
+    true_labels = encode_labels(labels, calibration.classes)
+    columns = reorder_columns(probabilities, calibration.classes)
+    scores = score(columns, true_labels, rng)
+    label_scores = score.score_all_labels(columns, rng)
+    label_counts = np.bincount(true_labels, minlength=label_scores.shape[1])
+    return LocalSamples(scores, label_scores, label_counts)
 
 
 def build_local_calibration(
     client: str,
     calibration: Calibration,
-    told: Callable[[NDArray[np.intp]], PeerThresholds | None],
-    probabilities: ArrayLike,
-    labels: ArrayLike,
-    rng: Rng = None,
+    samples: LocalSamples,
+    peers: PeerThresholds | None,
 ) -> LocalCalibration:
-    """The site's thresholds from what the others say of its labels and its own labelled outputs."""
-    score, labels = calibration.classification_score(), encode_labels(labels, calibration.classes)
-    probabilities = reorder_columns(probabilities, calibration.classes)
-    scores = score(probabilities, labels, rng)
-    every = score.score_all_labels(probabilities, rng)
-    counts = np.bincount(labels, minlength=every.shape[1])
-    others, remarks = told(counts), []
-    if others is None:
-        remarks.append("the letter has no threshold from other sites: they kept no labels, or few")
-    elif tuple(counts) != others.label_counts:
-        remarks.append(
+    """Combine what the other sites say of a site's labels with its own samples.
+
+    Parameters
+    ----------
+    client
+        The site's name.
+    calibration
+        The federation's.
+    samples
+        The site's own.
+    peers
+        What the other sites prove; None where they say nothing.
+    """
+    problem = _problem_of_peers(peers, samples)
+    notes = [problem] if problem else []
+    n_levels = len(calibration.levels)
+    thresholds = (np.inf,) * n_levels
+    if peers is not None:
+        thresholds = peers.thresholds
+        if np.inf in thresholds:
+            notes.append(
+                "the other sites' reports prove nothing for this site's label mix at some level: "
+                f"too few hold its classes, or more than {peers.liars} of them disagree within "
+                f"classes by more than {peers.alike:g}"
+            )
+
+    levels = []
+    for level, federation_threshold in zip(calibration.levels, thresholds, strict=True):
+        local = local_threshold_range(samples.scores, float(1 - level.coverage))
+        clipped = max(local.low, min(federation_threshold, local.high))
+        set_sizes = (
+            _mean_set_size(samples, federation_threshold),
+            _mean_set_size(samples, local.high),
+            _mean_set_size(samples, clipped),
+        )
+        threshold = LocalThreshold(
+            coverage=float(level.coverage),
+            federation=federation_threshold,
+            own=local.high,
+            threshold=clipped,
+            unclipped=max(local.low, federation_threshold),
+            floor=local.marginal_lower,
+            n=local.n,
+            set_sizes=set_sizes,
+            liars=None if peers is None or problem else peers.liars,
+            alike=0.0 if peers is None else peers.alike,
+        )
+        levels.append(threshold)
+    return LocalCalibration(client, calibration, tuple(levels), tuple(notes))
+
+
+def _problem_of_peers(peers: PeerThresholds | None, samples: LocalSamples) -> str:
+    """Why what the other sites say proves nothing for a site's samples; empty where it does."""
+    if peers is None:
+        return "the letter has no threshold from other sites: they kept no labels, or few"
+    if tuple(samples.label_counts) != peers.label_counts:
+        return (
             "these are not the labels this site reported: what the other sites prove does not "
             "hold for them; send a new report"
         )
-    elif not others.stated:
-        remarks.append(
+    if not peers.stated:
+        return (
             "how many lie was estimated, not stated beforehand: what the other sites say proves "
             "nothing; calibrate with a number"
         )
-    liars = None if others is None or remarks else others.liars
-    limits = (np.inf,) * len(calibration.levels) if others is None else others.thresholds
-    if others is not None and np.inf in limits:
-        remarks.append(
-            "the other sites' reports prove nothing for this site's label mix at some level: too "
-            f"few hold its classes, or more than {others.liars} of them disagree within classes by "
-            f"more than {others.alike:g}"
-        )
-    levels = []
-    for level, limit in zip(calibration.levels, limits, strict=True):
-        own = local_threshold_range(scores, float(1 - level.coverage))
-        clipped = max(own.low, min(limit, own.high))
-        sizes = [float((every <= one).sum(axis=1).mean()) for one in (limit, own.high, clipped)]
-        levels.append(
-            LocalThreshold(
-                coverage=float(level.coverage),
-                federation=limit,
-                own=own.high,
-                threshold=clipped,
-                unclipped=max(own.low, limit),
-                floor=own.marginal_lower,
-                n=own.n,
-                set_sizes=(sizes[0], sizes[1], sizes[2]),
-                liars=liars,
-                alike=0.0 if others is None else others.alike,
-            )
-        )
-    return LocalCalibration(client, calibration, tuple(levels), tuple(remarks))
+    return ""
+
+
+def _mean_set_size(samples: LocalSamples, threshold: float) -> float:
+    """The mean number of labels in the samples' sets with a threshold."""
+    return float((samples.label_scores <= threshold).sum(axis=1).mean())
 
 
 @dataclass(frozen=True)
@@ -278,16 +352,17 @@ class LocalRiskThreshold:
     @property
     def statements(self) -> tuple[str, ...]:
         """What is proved, one sentence each."""
-        kept, most = (format_loss_upper(x, self.risk.bound) for x in (self.wanted, self.most))
-        held = f"{self.threshold:.4g} has a mean {self.risk.name} of at most {most} here on average"
+        wanted = format_loss_upper(self.wanted, self.risk.bound)
+        most = format_loss_upper(self.most, self.risk.bound)
         return (
-            f"whatever anybody does, {held}",
-            f"where the federation's lambda keeps {kept} here, so does this one, with 97.5% "
+            f"whatever anybody does, {self.threshold:.4g} has a mean {self.risk.name} of at most "
+            f"{most} here on average",
+            f"where the federation's lambda keeps {wanted} here, so does this one, with 97.5% "
             "confidence",
-            _own_words(self.own, "losses"),
+            _local_bound_text(self.own, "losses"),
         )
 
-    def predict_multilabel(self, probabilities: ArrayLike) -> NDArray[np.bool_]:
+    def predict_multilabel(self, probabilities: ArrayLike) -> BoolArray:
         """(n, C) whether each label is taken at this site: 1 - p at most its lambda.
 
         Parameters
@@ -295,32 +370,38 @@ class LocalRiskThreshold:
         probabilities
             (n, C) one probability a label, each in [0, 1].
         """
-        return self.risk.multilabel_sets(probabilities, np.array([self.threshold]))[:, :, 0]
+        sets = self.risk.multilabel_sets(probabilities, np.array([self.threshold]))
+        return sets[:, :, 0]
 
 
 def calibrate_local_risk(
     calibration: Calibration, report: Report, level: int = 0
 ) -> LocalRiskThreshold:
     """The lambda of the site whose own losses, exact, are in the report."""
-    found, risk = get_level(calibration, level), calibration.risk
+    risk_level = get_level(calibration, level)
+    risk = calibration.risk
     _refuse_noise(report)
-    if risk is None or report.risk != risk:
-        wanted = (
-            "no losses; use calibrate_locally"
-            if risk is None
-            else f"the loss {risk.name}; report that"
+    if risk is None:
+        raise RobfcpError(
+            f"{report.client}: risk: the calibration is of no losses; use calibrate_locally"
         )
-        raise RobfcpError(f"{report.client}: risk: the calibration is of {wanted}")
-    n, upper = report.n_samples, report.grid.upper_edges
-    own = local_lambda_range(report.counts, n, risk.resolution, found.coverage, upper)
+    if report.risk != risk:
+        raise RobfcpError(
+            f"{report.client}: risk: the calibration is of the loss {risk.name}; report that"
+        )
+
+    coverage = risk_level.coverage  # one minus the mean loss, as a share of the largest loss
+    local = local_lambda_range(
+        report.counts, report.n_samples, risk.resolution, coverage, report.grid.upper_edges
+    )
     return LocalRiskThreshold(
         risk=risk,
-        wanted=float(1 - found.coverage) * risk.bound,
-        federation=found.threshold,
-        own=own.high,
-        threshold=max(own.low, min(found.threshold, own.high)),
-        most=(1 - own.marginal_lower) * risk.bound,
-        n=n,
+        wanted=float(1 - coverage) * risk.bound,
+        federation=risk_level.threshold,
+        own=local.high,
+        threshold=max(local.low, min(risk_level.threshold, local.high)),
+        most=(1 - local.marginal_lower) * risk.bound,
+        n=report.n_samples,
     )
 
 
@@ -334,22 +415,27 @@ def calibrate_unseen_client(
     """
     federation = calibration.federation
     counts = class_counts(federation)
-    liars, alike = (
-        calibration.n_malicious,
-        calibration.require_record().heterogeneity_within_classes,
+    heterogeneity = calibration.require_record().heterogeneity_within_classes
+    samples = score_samples(calibration, probabilities, labels, rng)
+
+    thresholds = []
+    for level in calibration.levels:
+        bin_index = unseen_client_threshold(
+            counts,
+            samples.label_counts,
+            float(1 - level.coverage),
+            calibration.n_malicious,
+            heterogeneity,
+        )
+        thresholds.append(federation.threshold_at(bin_index))
+    peers = PeerThresholds(
+        stored_thresholds=tuple(thresholds),
+        label_counts=tuple(samples.label_counts.tolist()),
+        liars=calibration.n_malicious,
+        alike=heterogeneity,
+        stated=calibration.n_malicious_given,
     )
-
-    def told(sizes: NDArray[np.intp]) -> PeerThresholds:
-        edges = (
-            unseen_client_threshold(counts, sizes, float(1 - level.coverage), liars, alike)
-            for level in calibration.levels
-        )
-        limits = tuple(map(federation.threshold_at, edges))
-        return PeerThresholds(
-            limits, tuple(sizes.tolist()), liars, alike, calibration.n_malicious_given
-        )
-
-    return build_local_calibration(UNSEEN_CLIENT, calibration, told, probabilities, labels, rng)
+    return build_local_calibration(UNSEEN_CLIENT, calibration, samples, peers)
 
 
 def local_coverage_bound(report: Report, threshold: float, confidence: float = 0.95) -> float:
@@ -359,16 +445,17 @@ def local_coverage_bound(report: Report, threshold: float, confidence: float = 0
     between two edges has the floor of the lower one; of several give the smallest.
     """
     _refuse_noise(report)
-    grid, delta = report.grid, 1 - check_fraction("confidence", confidence, "give 0.95, say")
-    edge = int(np.searchsorted(grid.upper_edges, threshold, side="right")) - 1
-    if edge < 0:
+    check_fraction("confidence", confidence, "give 0.95, say")
+    bin_index = int(np.searchsorted(report.grid.upper_edges, threshold, side="right")) - 1
+    if bin_index < 0:
         return 0.0
-    alone = count_bounds(Federation.from_reports([report]))
-    low, _ = coverage_intervals(alone, np.array([edge]), [0], delta)
-    return float(low[0, 0])
+    bounds = count_bounds(Federation.from_reports([report]))
+    lower, _ = coverage_intervals(bounds, np.array([bin_index]), [0], 1 - confidence)
+    return float(lower[0, 0])
 
 
 def _refuse_noise(report: Report) -> None:
+    """Refuse a report whose counts say nothing exact about the site's own samples."""
     if report.privacy is not None:
         raise RobfcpError(
             f"{report.client}: privacy: the report holds noise; keep and pass an exact one, "
