@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from fractions import Fraction
@@ -19,15 +19,15 @@ import msgspec
 
 from robfcp._files import file_lock, read_bounded
 from robfcp._sealed import sha256_of
-from robfcp.calibration import Calibration, CoverageLevel
-from robfcp.calibration._calibrate import calibrate
+from robfcp.calibration import Calibration, CoverageLevel, calibrate
 from robfcp.defense import rebuild_defense
 from robfcp.errors import RobfcpError
 from robfcp.reports import Report
 
 FIRST_DIGEST = "0" * 64
 MAX_LOG_BYTES = 2**30
-_TAIL = 2**20  # no event is longer
+MAX_EVENT_BYTES = 2**20
+TOLERANCE = 1e-7  # relative; another platform's last digits
 
 
 @dataclass(frozen=True)
@@ -54,36 +54,48 @@ class AuditLog:
         """Append an event; the digest of its line, which the next one will hold."""
         now = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
         with file_lock(self.path) as handle:
-            size = os.lseek(handle, 0, os.SEEK_END)
-            os.lseek(handle, max(0, size - _TAIL - 1), os.SEEK_SET)
-            tail = os.read(handle, _TAIL + 1)
-            if size and not tail.endswith(b"\n"):
-                raise RobfcpError(
-                    f"{os.fspath(self.path)}: its last line is cut short; move the log away and "
-                    "note why"
-                )
-            previous = sha256_of(tail[:-1].rsplit(b"\n", 1)[-1]) if size else FIRST_DIGEST
+            previous = self._last_digest(handle)
             entry = {"time": now, "event": event, **details, "previous": previous}
             line = json.dumps(entry, ensure_ascii=True, allow_nan=False, default=str).encode()
-            if len(line) >= _TAIL:
+            if len(line) >= MAX_EVENT_BYTES:
                 raise RobfcpError(f"audit: an event of {len(line)} bytes is too long for the log")
             os.write(handle, line + b"\n")
             os.fsync(handle)
         return sha256_of(line)
 
+    def _last_digest(self, handle: int) -> str:
+        """The digest of the last line of the open log, whose position is left at its end."""
+        size = os.lseek(handle, 0, os.SEEK_END)
+        if not size:
+            return FIRST_DIGEST
+
+        # The last line is no longer than an event; the byte before it ends the line before.
+        os.lseek(handle, max(0, size - MAX_EVENT_BYTES - 1), os.SEEK_SET)
+        tail = os.read(handle, MAX_EVENT_BYTES + 1)
+        if not tail.endswith(b"\n"):
+            raise RobfcpError(
+                f"{os.fspath(self.path)}: its last line is cut short; move the log away and "
+                "note why"
+            )
+        last_line = tail[:-1].rsplit(b"\n", 1)[-1]
+        return sha256_of(last_line)
+
     def events(self) -> Iterator[dict[str, Any]]:
         """All events, the oldest first, refused at the first line that breaks the chain."""
         previous = FIRST_DIGEST
-        for number, line in enumerate(read_bounded(self.path, MAX_LOG_BYTES).splitlines(), 1):
+        lines = read_bounded(self.path, MAX_LOG_BYTES).splitlines()
+        for number, line in enumerate(lines, 1):
             try:
                 event = json.loads(line)
             except (ValueError, RecursionError):
                 event = None
             if not isinstance(event, dict) or event.get("previous") != previous:
-                last = f"trust lines 1 to {number - 2} at most" if number > 2 else "trust none"
+                remedy = "trust none"
+                if number > 2:
+                    remedy = f"trust lines 1 to {number - 2} at most"
                 raise RobfcpError(
                     f"{os.fspath(self.path)}: the chain breaks at line {number}: it or the line "
-                    f"before was altered, or lines between them dropped or added; {last}"
+                    f"before was altered, or lines between them dropped or added; {remedy}"
                 )
             previous = sha256_of(line)
             yield {**event, "line_digest": previous}
@@ -98,10 +110,19 @@ def log_calibration(log: AuditLog, calibration: Calibration, terms: Mapping[str,
     log.write("round opened", round=federation.round, terms=dict(terms))
     verdicts = calibration.verdicts
     for report in federation:
-        said = {"digest": sha256_of(report.to_json()), "verdict": verdicts[report.client]}
-        log.write("report received", client=report.client, **said)
-    for fault in federation.rejected_reports:
-        log.write("report refused", client=fault.client, field=fault.field, reason=fault.reason)
+        log.write(
+            "report received",
+            client=report.client,
+            digest=sha256_of(report.to_json()),
+            verdict=verdicts[report.client],
+        )
+    for rejected in federation.rejected_reports:
+        log.write(
+            "report refused",
+            client=rejected.client,
+            field=rejected.field,
+            reason=rejected.reason,
+        )
     for client in federation.missing_clients:
         log.write("report missing", client=client)
     return log.write(
@@ -110,9 +131,6 @@ def log_calibration(log: AuditLog, calibration: Calibration, terms: Mapping[str,
         record=calibration.record_digest,
         thresholds=[str(level.threshold) for level in calibration.levels],
     )
-
-
-TOLERANCE = 1e-7  # relative; another platform's last digits
 
 
 @dataclass(frozen=True)
@@ -160,30 +178,45 @@ def verify_calibration(calibration: Calibration) -> list[Discrepancy]:
     []
     """
     record = calibration.require_record()
-    levels, risk = [level.coverage for level in calibration.levels], record.federation.risk
-    bound = None if risk is None else Fraction(str(risk.bound))
-    again = calibrate(
+    risk = record.federation.risk
+    levels = [level.coverage for level in calibration.levels]
+
+    # Losses are asked for by their mean, which replaces the coverage.
+    coverage: Sequence[Fraction] | float = levels
+    risk_levels: Sequence[Fraction] | None = None
+    if risk is not None:
+        bound = Fraction(str(risk.bound))
+        coverage = 0.9
+        risk_levels = [(1 - level) * bound for level in levels]
+
+    recomputed = calibrate(
         record.federation,
-        levels if bound is None else 0.9,
-        risk_level=None if bound is None else [(1 - level) * bound for level in levels],
+        coverage,
+        risk_level=risk_levels,
         by=calibration.by if record.clusters is None else record.clusters,
         defense=rebuild_defense(record.defense, record.parameters),
         guarantee=record.guarantee,
         trusted_report=record.trusted_report,
         certificate_confidence=calibration.certificate_confidence,
     )
-    several = calibration.has_multiple_levels
-    return _compare("", _audited_values(calibration, several), _audited_values(again, several))
+    by_level = calibration.has_multiple_levels
+    stated_values = _audited_values(calibration, by_level=by_level)
+    recomputed_values = _audited_values(recomputed, by_level=by_level)
+    return _compare("", stated_values, recomputed_values)
 
 
 def find_own_report(calibration: Calibration, report: Report) -> list[Discrepancy]:
     """What the record says otherwise than a site's own report; nothing where it holds it."""
     federation = calibration.federation
-    own = [other for other in federation if other.client == report.client]
-    refused = {fault.client: fault.reason for fault in federation.rejected_reports}
-    said = "another one" if own else refused.get(report.client, "no report")
-    what = f"the report of {report.client}"
-    return [] if own == [report] else [Discrepancy(what, "the one passed", said)]
+    recorded = [other for other in federation if other.client == report.client]
+    if recorded == [report]:
+        return []
+
+    in_record = "another one"
+    if not recorded:
+        reasons = {rejected.client: rejected.reason for rejected in federation.rejected_reports}
+        in_record = reasons.get(report.client, "no report")
+    return [Discrepancy(f"the report of {report.client}", "the one passed", in_record)]
 
 
 def _level_values(level: CoverageLevel) -> dict[str, Any]:
@@ -197,35 +230,45 @@ def _level_values(level: CoverageLevel) -> dict[str, Any]:
     return values
 
 
-def _audited_values(calibration: Calibration, several: bool) -> Any:
-    """All that follows from the record, by name."""
-    levels = {
-        f"level {float(level.coverage):g}": _level_values(level) for level in calibration.levels
-    }
-    odd = zip(calibration.federation.clients, calibration.maliciousness.tolist(), strict=True)
-    facts = {
+def _audited_values(calibration: Calibration, *, by_level: bool) -> Any:
+    """All that follows from the record, as JSON values by the names that people read.
+
+    `by_level` says whether the values of a level stand under its name, or at the top.
+    """
+    levels: dict[str, Any] = _level_values(calibration.levels[0])
+    if by_level:
+        levels = {
+            f"level {float(level.coverage):g}": _level_values(level) for level in calibration.levels
+        }
+    clients = calibration.federation.clients
+    values = {
         "liars": calibration.n_malicious,
         "score": repr(calibration.score),
         "summary": calibration.summary,
         "flagged": list(calibration.flagged_clients),
-        "": levels if several else _level_values(calibration.levels[0]),
-        "the oddness of": dict(odd),
+        "": levels,
+        "the oddness of": dict(zip(clients, calibration.maliciousness.tolist(), strict=True)),
     }
-    return msgspec.to_builtins(facts, enc_hook=str)
+    return msgspec.to_builtins(values, enc_hook=str)
 
 
-def _compare(name: str, stated: Any, computed: Any) -> list[Discrepancy]:
-    """The places where two JSON values differ."""
-    if isinstance(stated, dict) and isinstance(computed, dict):
-        return [
-            difference
-            for key in sorted({*stated, *computed})
-            for difference in _compare(
-                f"{name} {key}".strip().replace("_", " "), stated.get(key), computed.get(key)
-            )
-        ]
-    numbers = isinstance(stated, (int, float)) and isinstance(computed, (int, float))
-    same = stated == computed or (
-        numbers and isclose(stated, computed, rel_tol=TOLERANCE, abs_tol=TOLERANCE)
-    )
-    return [] if same else [Discrepancy(name, stated, computed)]
+def _compare(name: str, stated: Any, recomputed: Any) -> list[Discrepancy]:
+    """The places where two JSON values differ, each with its path of keys as a name."""
+    if isinstance(stated, dict) and isinstance(recomputed, dict):
+        discrepancies = []
+        for key in sorted({*stated, *recomputed}):
+            name_of_part = f"{name} {key}".strip().replace("_", " ")
+            discrepancies += _compare(name_of_part, stated.get(key), recomputed.get(key))
+        return discrepancies
+    if _is_same(stated, recomputed):
+        return []
+    return [Discrepancy(name, stated, recomputed)]
+
+
+def _is_same(stated: Any, recomputed: Any) -> bool:
+    """Whether two values are equal, numbers up to the last digits of another platform."""
+    if stated == recomputed:
+        return True
+    if not isinstance(stated, (int, float)) or not isinstance(recomputed, (int, float)):
+        return False
+    return isclose(stated, recomputed, rel_tol=TOLERANCE, abs_tol=TOLERANCE)
