@@ -2,21 +2,35 @@
 
 from __future__ import annotations
 
-MAX_TEXT = 600
-MAX_NAME = 200
+MAX_TEXT = 600  # characters of a message
+MAX_NAME = 200  # characters of a client's name
 
 
 def printable(text: str, max_length: int | None = MAX_TEXT) -> str:
-    """The text on one line, unprintable characters escaped, cut to `limit` characters.
+    """Return the text on one line, cut to a length, with unprintable characters escaped.
 
     Names and contents of hostile reports end up in messages: they must not steer a terminal, forge
     a second line or fill a log.
+
+    Parameters
+    ----------
+    text : str
+        Text of any origin.
+    max_length : int or None, default=MAX_TEXT
+        Characters that are kept, before any is escaped; None keeps all.
     """
     if max_length is not None and len(text) > max_length:
         text = text[: max_length - 3] + "..."
     if text.isprintable():
         return text
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+    return "".join(_escape_unprintable(character) for character in text)
+
+
+def _escape_unprintable(character: str) -> str:
+    """Return the character, or its escape sequence where it cannot be printed."""
+    if character.isprintable():
+        return character
+    return ascii(character)[1:-1]
 
 
 class RobfcpError(ValueError):
@@ -66,8 +80,10 @@ class ReportError(RobfcpError):
     """
 
     def __init__(self, client: str, field: str, problem: str, remedy: str) -> None:
-        self.client, self.field = printable(client, MAX_NAME), field
-        self.problem, self.remedy = printable(problem, MAX_TEXT // 2), remedy
+        self.client = printable(client, MAX_NAME)
+        self.field = field
+        self.problem = printable(problem, MAX_TEXT // 2)
+        self.remedy = remedy
         super().__init__(f"{self.client}: {self.problem}; {remedy}")
 
 
