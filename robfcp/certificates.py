@@ -11,6 +11,16 @@ from robfcp.errors import RobfcpError
 
 CertificateKind = Literal["any-threshold", "marginal", "pac", "mix"]
 TRIVIAL_SETS = "every set is full"
+_ROUNDING = 1e-9  # what the last digits of a computed coverage may be off
+
+# Names of assumptions.
+_MAX_MALICIOUS = "liars"
+_SAMPLES = "samples"
+_TEST_DISTRIBUTION = "mixture"
+_HETEROGENEITY = "alike"
+# What only the guarantee's own threshold rests on, not a threshold that is merely given.
+_OF_GUARANTEES = ("held", "alike", "label_shift")
+
 INDEPENDENCE_ASSUMPTION = (
     "independent",
     "samples are independent within a site and between sites (nobody is counted at two)",
@@ -18,7 +28,17 @@ INDEPENDENCE_ASSUMPTION = (
 
 
 class Assumption(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One thing a certificate rests on: a name, the value it takes here, and the words for it."""
+    """One thing that a certificate rests on.
+
+    Attributes
+    ----------
+    name : str
+        What kind of thing it is.
+    value : int, float or str
+        The value it takes here.
+    text : str
+        The words for it.
+    """
 
     name: str
     value: int | float | str
@@ -26,13 +46,24 @@ class Assumption(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def max_malicious_assumption(m: int, n_clients: int, *, estimated: bool) -> Assumption:
-    """How many lie at most, and when that number was chosen."""
+    """Return the assumption that at most m clients are malicious, and when m was chosen.
+
+    Parameters
+    ----------
+    m : int
+        The most clients that may be malicious.
+    n_clients : int
+        How many clients reported.
+    estimated : bool
+        Whether m was read off the reports.
+    """
     when = "a number read off the reports" if estimated else "stated before they were seen"
-    return Assumption("liars", m, f"at most {m} of the {n_clients} reporting sites lie, {when}")
+    text = f"at most {m} of the {n_clients} reporting sites lie, {when}"
+    return Assumption(_MAX_MALICIOUS, m, text)
 
 
 class CertificatePoint(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Coverage lies in [lower, upper] unless more than m clients lie."""
+    """Coverage lies in [lower, upper] unless more than m clients are malicious."""
 
     m: int
     lower: float
@@ -114,40 +145,54 @@ class Certificate(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
 
     def __post_init__(self) -> None:
         _check_coverage_range(self.lower, self.upper, self.m)
-        if self.n_clients < 1 or not (self.confidence is None or 0 < self.confidence < 1):
+        is_possible = self.confidence is None or 0 < self.confidence < 1
+        if self.n_clients < 1 or not is_possible:
             raise RobfcpError("a certificate's confidence, or its number of sites, cannot be")
-        for one in self.assumptions:
-            if one.name == "alike" and not (isinstance(one.value, float | int) and one.value >= 0):
-                raise RobfcpError(f"sites cannot be alike up to {one.value!r:.60}")
+        for heterogeneity in self._declared_heterogeneities():
+            if not isinstance(heterogeneity, float | int) or not heterogeneity >= 0:
+                raise RobfcpError(f"sites cannot be alike up to {heterogeneity!r:.60}")
 
     @property
     def is_vacuous(self) -> bool:
         """Whether nothing is said: every coverage is allowed."""
         return self.lower <= 0 and self.upper >= 1
 
+    def _declared_heterogeneities(self) -> list[int | float | str]:
+        """Return how alike benign clients are declared to be: one value, or none."""
+        return [item.value for item in self.assumptions if item.name == _HETEROGENEITY]
+
     @property
     def per_client_lower(self) -> float | None:
-        """Where sites are declared alike up to s: coverage at each honest one, lower - 2 s."""
-        declared = (float(one.value) for one in self.assumptions if one.name == "alike")
-        return next((max(0.0, self.lower - 2 * s) for s in declared), None)
+        """Coverage at each benign client is at least this, where clients are declared alike.
+
+        Alike up to s means within s of one common distribution. Then the coverage of the mixture
+        is within s of that distribution's, and so is each client's: at least lower - 2 s (theorem
+        G, section 8 of docs/theory.md).
+        """
+        declared = self._declared_heterogeneities()
+        if not declared:
+            return None
+        return max(0.0, self.lower - 2 * float(declared[0]))
 
     def for_max_malicious(self, point: CertificatePoint, confidence: float) -> Certificate:
-        """What the curve's point says of the same threshold in the same round.
+        """Return what a point of the curve says of the same threshold in the same round.
 
         Parameters
         ----------
-        point
-            A number of liars and where coverage lies unless more lie.
-        confidence
+        point : CertificatePoint
+            A number of malicious clients, and where coverage lies unless there are more.
+        confidence : float
             With which it does.
         """
-        text = f"at most {point.m} of the {self.n_clients} reporting sites lie; the number may be "
-        found = [Assumption("liars", point.m, f"{text}any")]
-        for one in self.assumptions:
-            if one.name == "samples":
-                found.append(Assumption("samples", *INDEPENDENCE_ASSUMPTION))
-            elif one.name not in ("liars", "held", "alike", "label_shift"):
-                found.append(one)
+        text = (
+            f"at most {point.m} of the {self.n_clients} reporting sites lie; the number may be any"
+        )
+        assumptions = [Assumption(_MAX_MALICIOUS, point.m, text)]
+        for assumption in self.assumptions:
+            if assumption.name == _SAMPLES:
+                assumptions.append(Assumption(_SAMPLES, *INDEPENDENCE_ASSUMPTION))
+            elif assumption.name not in (_MAX_MALICIOUS, *_OF_GUARANTEES):
+                assumptions.append(assumption)
         return msgspec.structs.replace(
             self,
             kind="any-threshold",
@@ -155,19 +200,24 @@ class Certificate(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
             upper=point.upper,
             confidence=confidence,
             m=point.m,
-            assumptions=tuple(found),
+            assumptions=tuple(assumptions),
             full_sets_from=None,
             note="",
             samples=None,
         )
 
     def of_reported_classes(self) -> Certificate:
-        """The same of a cluster where sites merged classes: it speaks of what they show alone."""
+        """Return the same for a cluster some clients merged: it speaks of the others alone."""
         text = "new cases come from the honest sites that show their class, in proportion to that"
-        shown = Assumption("mixture", "shown", text)
+        assumptions = []
+        for assumption in self.assumptions:
+            if assumption.name == _TEST_DISTRIBUTION:
+                assumptions.append(Assumption(_TEST_DISTRIBUTION, "shown", text))
+            else:
+                assumptions.append(assumption)
         return msgspec.structs.replace(
             self,
-            assumptions=tuple(shown if one.name == "mixture" else one for one in self.assumptions),
+            assumptions=tuple(assumptions),
             outside="cases of a class at sites that merged it",
         )
 
@@ -177,82 +227,127 @@ class Certificate(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
     @property
     def statement(self) -> str:
         """The certificate in words; lower ends are rounded down, upper ends up."""
-        words = self._any_threshold() if self.kind == "any-threshold" else self._guaranteed()
+        if self.kind == "any-threshold":
+            parts = [self._any_threshold_statement()]
+        else:
+            parts = [self._guarantee_statement()]
+
         if self.n_outside:
-            sites = "site" if self.n_outside == 1 else "sites"
-            words += f"; outside it: {self.n_outside} missing or faulty {sites}"
+            clients = "site" if self.n_outside == 1 else "sites"
+            parts.append(f"outside it: {self.n_outside} missing or faulty {clients}")
         if self.outside:
-            words += f"; outside it: {self.outside}"
+            parts.append(f"outside it: {self.outside}")
         if self.floor is not None:
-            words += f"; whoever lies, at least {format_lower(self.floor)} on average over "
-            words += f"{self.trusted} trusted samples"
-        return f"{words}; {self.note}" if self.note else words
+            covered = format_lower(self.floor)
+            parts.append(
+                f"whoever lies, at least {covered} on average over {self.trusted} trusted samples"
+            )
+        if self.note:
+            parts.append(self.note)
+        return "; ".join(parts)
 
-    def _any_threshold(self) -> str:
-        """True for every m at once, so also for one that was read off the reports."""
-        sure = f"with {format_lower(self.confidence or 0)} confidence"
+    def _any_threshold_statement(self) -> str:
+        """Say what holds of a threshold, however it was chosen.
+
+        It holds for every m at once, so also for one that was read off the reports.
+        """
         if self.is_vacuous:
-            what = f"mean {self.risk}" if self.risk else "coverage"
-            what += f" of every {self.by}" if self.by else ""
-            return f"nothing is proved about {what} if {self.m} of {self.n_clients} sites lie"
-        many = f"more than {self.m} of the {self.n_clients} sites lie"
+            bounded = f"mean {self.risk}" if self.risk else "coverage"
+            if self.by:
+                bounded += f" of every {self.by}"
+            return f"nothing is proved about {bounded} if {self.m} of {self.n_clients} sites lie"
+
+        confidence = format_lower(self.confidence or 0)
         if self.m == 0:
-            many = f"at least one of the {self.n_clients} sites lies"
-        return f"{sure}, either {many} or {self._range_text}"
+            exception = f"at least one of the {self.n_clients} sites lies"
+        else:
+            exception = f"more than {self.m} of the {self.n_clients} sites lie"
+        return f"with {confidence} confidence, either {exception} or {self._range_statement()}"
 
-    def _guaranteed(self) -> str:
-        whom = f"at most {self.m} of {self.n_clients} sites"
+    def _guarantee_statement(self) -> str:
+        """Say what a guarantee's own threshold promises, whatever m clients do."""
+        promise = self._range_statement()
+        per_client_lower = self.per_client_lower
+        if per_client_lower is not None and not self.risk:
+            promise += f", and at every honest site at least {format_lower(per_client_lower)}"
+
+        malicious = f"at most {self.m} of {self.n_clients} sites"
         if self.samples is not None:
-            whom += f" with at most {self.samples} samples together"
-        proved = self._range_text
-        if self.per_client_lower is not None and not self.risk:
-            proved += f", and at every honest site at least {format_lower(self.per_client_lower)}"
-        proved += f", whatever {whom} do"
-        if self.confidence is None:
-            return f"{proved}, on average over calibration data"
-        return f"{proved}, with {format_lower(self.confidence)} confidence"
+            malicious += f" with at most {self.samples} samples together"
+        promise += f", whatever {malicious} do"
 
-    @property
-    def _range_text(self) -> str:
-        """Where coverage lies, or the mean loss."""
-        if self.risk:
-            bound = self.bound or 1.0
-            most = format_loss_upper((1 - self.lower) * bound, bound)
-            least = _format_loss((1 - self.upper) * bound, bound, ROUND_FLOOR)
-            words = f"between {least} and {most}" if self.upper < 1 else f"at most {most}"
-            return f"mean {self.risk} is {words}"
-        where = f"coverage of every {self.by}" if self.by else "coverage"
-        where += " of the stated label mix" if self.kind == "mix" else ""
+        if self.confidence is None:
+            return f"{promise}, on average over calibration data"
+        return f"{promise}, with {format_lower(self.confidence)} confidence"
+
+    def _range_statement(self) -> str:
+        """Say where coverage lies, or the mean loss."""
+        return self._loss_range_statement() if self.risk else self._coverage_range_statement()
+
+    def _loss_range_statement(self) -> str:
+        """Say where the mean loss lies: 1 - coverage in the unit of the loss."""
+        bound = self.bound or 1.0
+        largest = format_loss_upper((1 - self.lower) * bound, bound)
         if self.upper < 1:
-            return f"{where} is between {format_lower(self.lower)} and {format_upper(self.upper)}"
-        return f"{where} is at least {format_lower(self.lower)}"
+            smallest = _format_loss((1 - self.upper) * bound, bound, ROUND_FLOOR)
+            return f"mean {self.risk} is between {smallest} and {largest}"
+        return f"mean {self.risk} is at most {largest}"
+
+    def _coverage_range_statement(self) -> str:
+        """Say where coverage lies."""
+        coverage = "coverage"
+        if self.by:
+            coverage += f" of every {self.by}"
+        if self.kind == "mix":
+            coverage += " of the stated label mix"
+
+        lowest = format_lower(self.lower)
+        if self.upper < 1:
+            return f"{coverage} is between {lowest} and {format_upper(self.upper)}"
+        return f"{coverage} is at least {lowest}"
 
 
 def _check_coverage_range(lower: float, upper: float, m: int) -> None:
     """Refuse what no coverage can be; the last digits may be rounding."""
-    if not -1e-9 <= lower <= upper + 1e-9 <= 1 + 2e-9 or m < 0:
+    is_range = -_ROUNDING <= lower <= upper + _ROUNDING <= 1 + 2 * _ROUNDING
+    if not is_range or m < 0:
         raise RobfcpError(f"coverage cannot lie in [{lower}, {upper}] with {m} liars")
 
 
 def format_lower(share: float) -> str:
-    """The share as a percentage that is not larger: 0.899951 is 89.99%."""
+    """Return the share as a percentage that is not larger: 0.899951 is 89.99%."""
     return _format_loss(share, 1, ROUND_FLOOR)
 
 
 def format_upper(share: float) -> str:
-    """The share as a percentage that is not smaller: 0.899951 is 90%."""
+    """Return the share as a percentage that is not smaller: 0.899951 is 90%."""
     return _format_loss(share, 1, ROUND_CEILING)
 
 
 def format_loss_upper(loss: float, bound: float) -> str:
-    """A mean loss that is not smaller: a percentage where the bound is 1, else a number."""
+    """Return a mean loss that is not smaller: a percentage where the bound is 1, else a number."""
     return _format_loss(loss, bound, ROUND_CEILING)
 
 
 def _format_loss(loss: float, bound: float, rounding: str) -> str:
-    """Two decimals of a percentage where the bound is 1, else four significant digits."""
-    exact = Decimal(repr(float(loss)))
+    """Return two decimals of a percentage where the bound is 1, else four significant digits.
+
+    Parameters
+    ----------
+    loss : float
+        A mean loss, or coverage.
+    bound : float
+        The most that one sample can lose.
+    rounding : str
+        A rounding mode of `decimal`.
+    """
+    exact = Decimal(repr(float(loss)))  # the digits that are printed, not the binary number
     if bound == 1:
-        return f"{(100 * exact).quantize(Decimal('0.01'), rounding=rounding).normalize():f}%"
-    places = Decimal(1).scaleb(exact.adjusted() - 3) if exact else Decimal(1)
-    return f"{exact.quantize(places, rounding=rounding).normalize():f}"
+        percentage = (100 * exact).quantize(Decimal("0.01"), rounding=rounding)
+        return f"{percentage.normalize():f}%"
+
+    last_digit = Decimal(1)
+    if exact:
+        last_digit = Decimal(1).scaleb(exact.adjusted() - 3)
+    rounded = exact.quantize(last_digit, rounding=rounding)
+    return f"{rounded.normalize():f}"
