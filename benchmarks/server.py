@@ -15,8 +15,7 @@ from measure import Row, in_turns, peak
 import robfcp
 from robfcp.binning import Binning
 from robfcp.defense._rob_fcp import characterization_vectors, mean_neighbor_distances
-from robfcp.federation import Federation
-from robfcp.federation._tables import table
+from robfcp.federation import Federation, SparseTable
 from robfcp.guarantees import certify_threshold, fcp_bin_index
 from robfcp.guarantees._label_shift import ClassCounts, fixed_bins, pac_threshold_after_pruning
 from robfcp.page import PageInfo, page_data, safe_json
@@ -32,7 +31,8 @@ def federation(
     names, *columns = zip(*chunks(n_clients, 0, share, grid, n_samples), strict=True)
     lengths, bins, values = map(np.concatenate, columns)
     starts = np.concatenate([[0], np.cumsum(lengths)])
-    counts, ids = table(starts, bins, values, grid.n_bins), tuple(chain.from_iterable(names))
+    counts = SparseTable.from_entries(starts, bins, values, grid.n_bins)
+    ids = tuple(chain.from_iterable(names))
     return Federation(ids, counts, np.full(n_clients, n_samples), grid, robfcp.LAC())
 
 

@@ -14,8 +14,7 @@ from robfcp._validation import check_fraction
 from robfcp.binning import Binning
 from robfcp.errors import RobfcpError
 from robfcp.experiments import partitions
-from robfcp.federation import DenseCounts, Federation, StratifiedTable
-from robfcp.federation._tables import table
+from robfcp.federation import Federation, SparseTable, StratifiedTable
 from robfcp.scores import LAC, ClassificationScore
 
 if TYPE_CHECKING:
@@ -241,7 +240,7 @@ def build_federation(
     if sizes != [len(part) for part in labels]:
         raise RobfcpError("labels: need one a score, client by client")
     label, everybody = np.concatenate(labels), np.arange(len(scores))
-    empty = DenseCounts(np.zeros((0, n_classes * grid.n_bins), np.int64))
+    empty = SparseTable.empty(n_classes * grid.n_bins)
     nobody = StratifiedTable("class", n_classes, empty, np.arange(0), grid.n_bins)
     strata = count_by_class(owner, label, bins, everybody, nobody)
     return replace(federation, strata=strata)
@@ -268,7 +267,9 @@ def count_by_class(
     cell += np.concatenate([old_bins[stays], bins])
     keys, counts = np.unique(place * width + cell, return_counts=True)
     starts = np.searchsorted(keys, np.arange(len(rows) + 1) * width)
-    return replace(strata, table=table(starts, keys % width, counts, width), rows=rows)
+    return replace(
+        strata, table=SparseTable.from_entries(starts, keys % width, counts, width), rows=rows
+    )
 
 
 def expand_samples(strata: StratifiedTable) -> tuple[IndexArray, IndexArray, IndexArray]:

@@ -20,23 +20,16 @@ from robfcp._validation import abbreviate, check_fraction
 from robfcp.binning import Binning
 from robfcp.errors import RobfcpError
 from robfcp.federation import _intake
+from robfcp.federation._blocks import CountBlock
 from robfcp.federation._intake import FilePath, RejectedReport, UntrustedReport
+from robfcp.federation._spans import CountSpans, count_spans, detect_coarsened
+from robfcp.federation._stored import StoredCountTable, scatter
+from robfcp.federation._strata import StratifiedTable
 from robfcp.federation._tables import (
-    CountBlock,
-    CountSpans,
     CountTable,
-    DenseCounts,
-    SparseCounts,
-    StoredCountTable,
-    StratifiedTable,
-    count_spans,
+    SparseTable,
     default_client_names,
-    detect_coarsened,
     project_to_simplex,
-    scatter,
-    select_values,
-    sum_duplicate_cells,
-    table,
 )
 from robfcp.privacy import Noise, Privacy
 from robfcp.reports import Report, StratifiedCounts, _wire
@@ -48,7 +41,17 @@ REPORTS_PER_READ = 2**16  # reports made of stored counts at a time
 
 Array = NDArray[np.float64]
 S = TypeVar("S")
+T = TypeVar("T")
 Add = Callable[[S, S], S]
+
+
+def select_values(values: tuple[T, ...], rows: NDArray[np.intp] | slice) -> tuple[T, ...]:
+    """The values at these places; none where there are none at all."""
+    if isinstance(rows, slice):
+        return values[rows]
+    if hasattr(values, "take"):
+        return cast("tuple[T, ...]", values.take(rows))
+    return tuple(map(values.__getitem__, rows.tolist())) if values else ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,8 +129,6 @@ class Federation:
     resubmitted_clients: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if isinstance(self.table, np.ndarray):
-            object.__setattr__(self, "table", DenseCounts(self.table))
         if not any(self.privacy):
             object.__setattr__(self, "privacy", ())
         # Arithmetic in the narrow types of a file would overflow.
@@ -435,9 +436,14 @@ class Federation:
         found = self._chosen(np.asarray(rows))
         if not self.is_out_of_core:
             return found
-        split = {name: getattr(found, name) for name in ("strata", "all_label_counts")}
-        held: Any = {name: one and one.load() for name, one in split.items()}
-        return replace(found, table=table(*found.table.entries(), self.binning.n_bins), **held)
+        strata = found.strata
+        all_label_counts = found.all_label_counts
+        return replace(
+            found,
+            table=found.table.load(),
+            strata=None if strata is None else strata.load(),
+            all_label_counts=None if all_label_counts is None else all_label_counts.load(),
+        )
 
     def select_stratum(self, number: int) -> Federation:
         """One class or group as a federation of the clients that hold it.
@@ -530,12 +536,12 @@ class Federation:
         if not known.any():
             return self
         n_bins, strata = self.binning.n_bins, self.strata
-        pooled = sum_duplicate_cells(rows, low, values, self.n_clients, n_bins)
+        pooled = SparseTable.from_cells(rows, low, values, (self.n_clients, n_bins))
         if strata is not None:
             own = classes < strata.n_strata
             cells, places = (classes * n_bins + low)[own], np.searchsorted(strata.rows, rows[own])
             width = strata.n_strata * n_bins
-            by_class = sum_duplicate_cells(places, cells, values[own], len(strata.rows), width)
+            by_class = SparseTable.from_cells(places, cells, values[own], (len(strata.rows), width))
             strata = replace(strata, table=by_class)
         return replace(self, table=pooled, strata=strata)
 
@@ -675,7 +681,7 @@ class Federation:
                 raise RobfcpError("sizes: private counts need the true sizes beside them")
             totals = np.maximum(totals, 1)
         known = not private or sample_sizes is not None
-        held = DenseCounts(array)
+        held = SparseTable.from_dense(array)
         return Federation(names, held, totals, binning, score, privacy=stated, sizes_known=known)
 
     @staticmethod
@@ -705,13 +711,13 @@ class Federation:
         >>> robfcp.Federation.from_files(["a.json", "nobody.json"]).rejected_reports[0].reason
         'nobody.json: no such file; check the path'
         """
-        from robfcp.fleet import _parquet, _spark  # stored tables need what a fleet needs
+        from robfcp.fleet import read_dataframe, read_report_files  # only where files are read
 
         reports: Any
         if hasattr(paths, "mapInArrow"):
-            reports = _spark.read_dataframe(paths)
+            reports = read_dataframe(paths)
         else:
-            reports = _parquet.read_report_files(paths)
+            reports = read_report_files(paths)
         return Federation.from_reports(reports, **agreed)
 
     @staticmethod
@@ -855,9 +861,9 @@ class Federation:
         >>> robfcp.Federation.from_files("round.parquet").clients
         ('a', 'b')
         """
-        from robfcp.fleet import _parquet
+        from robfcp.fleet import write_table  # only where a table is written
 
-        _parquet.write_table(self, path)
+        write_table(self, path)
 
     def projected_to_simplex(self) -> Federation:
         """With noisy counts projected onto histograms of n_k samples, for comparing clients.
@@ -872,7 +878,7 @@ class Federation:
         counts[noisy] = project_to_simplex(
             counts[noisy], self.total_counts[noisy].astype(np.float64)
         )
-        return replace(self, table=DenseCounts(counts), privacy=())
+        return replace(self, table=SparseTable.from_dense(counts), privacy=())
 
     def with_integer_counts(self) -> Federation:
         """The projected counts rounded to whole numbers, for showing them."""
@@ -880,7 +886,9 @@ class Federation:
             return self
         counts = np.rint(self.projected_to_simplex().counts).astype(np.int64)
         counts[~counts.any(axis=1), 0] = 1
-        return replace(self, table=DenseCounts(counts), sample_sizes=counts.sum(axis=1), privacy=())
+        return replace(
+            self, table=SparseTable.from_dense(counts), sample_sizes=counts.sum(axis=1), privacy=()
+        )
 
     def as_sample_counts(self) -> Federation:
         """With one count a sample, for comparing clients; itself where it has that.
@@ -893,7 +901,9 @@ class Federation:
         counts = np.diff(np.maximum.accumulate(np.maximum(samples, 0), axis=1), axis=1, prepend=0)
         counts[:, -1] += np.maximum(self.sample_sizes - counts.sum(axis=1), 0)
         sizes = counts.sum(axis=1)
-        return replace(self, table=DenseCounts(counts), sample_sizes=sizes, risk=None, privacy=())
+        return replace(
+            self, table=SparseTable.from_dense(counts), sample_sizes=sizes, risk=None, privacy=()
+        )
 
     def _cap_client_share(self, max_share: float) -> Federation:
         """Without the clients that claim more than the allowed share of all samples."""
@@ -919,7 +929,7 @@ class Federation:
 
     def iter_blocks(self) -> Iterator[Federation]:
         """The clients in order, some at a time, as federations of their own; one where few."""
-        parts = list(cast(SparseCounts, self.table).parts(BLOCK_ENTRIES))
+        parts = cast(SparseTable, self.table).row_blocks(BLOCK_ENTRIES)
         return iter([self]) if len(parts) < 2 else map(self._chosen, parts)
 
     def reduce_blocks(

@@ -16,28 +16,17 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from robfcp._typing import BoolArray, IndexArray, IntArray
 from robfcp._validation import MAX_SAMPLES, are_client_names, check_client_name, check_integer
 from robfcp.binning import Binning
 from robfcp.errors import MAX_NAME, ReportError, RobfcpError, printable
 from robfcp.federation import _agreement
 from robfcp.federation._agreement import BinningDigest, Header, RejectionReason
-from robfcp.federation._tables import (
-    BoolArray,
-    Columns,
-    CountBlock,
-    Entries,
-    IndexArray,
-    IntArray,
-    SparseCounts,
-    StoredCountTable,
-    StratifiedTable,
-    added,
-    build_block,
-    check_table_size,
-    pooled_view,
-    rows_of,
-    stratified_view,
-)
+from robfcp.federation._blocks import CountBlock, build_block, pooled_view, stratified_view
+from robfcp.federation._rows import GrowingColumns, RowParts, SparseCounts, sum_duplicate_cells
+from robfcp.federation._stored import StoredCountTable
+from robfcp.federation._strata import StratifiedTable
+from robfcp.federation._tables import check_table_size
 from robfcp.privacy import Privacy
 from robfcp.reports import Report, StratumKind, StratumNames, _wire, n_strata, signing
 
@@ -158,7 +147,7 @@ class Block:
             kinds=np.array([number[id(header)] for header in headers], dtype=np.intp),
             known=np.array([one is None for one in sent], dtype=bool),
             counts=held,
-            strata=SparseCounts(steps.starts, cells, steps.values, 0),
+            strata=SparseCounts(steps.starts, cells, steps.values),
             told=labels,
         )
 
@@ -193,7 +182,7 @@ class Block:
             found += np.diff(np.concatenate([np.zeros(1, np.uint64), np.cumsum(code)])[part.starts])
         return (found >> np.uint64(32)).astype(np.uint32)
 
-    def pooled(self) -> Entries:
+    def pooled(self) -> RowParts:
         """Every row's counts on the grid, without empty bins."""
         lengths, bins, values = _in_use(self.counts, ~self.known)  # noise can leave nothing
         if lengths.all():
@@ -205,7 +194,7 @@ class Block:
             owners, cells, sums = owners[inside], cells[inside], sums[inside]
         width = self.bins
         width = width[0] if (width == width[0]).all() else width[self.kinds[owners]]
-        return added(
+        return sum_duplicate_cells(
             np.concatenate([np.repeat(np.arange(len(lengths)), lengths), owners]),
             np.concatenate([bins, cells - cells // width * width]),  # faster than % by one number
             np.concatenate([values, sums]),
@@ -221,7 +210,7 @@ def _rows(parts: Sequence[Listed | None]) -> SparseCounts:
     own = np.fromiter(map(len, values), np.int64, len(used))
     lengths[slice(None) if len(used) == len(parts) else [p is not None for p in parts]] = own
     starts = np.concatenate([[0], np.cumsum(lengths)])
-    return SparseCounts(starts, _chained(cells, starts[-1]), _chained(values, starts[-1]), 0)
+    return SparseCounts(starts, _chained(cells, starts[-1]), _chained(values, starts[-1]))
 
 
 def _chained(parts: Sequence[IntSequence], number: int) -> IntArray:
@@ -246,7 +235,7 @@ def _fit(part: SparseCounts, limits: IntArray, lowest: int = 0) -> BoolArray:
     return fine & (part.sums(wrong) == 0) if wrong.any() else fine
 
 
-def _in_use(part: SparseCounts, rows: BoolArray) -> Entries:
+def _in_use(part: SparseCounts, rows: BoolArray) -> RowParts:
     """Lengths, cells and values without those of 0 in the chosen rows."""
     empty = part.values == 0
     if empty.any():
@@ -331,10 +320,10 @@ class Intake:
         self._waiting: list[Entry] = []
         self._faults: list[tuple[int, RejectedReport]] = []  # by position among all that came
         self._known_headers: dict[tuple[object, ...], Header] = {}
-        self._columns = Columns(4)  # sizes, headers, who tells how large sets are, digests
+        self._columns = GrowingColumns(4)  # sizes, headers, who tells how large sets are, digests
         self._firsts: list[int] = []  # of every block that was kept, the first report's place
         self._positions: list[Sequence[int]] = []  # and where all of its reports stood
-        self._parts = [Columns(3) for _ in range(3)]
+        self._parts = [GrowingColumns(3) for _ in range(3)]
         self._shards: list[StoredTable] = []
         self._kept = 0
         self._lost: list[slice] = []
@@ -529,8 +518,8 @@ class Intake:
         self._flush()
         self.sizes, self.kinds, tells, digests = self._columns.whole()
         self._tells = tells.view(bool)
-        self._tables = [rows_of(*columns.whole()) for columns in self._parts]
-        self._columns, self._parts = Columns(0), []
+        self._tables = [SparseCounts.from_lengths(*columns.whole()) for columns in self._parts]
+        self._columns, self._parts = GrowingColumns(0), []
         self._faults.sort(key=itemgetter(0))
         self.refused = [(f"report #{place + 1}", fault) for place, fault in self._faults]
         self.valid = np.ones(len(self.sizes), dtype=bool)

@@ -1,6 +1,20 @@
 """Fleets: reports of many clients in Parquet files or on a Spark cluster, and replies on disk."""
 
-from robfcp.fleet._parquet import ReplyStore, list_report_files, write_verdict_table
-from robfcp.fleet._spark import read_tables
+from robfcp.fleet._parquet import (
+    ReplyStore,
+    list_report_files,
+    read_report_files,
+    write_table,
+    write_verdict_table,
+)
+from robfcp.fleet._spark import read_dataframe, read_tables
 
-__all__ = ["ReplyStore", "list_report_files", "read_tables", "write_verdict_table"]
+__all__ = [
+    "ReplyStore",
+    "list_report_files",
+    "read_dataframe",
+    "read_report_files",
+    "read_tables",
+    "write_table",
+    "write_verdict_table",
+]

@@ -17,35 +17,31 @@ import msgspec
 import numpy as np
 
 from robfcp._files import make_folder, open_atomic, read_bounded, read_error
+from robfcp._typing import BoolArray, IndexArray, IntArray
 from robfcp._validation import RESERVED_PREFIXES, are_client_names
 from robfcp.binning import Binning
 from robfcp.errors import MAX_NAME, RobfcpError, printable
-from robfcp.federation import BinningDigest, Header
-from robfcp.federation._intake import (
+from robfcp.federation import (
     MAX_ENTRIES_PER_REPORT,
     POSITION_DTYPE,
+    BinningDigest,
     Block,
+    CountBlock,
+    Federation,
     FilePath,
+    GrowingColumns,
+    Header,
     RawReport,
     RejectedReport,
+    SparseCounts,
     StoredTable,
     TableChunk,
-)
-from robfcp.federation._tables import (
-    BoolArray,
-    Columns,
-    CountBlock,
-    IndexArray,
-    IntArray,
     build_block,
-    rows_of,
 )
 from robfcp.reports import Report, StratumKind, StratumNames, _wire
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-    from robfcp.federation._federation import Federation
 
 T = TypeVar("T")
 SHARED = b"robfcp"  # the key of what all rows share, in the file's metadata
@@ -130,7 +126,7 @@ class ArrowNames(Sequence[str]):
 
     def repeated(self) -> IndexArray:
         """The places of names that come more than once."""
-        compute, found, order = import_pyarrow().compute, Columns(1), self._order
+        compute, found, order = import_pyarrow().compute, GrowingColumns(1), self._order
         for first in range(0, len(self), NAMES_PER_COMPARISON):
             here = slice(first, first + NAMES_PER_COMPARISON + 1)
             names = self.array[here] if order is None else self.take(order[here]).array
@@ -233,15 +229,17 @@ class TableHeader:
             inside = (cells[own] >= 0) & (cells[own] < n_bins) & (split < 2**31)
             cells = cells.copy()
             cells[own] = np.where(inside, split * n_bins + cells[own], -1)
+        pooled_lengths = np.where(by_class, 0, bins)
+        stratum_lengths = np.where(by_class, bins, 0)
         block = Block(
             names=column.get("client"),
             sizes=_as_integers(column["n"]) if "n" in column else bins,
             headers=self.headers,
             kinds=by_class.astype(np.intp),
             known=np.zeros(n_rows, dtype=bool),
-            counts=rows_of(np.where(by_class, 0, bins), cells[~own], values[~own]),
-            strata=rows_of(np.where(by_class, bins, 0), cells[own], values[own]),
-            told=rows_of(told, *labels),
+            counts=SparseCounts.from_lengths(pooled_lengths, cells[~own], values[~own]),
+            strata=SparseCounts.from_lengths(stratum_lengths, cells[own], values[own]),
+            told=SparseCounts.from_lengths(told, *labels),
         )
         return right, block
 
@@ -302,7 +300,7 @@ class TableHeader:
         if len(own) < len(places) or (own[1:] < own[:-1]).any():
             batch = batch.take(import_pyarrow().array(own))
         _, block = self.block(batch)
-        tables = rows_of(*block.pooled()), block.strata, block.told
+        tables = SparseCounts.from_lengths(*block.pooled()), block.strata, block.told
         classes = [one.strata and one.strata[1] for one in self.headers], block.kinds
         rows, n_bins = np.arange(len(own)), self.header.binning.n_bins
         return build_block(places[own], tables, rows, classes, common, n_bins)

@@ -18,8 +18,15 @@ import numpy as np
 
 from robfcp.binning import Binning
 from robfcp.errors import RobfcpError, printable
-from robfcp.federation._intake import Block, RejectedReport, StoredTable, TableChunk
-from robfcp.federation._tables import CountBlock, join_rows, narrowed
+from robfcp.federation import (
+    Block,
+    CountBlock,
+    RejectedReport,
+    SparseCounts,
+    StoredTable,
+    TableChunk,
+    narrowed,
+)
 from robfcp.fleet._parquet import (
     SHARED,
     ArrowNamesBuilder,
@@ -164,7 +171,7 @@ class SparkTable(StoredTable):
                 own = names, narrowed(block.sizes), narrowed(block.kinds)
                 yield (part, _named(batch)), piece.right, own, piece.told, list(piece.others)
 
-        nothing = join_rows([])
+        nothing = SparseCounts.empty()
         for seen, right, (names, sizes, kinds), told, others in self._passed(check):
             self._seen.append(tuple(seen))
             known = np.zeros(len(sizes), dtype=bool)

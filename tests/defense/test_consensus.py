@@ -21,7 +21,7 @@ from robfcp.defense.consensus._null import OverdispersedNull, benjamini_hochberg
 from robfcp.defense.consensus._references import CandidateReference, SampledRound, concentrate
 from robfcp.experiments import outputs
 from robfcp.experiments.redteam import redteam
-from robfcp.federation import DenseCounts, Federation, StratifiedTable
+from robfcp.federation import Federation, SparseTable, StratifiedTable
 from robfcp.guarantees import FCPThreshold, fcp_bin_index, rank_correction
 from robfcp.privacy import logistic_binning
 
@@ -39,7 +39,7 @@ def by_class(tables: np.ndarray) -> Federation:
     """A federation of counts (K, C, B)."""
     n_clients, n_classes, n_bins = tables.shape
     pooled = Federation.from_counts(tables.sum(axis=1))
-    flat = DenseCounts(tables.reshape(n_clients, -1))
+    flat = SparseTable.from_dense(tables.reshape(n_clients, -1))
     strata = StratifiedTable("class", n_classes, flat, np.arange(n_clients), n_bins)
     return replace(pooled, strata=strata)
 

@@ -1,20 +1,17 @@
 """One table of counts, by class too: whatever order, number or grouping the sites report in."""
 
 import json
-from dataclasses import replace
 
 import numpy as np
 import pytest
 from makers import LAC, peak
 
 import robfcp
-import robfcp.federation._tables as counting
 from robfcp import Consensus, MarginalGuarantee, calibrate
 from robfcp.binning import Binning
 from robfcp.defense._duplicates import find_duplicate_reports
 from robfcp.errors import RobfcpError
-from robfcp.federation import Federation
-from robfcp.federation._tables import DenseCounts, SparseCounts
+from robfcp.federation import Federation, SparseTable
 from robfcp.privacy import Privacy
 from robfcp.reports import OTHER_STRATUM, Report, StratifiedCounts
 from robfcp.reports._strata import MAX_STRATA
@@ -266,28 +263,32 @@ def test_a_stratum_is_the_federation_of_its_holders():
         assert part.strata is None
 
 
-def test_large_sparse_tables_equal_dense_ones():
-    orders = [tuple(f"c{i:03d}" for i in range(60))]
-    orders.append(orders[0][::-1])
-    reports = [made(f"s{k}", orders[k == 3], n=50) for k in range(8)]
-    reports.append(Report.from_scores("p", [0.1, 0.7], GRID))
-    sparse = Federation.from_reports(reports)
-    held = replace(sparse.strata, table=DenseCounts(sparse.strata.table.dense()))
-    dense = replace(sparse, table=DenseCounts(sparse.counts), strata=held)
-    assert isinstance(sparse.strata.table, SparseCounts)
-    np.testing.assert_array_equal(sparse.strata.table.dense(), dense.strata.table.dense())
-    np.testing.assert_array_equal(sparse.strata.stratum_sizes, dense.strata.stratum_sizes)
-    for c in range(60):
-        one, other = sparse.select_stratum(c), dense.select_stratum(c)
-        assert one.clients == other.clients
-        np.testing.assert_array_equal(one.counts, other.counts)
-    mask = np.arange(9) % 2 == 0
-    assert list(sparse.select(mask)) == list(dense.select(mask))
-    cluster, cells = np.arange(60) % 7, dense.strata.table.dense().reshape(8, 60, 10)
-    wanted = np.stack([cells[:, cluster == c].sum(axis=1) for c in range(7)], axis=1)
-    for one in (sparse, dense):
-        clustered = one.strata.merge_strata(cluster, 7).table.dense()
-        np.testing.assert_array_equal(clustered.reshape(8, 7, 10), wanted)
+def test_a_table_of_many_strata_answers_as_its_reports_do():
+    names = tuple(f"c{i:03d}" for i in range(60))
+    reports = []
+    for k in range(8):
+        order = names[::-1] if k == 3 else names
+        reports.append(made(f"s{k}", order, n=50))
+    reports.append(Report.from_scores("p", [0.1, 0.7], GRID))  # comes first by its name
+    federation = Federation.from_reports(reports)
+    strata = federation.strata
+    assert strata.rows.tolist() == list(range(1, 9))
+
+    counts = np.stack([report.strata.dense() for report in reports[:8]])
+    counts[3] = counts[3, ::-1]  # in the common order
+    np.testing.assert_array_equal(strata.table.dense(), counts.reshape(8, -1))
+    np.testing.assert_array_equal(strata.stratum_sizes, counts.sum(axis=2))
+
+    for number in range(60):
+        stratum = federation.select_stratum(number)
+        holders = np.flatnonzero(counts[:, number].any(axis=1))
+        assert stratum.clients == tuple(f"s{k}" for k in holders)
+        np.testing.assert_array_equal(stratum.counts, counts[holders, number])
+
+    cluster = np.arange(60) % 7
+    merged = strata.merge_strata(cluster, 7).table.dense().reshape(8, 7, 10)
+    wanted = [counts[:, cluster == part].sum(axis=1) for part in range(7)]
+    np.testing.assert_array_equal(merged, np.stack(wanted, axis=1))
 
 
 # Many clients: the same answers from sparse tables and blocks, within stated memory
@@ -307,39 +308,79 @@ def stacked(drawn):
     )
 
 
-def narrow(dense):
-    """The same reports in a sparse table."""
-    starts, bins, values = dense.table.entries()
-    table = SparseCounts(starts, bins.astype(np.uint16), values.astype(np.uint8), DEFAULT.n_bins)
-    return replace(dense, table=table)
+def test_a_federation_answers_as_its_counts_do():
+    federation = stacked(scores(60))
+    counts = np.array([DEFAULT.counts(row) for row in scores(60)])
+    cumulative = np.cumsum(counts, axis=1)
+    last = DEFAULT.n_bins - 1
+    np.testing.assert_array_equal(federation.counts, counts)
+    np.testing.assert_array_equal(federation.cumulative_counts(), cumulative)
 
+    edges = np.array([3, 500, last])
+    for chosen in (edges, edges[:2], edges[:0]):
+        found = federation.cumulative_counts(chosen)
+        np.testing.assert_array_equal(found, cumulative[:, chosen])
+    for index in (0, 400, last):
+        np.testing.assert_array_equal(federation.cumulative_count(index), cumulative[:, index])
 
-def test_sparse_and_dense_federations_answer_as_their_counts_do(monkeypatch):
-    monkeypatch.setattr(counting, "_ENTRIES", 100)  # many blocks
-    dense = stacked(scores(60))
-    counts, passed = dense.counts, np.cumsum(dense.counts, axis=1)
-    mask = np.arange(60) % 3 > 0
-    edges, last = np.array([3, 500, DEFAULT.n_bins - 1]), DEFAULT.n_bins - 1
     ends = np.array([10, 11, 700, last])
-    for found in (narrow(dense), dense):
-        np.testing.assert_array_equal(found.counts, counts)
-        np.testing.assert_array_equal(found.cumulative_counts(), passed)
-        for chosen in (edges, edges[:2], edges[:0]):
-            np.testing.assert_array_equal(found.cumulative_counts(chosen), passed[:, chosen])
-        for index in (0, 400, last):
-            np.testing.assert_array_equal(found.cumulative_count(index), passed[:, index])
-        np.testing.assert_array_equal(found.pooled_counts(), counts.sum(axis=0))
-        np.testing.assert_array_equal(found.pooled_counts(mask), counts[mask].sum(axis=0))
-        wanted = np.diff(passed[:, ends], axis=1, prepend=0)
-        np.testing.assert_array_equal(found.merge_bins(ends), wanted)
-        for one, other in zip(found.table.entries(), dense.table.entries(), strict=True):
-            np.testing.assert_array_equal(one, other)
-        part = found.select(mask)
-        assert type(part.table) is type(found.table)
-        assert part.clients == tuple(np.array(dense.clients)[mask])
-        assert (part.n_clients, part.n_samples) == (40, counts[mask].sum())
-        np.testing.assert_array_equal(part.counts, counts[mask])
-        assert list(found) == list(dense)
+    merged = np.diff(cumulative[:, ends], axis=1, prepend=0)
+    np.testing.assert_array_equal(federation.merge_bins(ends), merged)
+
+    mask = np.arange(60) % 3 > 0
+    np.testing.assert_array_equal(federation.pooled_counts(), counts.sum(axis=0))
+    np.testing.assert_array_equal(federation.pooled_counts(mask), counts[mask].sum(axis=0))
+
+    rows, bins = np.nonzero(counts)
+    starts, found_bins, found_counts = federation.table.entries()
+    np.testing.assert_array_equal(np.repeat(np.arange(60), np.diff(starts)), rows)
+    np.testing.assert_array_equal(found_bins, bins)
+    np.testing.assert_array_equal(found_counts, counts[rows, bins])
+
+    part = federation.select(mask)
+    assert part.clients == tuple(np.array(federation.clients)[mask])
+    assert (part.n_clients, part.n_samples) == (40, counts[mask].sum())
+    np.testing.assert_array_equal(part.counts, counts[mask])
+
+
+def test_a_table_is_narrow_in_memory_and_its_answers_are_wide():
+    bins = np.array([0, 2, 1], dtype=np.uint16)
+    counts = np.array([255, 1, 0], dtype=np.uint8)
+    table = SparseTable.from_entries(np.array([0, 2, 3]), bins, counts, 3)
+    assert table.csr.indices.dtype == table.csr.indptr.dtype == np.int32
+    assert table.csr.dtype == np.int32
+    answers = (
+        table.dense(),
+        *table.entries(),
+        table.cumulative_count(1),
+        table.pooled_counts(None),
+    )
+    assert {answer.dtype for answer in answers} == {np.dtype(np.int64)}
+    assert table.dense().tolist() == [[255, 0, 1], [0, 0, 0]]
+    assert table.is_nonempty.tolist() == [True, False]  # entries of 0 are none
+    assert counts.tolist() == [255, 1, 0]  # the caller's arrays stay as they were
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_sums_beyond_32_bits_are_exact(sign):
+    counts = sign * np.full((3, 4), 2**30, dtype=np.int32)
+    table = SparseTable.from_dense(counts)
+    assert table.cumulative_count(3).tolist() == [sign * 2**32] * 3
+    assert table.merge_bins(np.array([1, 3])).tolist() == [[sign * 2**31] * 2] * 3
+    assert table.pooled_counts(None).tolist() == [sign * 3 * 2**30] * 4
+
+
+def test_entries_of_the_same_cell_are_added_up_in_any_order():
+    rng = np.random.default_rng(0)
+    rows = rng.integers(0, 5, 200)
+    bins = rng.integers(0, 7, 200)
+    counts = rng.integers(1, 9, 200)
+    wanted = np.zeros((5, 7), dtype=np.int64)
+    np.add.at(wanted, (rows, bins), counts)
+    table = SparseTable.from_cells(rows, bins, counts, (5, 7))
+    np.testing.assert_array_equal(table.dense(), wanted)
+    _, found_bins, _ = table.entries()
+    assert found_bins.tolist() == np.nonzero(wanted)[1].tolist()
 
 
 def test_reports_are_taken_in_one_by_one():

@@ -13,7 +13,7 @@ from test_intake import site
 import robfcp
 from robfcp import Binning, Consensus, Federation, Report
 from robfcp.errors import RobfcpError
-from robfcp.federation import DenseCounts
+from robfcp.federation import SparseTable
 from robfcp.fleet import _parquet
 from robfcp.privacy import Privacy
 
@@ -101,7 +101,7 @@ def test_a_calibration_is_the_same_to_the_byte_wherever_its_counts_are(kind, tmp
     ] * (kind == "class")
     asked = [{"defense": "none", **asked, **way} for way in ways]
     here = Federation.from_reports(reports)
-    here = replace(here, table=DenseCounts(here.counts))
+    here = replace(here, table=SparseTable.from_dense(here.counts))
     wanted = [robfcp.calibrate(here, **way) for way in asked]
     place = shards(tmp_path, reports)
     for home in HOMES:

@@ -14,8 +14,7 @@ import robfcp
 from robfcp import Privacy
 from robfcp.binning import Binning
 from robfcp.errors import RobfcpError
-from robfcp.federation import Federation
-from robfcp.federation._tables import DenseCounts, StratifiedTable
+from robfcp.federation import Federation, SparseTable, StratifiedTable
 from robfcp.guarantees import fcp_bin_index
 from robfcp.guarantees._base import marginal_tail, marginal_threshold_bin
 from robfcp.guarantees._certify import certificate_points, coverage_intervals
@@ -200,7 +199,7 @@ def test_every_private_reporter_holds_every_class_so_that_no_noise_is_chosen_by_
             np.full(30, 100),
             Binning.uniform(2),
             privacy=(privacy,) * 30,
-            strata=StratifiedTable("class", 2, DenseCounts(sent), np.arange(30), 2),
+            strata=StratifiedTable("class", 2, SparseTable.from_dense(sent), np.arange(30), 2),
         )
         held = federation.select_stratum(1)
         assert held.clients == federation.clients

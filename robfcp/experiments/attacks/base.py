@@ -14,7 +14,7 @@ from robfcp._validation import Rng
 from robfcp.binning import Binning
 from robfcp.errors import RobfcpError
 from robfcp.experiments.scenarios import assign_labels, count_by_class, expand_samples
-from robfcp.federation import DenseCounts, Federation
+from robfcp.federation import Federation, SparseTable
 
 FloatArray = NDArray[np.float64]
 IndexArray = NDArray[np.intp]
@@ -203,7 +203,10 @@ def replace_counts(federation: Federation, counts: NDArray[np.int64]) -> Federat
             owner, label, bins = assign_labels(counts[forged], sizes)
             strata = count_by_class(forged[owner], label, bins, forged, strata)
     return replace(
-        federation, table=DenseCounts(counts), sample_sizes=counts.sum(axis=1), strata=strata
+        federation,
+        table=SparseTable.from_dense(counts),
+        sample_sizes=counts.sum(axis=1),
+        strata=strata,
     )
 
 
@@ -219,7 +222,10 @@ def replace_pairs(federation: Federation, malicious: IndexArray, forged: list[Pa
     np.add.at(counts, (owner, bins), 1)
     strata = count_by_class(owner, label, bins, malicious, federation.strata)
     return replace(
-        federation, table=DenseCounts(counts), sample_sizes=counts.sum(axis=1), strata=strata
+        federation,
+        table=SparseTable.from_dense(counts),
+        sample_sizes=counts.sum(axis=1),
+        strata=strata,
     )
 
 

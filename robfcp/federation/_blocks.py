@@ -1,0 +1,107 @@
+"""Some clients' counts in memory, made of the rows of their reports."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from robfcp._typing import IndexArray
+from robfcp.federation._rows import SparseCounts
+from robfcp.federation._strata import StratifiedTable
+from robfcp.federation._tables import CountTable, SparseTable
+from robfcp.reports import StratumKind, StratumNames, n_strata
+
+
+class CountBlock(NamedTuple):
+    """Some clients' counts in memory.
+
+    Attributes
+    ----------
+    positions : (n,) ndarray of int
+        The places of these clients among all, rising.
+    counts : SparseTable
+        Their (n, H) counts.
+    strata : StratifiedTable or None
+        The counts by class or group of those that keep them.
+    all_label_counts : StratifiedTable or None
+        The scores of all labels of those that tell them.
+    """
+
+    positions: IndexArray
+    counts: SparseTable
+    strata: StratifiedTable | None
+    all_label_counts: StratifiedTable | None
+
+
+def pooled_view(block: CountBlock) -> tuple[IndexArray, CountTable]:
+    """Return all rows of a block, and their counts."""
+    return np.arange(len(block.positions)), block.counts
+
+
+def stratified_view(name: str, block: CountBlock) -> tuple[IndexArray, CountTable] | None:
+    """Return the rows of a block with counts of this name by stratum, and these; None if none."""
+    stratified = getattr(block, name)
+    if stratified is None:
+        return None
+    return stratified.rows, stratified.table
+
+
+def build_block(
+    positions: IndexArray,
+    tables: Sequence[SparseCounts],
+    report_rows: IndexArray,
+    names_of_kind: tuple[Sequence[StratumNames | None], NDArray[Any]],
+    common: tuple[StratumKind, StratumNames] | None,
+    n_bins: int,
+) -> CountBlock:
+    """Collect the counts of some clients in one block.
+
+    Parameters
+    ----------
+    positions : (n,) ndarray of int
+        Places of these clients in the federation, rising.
+    tables : sequence of three SparseCounts
+        What the reports were collected in: counts, counts by stratum, scores of all labels. Rows
+        are empty where a report has none.
+    report_rows : (n,) ndarray of int
+        Rows of the tables that hold these clients' reports.
+    names_of_kind : (sequence, (n,) ndarray of int)
+        The different lists of strata names among the reports, None for those that pool all strata;
+        and which of them each client uses.
+    common : tuple or None
+        The kind of strata and the names of the round; None where all clients pool.
+    n_bins : int
+        Number of bins of the common binning.
+
+    Returns
+    -------
+    CountBlock
+        All strata are in the common order, whatever order a client used.
+    """
+    counts, counts_by_stratum, counts_of_all_labels = tables
+    names, kinds = names_of_kind
+    pooled = counts.to_table(report_rows, n_bins)
+
+    # Clients that report by stratum. Each may list its strata in its own order.
+    is_stratified = np.array([own is not None for own in names], dtype=bool)[kinds]
+    stratified_rows = np.flatnonzero(is_stratified)
+    strata = None
+    if common is not None and len(stratified_rows):
+        kind, common_names = common
+        n_cells = n_strata(common_names) * n_bins
+        table = counts_by_stratum.to_table(report_rows[stratified_rows], n_cells)
+        unordered = StratifiedTable(kind, common_names, table, stratified_rows, n_bins)
+        strata = unordered.with_common_order(names, kinds[stratified_rows])
+
+    # Clients that also report the scores of all labels.
+    tells_labels = counts_of_all_labels.lengths[report_rows] > 0
+    label_rows = np.flatnonzero(tells_labels)
+    all_label_counts = None
+    if len(label_rows):
+        table = counts_of_all_labels.to_table(report_rows[label_rows], n_bins)
+        all_label_counts = StratifiedTable("class", 1, table, label_rows, n_bins)
+
+    return CountBlock(positions, pooled, strata, all_label_counts)
