@@ -1,4 +1,8 @@
-"""Natural federations: models that never saw a site, what sites get, who is found when lying."""
+"""Natural partitions: data of real sites, each predicted by a model that never saw it.
+
+What the sites get from every method, which malicious sites are detected, and how the models are
+trained.
+"""
 
 from __future__ import annotations
 
@@ -9,23 +13,30 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from robfcp.calibration._calibrate import calibrate
+from robfcp._typing import FloatArray, IndexArray
+from robfcp.calibration import calibrate
 from robfcp.defense import Consensus
 from robfcp.errors import RobfcpError
 from robfcp.experiments import outputs, partitions
 from robfcp.experiments.attacks import DATA_FAULTS
 from robfcp.experiments.baselines import baseline_thresholds, shrunken_curve
 from robfcp.experiments.datasets import SiteTable
-from robfcp.experiments.scenarios import ScenarioConfig, TestMetrics, make_scenario
+from robfcp.experiments.scenarios import (
+    Scenario,
+    ScenarioConfig,
+    TestMetrics,
+    Thresholds,
+    make_scenario,
+)
 from robfcp.experiments.simulation import simulate, summarize, thresholds_of
 from robfcp.guarantees import local_lambda_range
 from robfcp.reports import Report
 from robfcp.scores import Risk
 
-MIN_SIZE = 50
+MIN_SIZE = 50  # samples of a site that takes part
 ATTACKS = (*DATA_FAULTS, "label-poisoning", "coverage", "efficiency", "gaussian", "mimic-low")
 DEFENSES_COMPARED = ("rob-fcp", Consensus.name)
-MAX_MALICIOUS_FRACTION = 0.1  # the share of the sites that letters allow to lie
+MAX_MALICIOUS_FRACTION = 0.1  # of the sites, as client feedback allows for
 LOW_COVERAGE = 0.85
 TITLES = {
     "pooled": "one threshold for all",
@@ -41,16 +52,16 @@ MIN_PROBABILITY = 1e-6  # probability of a class that the training sites lack
 
 @dataclass(frozen=True)
 class NaturalFederation:
-    """Shipped outputs and the column that says where each sample comes from."""
+    """Shipped outputs and the column that names the site of each sample."""
 
     dataset: str
     column: str
     title: str
 
     def load(self) -> tuple[outputs.Outputs, NDArray[np.str_]]:
-        """The outputs and (n,) the site of each sample."""
-        found = outputs.load(self.dataset, outputs.NATURAL)
-        return found, found.column(self.column)
+        """Return the outputs and the site of each sample, (n,)."""
+        shipped = outputs.load(self.dataset, outputs.NATURAL)
+        return shipped, shipped.column(self.column)
 
 
 FEDERATIONS = (
@@ -64,41 +75,51 @@ FEDERATIONS = (
 def attack_runs(
     federation: NaturalFederation,
     attacks: Sequence[str] = ATTACKS,
-    share: float = 0.2,
-    seeds: int = 5,
+    malicious_fraction: float = 0.2,
+    n_runs: int = 5,
 ) -> Iterator[dict[str, Any]]:
-    """A row an attack, the number of liars estimated, all defences beside each other: error of
-    coverage, liars found and honest sites flagged, means over the seeds."""
-    given, sites = federation.load()
-    told: dict[str, Any] = {"sites": sites, "min_size": MIN_SIZE, "liars": "estimate"}
-    told |= {"share": share, "n_runs": seeds, "defenses": ("none", *DEFENSES_COMPARED)}
+    """Yield a row for each attack: what every defense makes of it, means over the runs.
+
+    A row holds the errors of coverage, the malicious clients that were flagged and the false
+    alarms. Defenses are not given the number of malicious clients.
+    """
+    shipped, sites = federation.load()
     for attack in attacks:
-        rows = simulate(given.probabilities, given.labels, attack=attack, **told)
-        liars, mean = rows[0].n_malicious, {one["defence"]: one for one in summarize(rows)}
+        rows = simulate(
+            shipped.probabilities,
+            shipped.labels,
+            attack=attack,
+            defenses=("none", *DEFENSES_COMPARED),
+            n_runs=n_runs,
+            sites=sites,
+            min_size=MIN_SIZE,
+            liars="estimate",
+            share=malicious_fraction,
+        )
+        means = {record["defence"]: record for record in summarize(rows)}
+        n_malicious = rows[0].n_malicious
         line: dict[str, Any] = {
             "federation": federation.title,
-            "attack": attack if liars else "nobody lies",
-            "liars": liars,
-            "honest": rows[0].n_clients - liars,
-            "none_error": mean["none"]["error"],
+            "attack": attack if n_malicious else "nobody lies",
+            "liars": n_malicious,
+            "honest": rows[0].n_clients - n_malicious,
+            "none_error": means["none"]["error"],
         }
-        for defence in DEFENSES_COMPARED:
-            one = mean[defence]
-            line |= {f"{defence}_error": one["error"], f"{defence}_found": one["caught"]}
-            line[f"{defence}_false_alarms"] = one["flagged"] - one["caught"]
-        yield {**line, "seeds": seeds}
+        for defense in DEFENSES_COMPARED:
+            mean = means[defense]
+            line[f"{defense}_error"] = mean["error"]
+            line[f"{defense}_found"] = mean["caught"]
+            line[f"{defense}_false_alarms"] = mean["flagged"] - mean["caught"]
+        yield {**line, "seeds": n_runs}
 
 
-def detection_table(seeds: int = 5, quiet_seeds: int = 20) -> list[dict[str, Any]]:
-    """The rows of all federations, in each first that nobody lies."""
-    return [
-        row
-        for one in FEDERATIONS
-        for row in (
-            *attack_runs(one, ("coverage",), 0.0, quiet_seeds),
-            *attack_runs(one, seeds=seeds),
-        )
-    ]
+def detection_table(n_runs: int = 5, n_benign_runs: int = 20) -> list[dict[str, Any]]:
+    """Return the rows of all federations, of each first the one without malicious clients."""
+    rows: list[dict[str, Any]] = []
+    for federation in FEDERATIONS:
+        rows.extend(attack_runs(federation, ("coverage",), 0.0, n_benign_runs))
+        rows.extend(attack_runs(federation, n_runs=n_runs))
+    return rows
 
 
 def client_outcomes(
@@ -106,181 +127,291 @@ def client_outcomes(
     labels: ArrayLike,
     sites: ArrayLike,
     *,
-    rules: Sequence[str] = METHODS,
-    seeds: int = 20,
+    methods: Sequence[str] = METHODS,
+    n_runs: int = 20,
     min_size: int = MIN_SIZE,
-) -> dict[str, tuple[NDArray[np.float64], ...]]:
-    """Each rule's coverage (K,) and set size (K,) at every site, and coverage (C,) of each class:
-    means over halvings of every site into calibration and test samples, the same for all rules.
+) -> dict[str, tuple[FloatArray, ...]]:
+    """Measure every method at every site, means over random halvings of the sites' samples.
 
-    `pooled` is one threshold for all, `by class` one a class, `letter` what
-    `ClientFeedback.calibrate_locally` gives the site while at most the share ALLOWED of the sites
-    (one at least) may lie, `own data` its own PAC threshold.
+    Parameters
+    ----------
+    probabilities : array_like, shape (n, C)
+        The class probabilities of a model.
+    labels : array_like, shape (n,)
+        The true labels.
+    sites : array_like, shape (n,)
+        The name of the site of each sample.
+    methods : sequence of str
+        "pooled" is one threshold for all, "by class" one for each class, "letter" what
+        `ClientFeedback.calibrate_locally` gives the site while at most the fraction
+        `MAX_MALICIOUS_FRACTION` of the sites (at least one) may be malicious, "own data" the PAC
+        threshold of the site alone.
+    n_runs : int
+        The number of halvings into calibration and test samples, the same for all methods.
+    min_size : int
+        Sites with fewer samples take no part.
+
+    Returns
+    -------
+    dict
+        Of each method the coverage (K,) and the mean set size (K,) at each site, and the coverage
+        (C,) of each class.
     """
-    setting = ScenarioConfig(share=0.0, sites=sites, min_size=min_size)
-    found: dict[str, list[TestMetrics]] = {rule: [] for rule in rules}
-    for seed in range(seeds):
-        world = make_scenario(probabilities, labels, setting, np.random.default_rng([0, seed]))
-        federation = world.federation
-        for rule in rules:
-            if rule in STRATIFY_BY:
-                calibration = calibrate(federation, by=STRATIFY_BY[rule], defense="none")
-                limits = thresholds_of(calibration.levels[0])
-            else:
-                liars = max(1, round(MAX_MALICIOUS_FRACTION * federation.n_clients))
-                limits = baseline_thresholds(
-                    rule, federation, setting.coverage, world.scores, liars
-                )
-            found[rule].append(world.measured(limits))
-    return {
-        rule: (
-            np.mean([one.by_site(one.hits) for one in own], axis=0),
-            np.mean([one.by_site(one.sizes) for one in own], axis=0),
-            np.mean([np.nan_to_num(one.by_class) for one in own], axis=0),
-        )
-        for rule, own in found.items()
-    }
+    config = ScenarioConfig(share=0.0, sites=sites, min_size=min_size)
+    metrics: dict[str, list[TestMetrics]] = {method: [] for method in methods}
+    for seed in range(n_runs):
+        rng = np.random.default_rng([0, seed])
+        scenario = make_scenario(probabilities, labels, config, rng)
+        for method in methods:
+            thresholds = _thresholds_of_method(method, scenario, config)
+            metrics[method].append(scenario.measured(thresholds))
+    return {method: _mean_outcomes(runs) for method, runs in metrics.items()}
+
+
+def _thresholds_of_method(method: str, scenario: Scenario, config: ScenarioConfig) -> Thresholds:
+    """Return the thresholds that one of `METHODS` gives the clients."""
+    federation = scenario.federation
+    if method in STRATIFY_BY:
+        calibration = calibrate(federation, by=STRATIFY_BY[method], defense="none")
+        return thresholds_of(calibration.levels[0])
+    max_malicious = max(1, round(MAX_MALICIOUS_FRACTION * federation.n_clients))
+    return baseline_thresholds(method, federation, config.coverage, scenario.scores, max_malicious)
+
+
+def _mean_outcomes(runs: Sequence[TestMetrics]) -> tuple[FloatArray, ...]:
+    """Return coverage (K,) and set size (K,) of sites and coverage (C,) of classes."""
+    coverage = np.mean([metrics.by_site(metrics.hits) for metrics in runs], axis=0)
+    set_size = np.mean([metrics.by_site(metrics.sizes) for metrics in runs], axis=0)
+    class_coverage = np.mean([np.nan_to_num(metrics.by_class) for metrics in runs], axis=0)
+    return coverage, set_size, class_coverage
 
 
 def client_table(
-    federation: NaturalFederation, seeds: int = 20
+    federation: NaturalFederation, n_runs: int = 20
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """A row a site with its samples, accuracy, and coverage and set size under every rule; and a
-    row a rule with how these are spread (`dealt`: samples dealt out to the sites at random)."""
-    given, sites = federation.load()
-    data = given.probabilities, given.labels
-    found = client_outcomes(*data, sites, seeds=seeds)
-    dealt = np.random.default_rng(0).permutation(sites)
-    found["dealt"] = client_outcomes(*data, dealt, rules=("pooled",), seeds=seeds)["pooled"]
-    right = given.probabilities.argmax(axis=1) == given.labels
-    rows: list[dict[str, Any]] = []
-    for k, (name, part) in enumerate(partitions.partition_by_site(sites, MIN_SIZE).items()):
-        row = {"federation": federation.title, "site": name, "samples": len(part)}
-        row["accuracy"] = float(right[part].mean())
-        for rule, (covered, sizes, _) in found.items():
-            row |= {rule: float(covered[k]), f"{rule}, set size": float(sizes[k])}
-        rows.append(row)
-    weights, rules = [row["samples"] for row in rows], []
-    for rule, (values, sizes, classes) in ((rule, found[rule]) for rule in TITLES):
-        rules.append(
-            {
-                "federation": federation.title,
-                "rule": rule,
-                "overall": float(np.average(values, weights=weights)),
-                "mean": float(values.mean()),
-                "worst_site": rows[int(values.argmin())]["site"],
-                "worst": float(values.min()),
-                "tenth": float(np.quantile(values, 0.1)),
-                "best": float(values.max()),
-                "low": float((values < LOW_COVERAGE).mean()),
-                "worst_class": float(classes.min()),
-                "set_size": float(np.average(sizes, weights=weights)),
-            }
-        )
-    return rows, rules
+    """Return a row for each site and a row for each method.
+
+    A site's row holds its samples, its accuracy, and coverage and set size under every method; a
+    method's row how these are spread over the sites. `dealt` is `pooled` after samples were dealt
+    to the sites at random.
+    """
+    shipped, sites = federation.load()
+    probabilities = shipped.probabilities
+    labels = shipped.labels
+    outcomes = client_outcomes(probabilities, labels, sites, n_runs=n_runs)
+    dealt_sites = np.random.default_rng(0).permutation(sites)
+    dealt_outcomes = client_outcomes(
+        probabilities, labels, dealt_sites, methods=("pooled",), n_runs=n_runs
+    )
+    outcomes["dealt"] = dealt_outcomes["pooled"]
+
+    is_correct = probabilities.argmax(axis=1) == labels
+    site_rows: list[dict[str, Any]] = []
+    for k, (site, samples) in enumerate(partitions.partition_by_site(sites, MIN_SIZE).items()):
+        row: dict[str, Any] = {
+            "federation": federation.title,
+            "site": site,
+            "samples": len(samples),
+            "accuracy": float(is_correct[samples].mean()),
+        }
+        for method, (coverage, set_size, _) in outcomes.items():
+            row[method] = float(coverage[k])
+            row[f"{method}, set size"] = float(set_size[k])
+        site_rows.append(row)
+
+    method_rows = [
+        _method_row(federation, method, site_rows, *outcomes[method]) for method in TITLES
+    ]
+    return site_rows, method_rows
+
+
+def _method_row(
+    federation: NaturalFederation,
+    method: str,
+    site_rows: Sequence[dict[str, Any]],
+    coverage: FloatArray,
+    set_size: FloatArray,
+    class_coverage: FloatArray,
+) -> dict[str, Any]:
+    """Return how a method's coverage is spread over the sites and classes."""
+    weights = [row["samples"] for row in site_rows]
+    return {
+        "federation": federation.title,
+        "rule": method,
+        "overall": float(np.average(coverage, weights=weights)),
+        "mean": float(coverage.mean()),
+        "worst_site": site_rows[int(coverage.argmin())]["site"],
+        "worst": float(coverage.min()),
+        "tenth": float(np.quantile(coverage, 0.1)),
+        "best": float(coverage.max()),
+        "low": float((coverage < LOW_COVERAGE).mean()),
+        "worst_class": float(class_coverage.min()),
+        "set_size": float(np.average(set_size, weights=weights)),
+    }
 
 
 LAMBDAS = np.linspace(0, 1, 201)
 COSTS = np.array([1.0, 1.0, 0.5, 0.5])  # of missing dead, dependent, not recovered, recovered
 SAMPLES_PER_PATIENT = 4  # samples of one sleeper that make a patient with several labels
 RISK_RULES = ("pooled", "crc-shrinkage", "own crc", "own data", Consensus.name, "letter")
-RISK_WORLDS = {  # federation, least and most samples of a site
+RISK_WORLDS = {  # federation, smallest and largest number of samples of a site
     "stroke": (FEDERATIONS[0], 50, 10**9),
     "small hospitals": (FEDERATIONS[0], 10, 49),
     "several labels": (FEDERATIONS[3], 50, 10**9),
 }
 
 
-def client_losses(world: str) -> tuple[NDArray[Any], NDArray[Any], list[NDArray[np.intp]]]:
-    """(n, L) losses and set sizes at every lambda, and the rows of each site.
+def client_losses(scenario: str) -> tuple[NDArray[Any], NDArray[Any], list[IndexArray]]:
+    """Return losses (n, L) and set sizes (n, L) at every lambda, and the rows of each site.
 
-    A stroke patient's loss is the cost of a missed outcome. Of the sleepers TOGETHER epochs are one
-    patient, whose labels are all stages among them, each with the chance that it is; the loss is
-    the share of the labels missed.
+    The loss of a stroke patient is the cost of a missed outcome. Of the sleepers every
+    `SAMPLES_PER_PATIENT` epochs are one patient, whose labels are all their stages; a stage has
+    the probability that at least one epoch is of it, and the loss is the fraction of the labels
+    missed.
     """
-    federation, least, most = RISK_WORLDS[world]
-    given, sites = federation.load()
-    together = SAMPLES_PER_PATIENT if world == "several labels" else 1
-    parts = [
-        part for part in partitions.partition_by_site(sites, least).values() if len(part) <= most
-    ]
-    sizes = [len(part) // together for part in parts]
-    owned = [part[: n * together] for part, n in zip(parts, sizes, strict=True)]
-    groups = np.concatenate(owned).reshape(-1, together)
-    p = 1 - np.prod(1 - np.asarray(given.probabilities, np.float64)[groups], axis=1)
-    truth = np.eye(p.shape[1], dtype=bool)[given.labels[groups]].any(axis=1)
-    share = truth * (COSTS if together == 1 else 1) / truth.sum(axis=1, keepdims=True)
-    missed = (1 - p)[:, :, None] > LAMBDAS
-    rows = np.split(np.arange(len(p)), np.cumsum(sizes)[:-1])
-    return (missed * share[:, :, None]).sum(axis=1), (~missed).sum(axis=1), rows
+    federation, min_size, max_size = RISK_WORLDS[scenario]
+    shipped, sites = federation.load()
+    has_several_labels = scenario == "several labels"
+    samples_per_patient = SAMPLES_PER_PATIENT if has_several_labels else 1
+
+    # The samples of each patient, (n, samples_per_patient), and the patients of each site.
+    patients_of_sites = []
+    for samples in partitions.partition_by_site(sites, min_size).values():
+        if len(samples) > max_size:
+            continue
+        n_patients = len(samples) // samples_per_patient
+        used_samples = samples[: n_patients * samples_per_patient]
+        patients_of_sites.append(used_samples.reshape(-1, samples_per_patient))
+    patients = np.concatenate(patients_of_sites)
+    sizes = [len(site_patients) for site_patients in patients_of_sites]
+    site_rows = np.split(np.arange(len(patients)), np.cumsum(sizes)[:-1])
+
+    sample_probabilities = np.asarray(shipped.probabilities, np.float64)[patients]
+    probabilities = 1 - np.prod(1 - sample_probabilities, axis=1)
+    n_classes = probabilities.shape[1]
+    is_label = np.eye(n_classes, dtype=bool)[shipped.labels[patients]].any(axis=1)
+    costs = 1 if has_several_labels else COSTS
+    label_losses = is_label * costs / is_label.sum(axis=1, keepdims=True)
+
+    is_missed = (1 - probabilities)[:, :, None] > LAMBDAS
+    losses = (is_missed * label_losses[:, :, None]).sum(axis=1)
+    set_sizes = (~is_missed).sum(axis=1)
+    return losses, set_sizes, site_rows
 
 
 def client_risks(
-    world: str, part: float = 0.0, risk: float = 0.1, seeds: int = 5
+    scenario: str, malicious_fraction: float = 0.0, risk: float = 0.1, n_runs: int = 5
 ) -> list[dict[str, Any]]:
-    """A row a rule of RISK_RULES: mean loss over the honest sites' test halves, the worst site's,
-    the share of sites above `risk`, and set size, while `part` of the sites report no loss at all.
+    """Return a row for each of `RISK_RULES`: mean losses on the benign sites' test halves.
 
-    Means over random halvings are taken at each site first. "own crc" is conformal risk control on
-    the site's half alone, "own data" what that half proves with 97.5% confidence, "letter" the
-    federation's lambda, by the default defence, held between what the site's own losses allow.
+    A row holds the mean loss over the sites, the worst site's, the fraction of sites above `risk`
+    and the mean set size, while `malicious_fraction` of the sites report no loss at all. Means
+    over random halvings are taken at each site first.
     """
-    loss, size, owners = client_losses(world)
-    sites, kind = np.arange(len(owners)), Risk("loss")
-    lie = np.isin(sites, np.random.default_rng(0).permutation(sites)[: round(part * len(sites))])
-    kept: dict[str, list[NDArray[np.float64]]] = {rule: [] for rule in RISK_RULES}
-    for seed in range(seeds):
+    losses, set_sizes, site_rows = client_losses(scenario)
+    site_index = np.arange(len(site_rows))
+    n_malicious = round(malicious_fraction * len(site_rows))
+    malicious_sites = np.random.default_rng(0).permutation(site_index)[:n_malicious]
+    is_malicious = np.isin(site_index, malicious_sites)
+    largest_set = set_sizes.max()
+
+    # Of every run (benign sites, 2): loss and set size at the lambda of the site.
+    outcomes: dict[str, list[FloatArray]] = {rule: [] for rule in RISK_RULES}
+    for seed in range(n_runs):
         rng = np.random.default_rng([0, seed])
-        halves = [np.array_split(rng.permutation(rows), 2) for rows in owners]
-        n = np.array([len(own) for own, _ in halves])
-        told = [loss[own] * (not lie[k]) for k, (own, _) in enumerate(halves)]
-        reports = [
-            Report.from_losses(f"{k:03d}", one, LAMBDAS, risk=kind) for k, one in enumerate(told)
-        ]
-        level, upper = kind.coverage_level(risk), reports[0].grid.upper_edges
-        own = [
-            local_lambda_range(x.counts, x.n_samples, kind.resolution, level, upper)
-            for x in reports
-        ]
-        low, high = (np.array([getattr(one, end) for one in own]) for end in ("low", "high"))
-        pooled, ours = (
-            calibrate(reports, risk_level=risk, defense=name).levels[0].threshold
-            for name in ("none", Consensus.name)
-        )
-        curves = np.array([one.mean(axis=0) for one in told])
-        by_rule = (
-            pooled,
-            shrunken_curve(curves, n, risk, LAMBDAS)[:, 0],
-            shrunken_curve(curves, n, risk, LAMBDAS, prior=0)[:, 0],
-            high,
-            ours,
-            np.maximum(low, np.minimum(ours, high)),
-        )
-        full = np.array([[0.0], [size.max()]])  # beyond the last lambda
-        tests = [[loss[test].mean(axis=0), size[test].mean(axis=0)] for _, test in halves]
-        table = np.array([np.hstack([one, full]) for one in tests])  # (K, 2, L + 1)
-        for rule, limit in zip(RISK_RULES, by_rule, strict=True):
-            place = np.searchsorted(LAMBDAS, np.broadcast_to(limit, len(sites)) - 1e-12)
-            kept[rule].append(table[sites, :, place][~lie])
+        halves = [np.array_split(rng.permutation(rows), 2) for rows in site_rows]
+        reported_losses = []
+        test_curves = []
+        for k, (calibration_rows, test_rows) in enumerate(halves):
+            reported_losses.append(losses[calibration_rows] * (not is_malicious[k]))
+            # Beyond the last lambda there is no loss and every label is in the set.
+            loss_curve = np.append(losses[test_rows].mean(axis=0), 0.0)
+            size_curve = np.append(set_sizes[test_rows].mean(axis=0), largest_set)
+            test_curves.append([loss_curve, size_curve])
+        curves = np.array(test_curves)  # (K, 2, L + 1)
+
+        for rule, site_lambda in _lambdas_of_rules(reported_losses, risk).items():
+            lambdas = np.broadcast_to(site_lambda, len(site_rows))
+            lambda_index = np.searchsorted(LAMBDAS, lambdas - 1e-12)
+            site_outcomes = curves[site_index, :, lambda_index]
+            outcomes[rule].append(site_outcomes[~is_malicious])
+
     rows = []
     for rule in RISK_RULES:
-        mean, sets = np.mean(kept[rule], axis=0).T
-        numbers = {"loss": mean.mean(), "worst_site": mean.max(), "above": (mean > risk).mean()}
-        numbers["set_size"] = sets.mean()
-        rounded = {name: round(float(value), 3) for name, value in numbers.items()}
-        rows.append({"federation": world, "liars": int(lie.sum()), "rule": rule, **rounded})
+        mean_losses, mean_sizes = np.mean(outcomes[rule], axis=0).T
+        measures = {
+            "loss": mean_losses.mean(),
+            "worst_site": mean_losses.max(),
+            "above": (mean_losses > risk).mean(),
+            "set_size": mean_sizes.mean(),
+        }
+        rounded = {name: round(float(value), 3) for name, value in measures.items()}
+        rows.append({"federation": scenario, "liars": n_malicious, "rule": rule, **rounded})
     return rows
 
 
+def _lambdas_of_rules(
+    reported_losses: Sequence[FloatArray], risk: float
+) -> dict[str, float | FloatArray]:
+    """Return the lambda of every rule of `RISK_RULES`, one for all sites or (K,).
+
+    "own crc" is conformal risk control on the site's half alone, "own data" the lambda that is
+    certified by that half with 97.5% confidence, "letter" the lambda of the default defense,
+    clipped to what the site's losses allow.
+    """
+    score = Risk("loss")
+    reports = [
+        Report.from_losses(f"{k:03d}", losses, LAMBDAS, risk=score)
+        for k, losses in enumerate(reported_losses)
+    ]
+    undefended = calibrate(reports, risk_level=risk, defense="none").levels[0].threshold
+    defended = calibrate(reports, risk_level=risk, defense=Consensus.name).levels[0].threshold
+
+    level = score.coverage_level(risk)
+    upper_edges = reports[0].grid.upper_edges
+    ranges = [
+        local_lambda_range(report.counts, report.n_samples, score.resolution, level, upper_edges)
+        for report in reports
+    ]
+    low = np.array([lambda_range.low for lambda_range in ranges])
+    high = np.array([lambda_range.high for lambda_range in ranges])
+
+    sizes = np.array([len(losses) for losses in reported_losses])
+    curves = np.array([losses.mean(axis=0) for losses in reported_losses])
+    return {
+        "pooled": undefended,
+        "crc-shrinkage": shrunken_curve(curves, sizes, risk, LAMBDAS)[:, 0],
+        "own crc": shrunken_curve(curves, sizes, risk, LAMBDAS, prior=0)[:, 0],
+        "own data": high,
+        Consensus.name: defended,
+        "letter": np.maximum(low, np.minimum(defended, high)),
+    }
+
+
 def risk_table() -> list[dict[str, Any]]:
-    """The rows of all worlds, while nobody lies and while a fifth of the sites do."""
-    return [row for one in RISK_WORLDS for part in (0.0, 0.2) for row in client_risks(one, part)]
+    """Return the rows of all scenarios without malicious sites and with a fifth of them."""
+    rows = []
+    for scenario in RISK_WORLDS:
+        for malicious_fraction in (0.0, 0.2):
+            rows.extend(client_risks(scenario, malicious_fraction))
+    return rows
 
 
 @dataclass(frozen=True)
 class LeaveOutSettings:
-    """Gradient-boosted trees; `folds` groups of whole sites, each predicted by a model of the
-    others; at most `per_site` samples a site, drawn at random."""
+    """How gradient-boosted trees are trained on some sites to predict the others.
+
+    Parameters
+    ----------
+    folds : int
+        The number of groups of whole sites, each predicted by a model of the others.
+    iterations, learning_rate, leaves, least
+        The number of trees, their rate, and of a tree the leaves and the fewest samples of a leaf.
+    per_site : int, optional
+        At most so many samples of a site, drawn at random.
+    seed : int
+        The seed of all randomness.
+    """
 
     folds: int = 10
     iterations: int = 100
@@ -302,10 +433,28 @@ def leave_one_site_out(
     data: SiteTable,
     settings: LeaveOutSettings,
     advance: Callable[[], None] = lambda: None,
-) -> tuple[SiteTable, NDArray[np.float64], str]:
-    """Logits log p from `folds` models, no site in both the training and the predicted part.
+) -> tuple[SiteTable, FloatArray, str]:
+    """Predict every site by a model that was trained on other sites.
 
     With as many folds as sites this is leave-one-site-out.
+
+    Parameters
+    ----------
+    data : SiteTable
+        Samples, labels and sites.
+    settings : LeaveOutSettings
+        The models and the folds.
+    advance : callable
+        Called after every fold, for a progress bar.
+
+    Returns
+    -------
+    table : SiteTable
+        The samples that were predicted.
+    logits : ndarray of float, shape (n, C)
+        The logarithms of their class probabilities.
+    library : str
+        The name and version of what trained the models.
     """
     try:
         import sklearn
@@ -313,23 +462,21 @@ def leave_one_site_out(
         from sklearn.model_selection import GroupKFold
     except ImportError as error:
         raise RobfcpError("leave-sites-out: install the extra sklearn") from error
-    rng = np.random.default_rng(settings.seed)
+
     table = data
-    if settings.per_site is not None:  # at most so many of every site, in the order of the table
-        order, (_, which) = rng.permutation(len(data)), np.unique(data.sites, return_inverse=True)
-        ranked, sizes = order[np.argsort(which[order], kind="stable")], np.bincount(which)
-        place = np.arange(len(data)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-        table = data.take(np.sort(ranked[place < settings.per_site]))
+    if settings.per_site is not None:
+        table = _limit_site_sizes(data, settings.per_site, settings.seed)
     n_sites = len(np.unique(table.sites))
     if n_sites < 2:
         raise RobfcpError(f"{data.name}: {n_sites} site leaves none to learn from; give two")
-    x = table.x.reshape(len(table), -1)
+
+    features = table.x.reshape(len(table), -1)
     probabilities = np.full((len(table), len(table.classes)), MIN_PROBABILITY)
     folds = GroupKFold(min(settings.folds, n_sites))
-    for learnt, predicted in folds.split(x, table.y, table.sites):
-        seen = np.unique(table.y[learnt])
-        if len(seen) == 1:
-            probabilities[predicted, seen[0]] = 1.0
+    for training_rows, predicted_rows in folds.split(features, table.y, table.sites):
+        training_classes = np.unique(table.y[training_rows])
+        if len(training_classes) == 1:
+            probabilities[predicted_rows, training_classes[0]] = 1.0
             advance()
             continue
         model = HistGradientBoostingClassifier(
@@ -339,8 +486,23 @@ def leave_one_site_out(
             min_samples_leaf=settings.least,
             early_stopping=False,
             random_state=settings.seed,
-        ).fit(x[learnt], table.y[learnt])
-        probabilities[np.ix_(predicted, seen)] = model.predict_proba(x[predicted])
+        )
+        model.fit(features[training_rows], table.y[training_rows])
+        cells = np.ix_(predicted_rows, training_classes)
+        probabilities[cells] = model.predict_proba(features[predicted_rows])
         advance()
     logits = np.log(np.maximum(probabilities, np.finfo(np.float64).tiny))
     return table, logits, f"scikit-learn {sklearn.__version__}"
+
+
+def _limit_site_sizes(data: SiteTable, max_size: int, seed: int) -> SiteTable:
+    """Draw at most `max_size` samples of every site; they stay in the order of the table."""
+    order = np.random.default_rng(seed).permutation(len(data))
+    site_index = np.unique(data.sites, return_inverse=True)[1]
+
+    # Site by site, the samples of each in random order.
+    by_site = order[np.argsort(site_index[order], kind="stable")]
+    sizes = np.bincount(site_index)
+    starts = np.cumsum(sizes) - sizes
+    index_in_site = np.arange(len(data)) - np.repeat(starts, sizes)
+    return data.take(np.sort(by_site[index_in_site < max_size]))

@@ -1,4 +1,4 @@
-"""Worlds: a federation before an attack, what it looks like after one, and its test data."""
+"""Scenarios: a federation before an attack, the same after one, and its test data."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from robfcp._probabilities import check_labels, check_probabilities
+from robfcp._typing import BoolArray, FloatArray, IndexArray, IntArray
 from robfcp._validation import check_fraction
 from robfcp.binning import Binning
 from robfcp.errors import RobfcpError
@@ -20,38 +21,38 @@ from robfcp.scores import LAC, ClassificationScore
 if TYPE_CHECKING:
     from robfcp.experiments.attacks import Attack
 
-IntArray = NDArray[np.int64]
-IndexArray = NDArray[np.intp]
-Thresholds = float | NDArray[np.float64]  # one for all, (C,) one a class, (K, C) by client too
+# One threshold, (C,) one for each class, or (K, C) one for each client and class.
+Thresholds = float | FloatArray
 
 
 @dataclass(frozen=True)
 class ScenarioConfig:
-    """What a run is about: the clients, who of them lies, and what is asked for.
+    """The clients of a run, which of them are malicious, and the calibration asked for.
 
     Parameters
     ----------
-    share
-        The share of the clients that attacks.
-    n_clients
-        How many clients there are; with `sites` as many as there are sites.
-    beta
-        How unlike clients are, smaller is less alike; iid if None.
-    sites
-        (n,) the name of each sample's own site, instead of an artificial split.
-    min_size
-        Natural sites with fewer samples take no part.
-    score
-        The score, and its own bins.
-    coverage
-        The coverage asked for.
-    liars
-        "known" tells defences the number of attackers, "estimate" does not.
-    exactly
-        Whether a defence of ours that is told the number leaves out so many whatever they look
-        like, instead of at most so many.
-    by
-        "class" for one threshold a class; one for all if None.
+    share : float
+        The fraction of clients that is malicious.
+    n_clients : int
+        The number of clients; with `sites` it is the number of sites.
+    beta : float, optional
+        The Dirichlet concentration of the labels: the smaller, the more clients differ. Samples
+        are split iid if None.
+    sites : array_like, shape (n,), optional
+        The name of the site of each sample, instead of an artificial split.
+    min_size : int
+        Sites with fewer samples take no part.
+    score : ClassificationScore
+        The nonconformity score; its default binning is used.
+    coverage : float
+        The target coverage.
+    liars : {"known", "estimate"}
+        Whether defenses are given the number of malicious clients.
+    exactly : bool
+        Whether a defense that is given the number excludes exactly so many clients, whatever
+        their reports, instead of at most so many.
+    by : {"class"}, optional
+        "class" for a threshold for each class; one threshold if None.
     """
 
     share: float = 0.4
@@ -75,36 +76,47 @@ class ScenarioConfig:
 
 @dataclass(frozen=True, eq=False)
 class TestMetrics:
-    """What thresholds give test samples: whether the label is in each set, and the set's size.
+    """The prediction sets of n test samples, measured.
 
-    (n,) hits, sizes, labels and owner, the client each sample is of.
+    Attributes
+    ----------
+    hits : ndarray of bool, shape (n,)
+        Whether the set of a sample contains its label.
+    sizes : ndarray of int, shape (n,)
+        The number of labels in the set.
+    labels : ndarray of int, shape (n,)
+        The true labels.
+    owner : ndarray of int, shape (n,)
+        The index of the client of each sample.
     """
 
-    hits: NDArray[np.bool_]
-    sizes: NDArray[np.intp]
+    hits: BoolArray
+    sizes: IndexArray
     labels: IndexArray
     owner: IndexArray
 
     @staticmethod
     def of(
-        columns: NDArray[Any], labels: IndexArray, owner: IndexArray, limits: Thresholds
+        columns: NDArray[Any], labels: IndexArray, owner: IndexArray, thresholds: Thresholds
     ) -> TestMetrics:
-        """The sets {y: s(x, y) <= q}, one limit for all, (C,) one a class or (K, C) by client."""
-        own = limits[owner] if isinstance(limits, np.ndarray) and limits.ndim == 2 else limits
-        sets = columns <= own
-        return TestMetrics(sets[np.arange(len(labels)), labels], sets.sum(axis=1), labels, owner)
+        """Measure the sets {y: s(x, y) <= q}; `columns` (n, C) are the scores of all labels."""
+        if isinstance(thresholds, np.ndarray) and thresholds.ndim == 2:
+            thresholds = thresholds[owner]  # of each sample its client's
+        is_in_set = columns <= thresholds
+        is_covered = is_in_set[np.arange(len(labels)), labels]
+        return TestMetrics(is_covered, is_in_set.sum(axis=1), labels, owner)
 
-    def by_site(self, values: NDArray[Any]) -> NDArray[np.float64]:
-        """The values' mean at each client, in order; NaN where it has no samples."""
-        return _means(self.owner, values)
+    def by_site(self, values: NDArray[Any]) -> FloatArray:
+        """Return the mean of the values at each client, (K,); NaN if it has no samples."""
+        return _group_means(self.owner, values)
 
     @property
-    def by_class(self) -> NDArray[np.float64]:
-        """Coverage of each class, NaN where it has no samples."""
-        return _means(self.labels, self.hits)
+    def by_class(self) -> FloatArray:
+        """The coverage of each class, (C,); NaN if it has no samples."""
+        return _group_means(self.labels, self.hits)
 
     def numbers(self) -> dict[str, float]:
-        """Coverage, set size, and coverage of the worst class and site of those with samples."""
+        """Return coverage and mean set size, and coverage of the worst class and client."""
         return {
             "coverage": float(self.hits.mean()),
             "set_size": int(self.sizes.sum()) / len(self.sizes),
@@ -113,220 +125,296 @@ class TestMetrics:
         }
 
 
-def _means(group: IndexArray, values: NDArray[Any]) -> NDArray[np.float64]:
-    size = np.bincount(group)
-    found: NDArray[np.float64] = np.bincount(group, values) / np.where(size > 0, size, np.nan)
-    return found
+def _group_means(group_index: IndexArray, values: NDArray[Any]) -> FloatArray:
+    """Return the mean of the values of each group; NaN if it has none."""
+    sizes = np.bincount(group_index)
+    totals = np.bincount(group_index, values)
+    means: FloatArray = totals / np.where(sizes > 0, sizes, np.nan)
+    return means
 
 
 @dataclass(frozen=True, eq=False)
 class Scenario:
-    """One run's federation before the attack, and the benign clients' test data.
+    """The federation of one run before the attack, and the test data of the benign clients.
 
-    Parameters
+    Attributes
     ----------
-    federation
-        The clients' counts, pooled and by class.
-    score
-        How samples are scored.
-    samples
-        (probabilities, labels) of each client's calibration half.
-    scores
-        Their scores.
-    malicious
-        Who attacks.
-    test_columns
-        (n, C) the scores of all labels of the benign clients' test halves.
-    test_labels
-        Their labels.
-    test_owner
-        The client each is of.
+    federation : Federation
+        The counts of the clients, pooled and by class.
+    score : ClassificationScore
+        The nonconformity score.
+    samples : list of (probabilities, labels)
+        The calibration half of each client.
+    scores : list of ndarray of float
+        The scores of these samples.
+    malicious : ndarray of int, shape (m,)
+        The indices of the malicious clients, rising.
+    test_columns : ndarray of float, shape (n, C)
+        The scores of all labels of the test halves of the benign clients.
+    test_labels : ndarray of int, shape (n,)
+        The true labels of the test samples.
+    test_owner : ndarray of int, shape (n,)
+        The index of the client of each test sample.
     """
 
     federation: Federation
     score: ClassificationScore
-    samples: list[tuple[NDArray[Any], NDArray[np.intp]]]
-    scores: list[NDArray[np.float64]]
-    malicious: NDArray[np.intp]
-    test_columns: NDArray[np.float64]
-    test_labels: NDArray[np.intp]
-    test_owner: NDArray[np.intp]
+    samples: list[tuple[NDArray[Any], IndexArray]]
+    scores: list[FloatArray]
+    malicious: IndexArray
+    test_columns: FloatArray
+    test_labels: IndexArray
+    test_owner: IndexArray
 
     @property
-    def benign(self) -> NDArray[np.bool_]:
-        """(K,) who does not attack."""
+    def benign(self) -> BoolArray:
+        """Whether each client is benign, (K,)."""
         return ~np.isin(np.arange(self.federation.n_clients), self.malicious)
 
     @property
     def malicious_clients(self) -> frozenset[str]:
-        """The names of those who attack."""
+        """The names of the malicious clients."""
         return frozenset(self.federation.clients[k] for k in self.malicious)
 
-    def measured(self, limits: Thresholds) -> TestMetrics:
-        """What the limits give the benign clients' test samples."""
-        return TestMetrics.of(self.test_columns, self.test_labels, self.test_owner, limits)
+    def measured(self, thresholds: Thresholds) -> TestMetrics:
+        """Measure the sets of the benign clients' test samples."""
+        return TestMetrics.of(self.test_columns, self.test_labels, self.test_owner, thresholds)
 
 
 def make_scenario(
-    probabilities: ArrayLike, labels: ArrayLike, setting: ScenarioConfig, rng: np.random.Generator
+    probabilities: ArrayLike, labels: ArrayLike, config: ScenarioConfig, rng: np.random.Generator
 ) -> Scenario:
-    """Clients with calibration scores, some of them chosen as attackers, and benign test data."""
-    array = check_probabilities(probabilities)
-    label = check_labels(labels, array.shape)
-    every_label = setting.score.score_all_labels(array, rng)
-    true = every_label[np.arange(len(label)), label]
-    ids, parts = None, []
-    if setting.sites is not None:
-        if len(np.asarray(setting.sites)) != len(label):
-            raise RobfcpError(
-                f"sites: {len(np.asarray(setting.sites))} names but {len(label)} samples; "
-                "give one a sample"
-            )
-        own_sites = partitions.partition_by_site(setting.sites, max(2, setting.min_size))
-        ids, parts = list(own_sites), list(own_sites.values())
-    elif setting.beta is None:
-        parts = partitions.partition_iid(len(label), setting.n_clients, rng)
-    else:
-        parts = partitions.partition_dirichlet(
-            label, setting.n_clients, setting.beta, rng, minimum=20
-        )
-    halves = [np.array_split(rng.permutation(part), 2) for part in parts]
-    malicious = np.sort(rng.permutation(len(parts))[: round(setting.share * len(parts))])
-    attackers = set(malicious.tolist())
-    tested = [half[1][: 0 if k in attackers else None] for k, half in enumerate(halves)]
-    test = np.concatenate(tested)
-    if not len(test):
+    """Split samples among clients, halve each client's samples and draw the malicious clients.
+
+    Parameters
+    ----------
+    probabilities : array_like, shape (n, C)
+        The class probabilities of a model.
+    labels : array_like, shape (n,)
+        The true labels.
+    config : ScenarioConfig
+        The clients and the score.
+    rng : Generator
+        The source of all randomness: of the scores, the split, the halves and the malicious
+        clients, in this order.
+    """
+    probability_array = check_probabilities(probabilities)
+    label_array = check_labels(labels, probability_array.shape)
+    label_scores = config.score.score_all_labels(probability_array, rng)
+    true_scores = label_scores[np.arange(len(label_array)), label_array]
+
+    client_names, samples_of_clients = _split_samples(label_array, config, rng)
+    n_clients = len(samples_of_clients)
+    calibration_halves = []
+    test_halves = []
+    for samples in samples_of_clients:
+        calibration_half, test_half = np.array_split(rng.permutation(samples), 2)
+        calibration_halves.append(calibration_half)
+        test_halves.append(test_half)
+
+    malicious = np.sort(rng.permutation(n_clients)[: round(config.share * n_clients)])
+    for k in malicious:
+        test_halves[k] = test_halves[k][:0]
+    test_samples = np.concatenate(test_halves)
+    if not len(test_samples):
         raise RobfcpError(
-            f"simulate: {len(label)} samples leave the honest of {len(parts)} clients nothing to "
-            "test on; use fewer clients or a smaller share of attackers"
+            f"simulate: {len(label_array)} samples leave the honest of {n_clients} clients nothing "
+            "to test on; use fewer clients or a smaller share of attackers"
         )
-    scores, own = [true[half[0]] for half in halves], [label[half[0]] for half in halves]
-    grid = setting.score.default_binning()
+
+    client_scores = [true_scores[half] for half in calibration_halves]
+    client_labels = [label_array[half] for half in calibration_halves]
+    client_probabilities = [probability_array[half] for half in calibration_halves]
+    federation = build_federation(
+        client_scores,
+        config.score.default_binning(),
+        config.score,
+        client_names,
+        labels=client_labels,
+        n_classes=probability_array.shape[1],
+    )
     return Scenario(
-        federation=build_federation(
-            scores, grid, setting.score, ids, labels=own, n_classes=array.shape[1]
-        ),
-        score=setting.score,
-        samples=[(array[half[0]], own[k]) for k, half in enumerate(halves)],
-        scores=scores,
+        federation=federation,
+        score=config.score,
+        samples=list(zip(client_probabilities, client_labels, strict=True)),
+        scores=client_scores,
         malicious=malicious,
-        test_columns=every_label[test],
-        test_labels=label[test],
-        test_owner=np.repeat(np.arange(len(halves)), [len(half) for half in tested]),
+        test_columns=label_scores[test_samples],
+        test_labels=label_array[test_samples],
+        test_owner=np.repeat(np.arange(n_clients), [len(half) for half in test_halves]),
+    )
+
+
+def _split_samples(
+    labels: IndexArray, config: ScenarioConfig, rng: np.random.Generator
+) -> tuple[list[str] | None, list[IndexArray]]:
+    """Return the names of the clients, if the data have some, and each client's sample indices."""
+    n_samples = len(labels)
+    if config.sites is not None:
+        n_names = len(np.asarray(config.sites))
+        if n_names != n_samples:
+            raise RobfcpError(f"sites: {n_names} names but {n_samples} samples; give one a sample")
+        samples_of_sites = partitions.partition_by_site(config.sites, max(2, config.min_size))
+        return list(samples_of_sites), list(samples_of_sites.values())
+
+    if config.beta is None:
+        return None, partitions.partition_iid(n_samples, config.n_clients, rng)
+    return None, partitions.partition_dirichlet(
+        labels, config.n_clients, config.beta, rng, minimum=20
     )
 
 
 def build_federation(
-    scores: Sequence[NDArray[np.float64]],
-    grid: Binning,
+    scores: Sequence[FloatArray],
+    binning: Binning,
     score: ClassificationScore,
-    ids: Sequence[str] | None = None,
+    client_names: Sequence[str] | None = None,
     *,
-    labels: Sequence[NDArray[np.intp]] | None = None,
+    labels: Sequence[IndexArray] | None = None,
     n_classes: int | None = None,
 ) -> Federation:
-    """All clients' scores sketched at once, by class too where `labels` and `n_classes` are given.
+    """Count the scores of all clients at once, by class too if `labels` and `n_classes` are given.
 
-    N[k, h] = #{scores of k in bin h}, N[k, c, h] = #{those of them with label c}.
+    N[k, h] = #{scores of client k in bin h}, N[k, c, h] = #{those of them with label c}.
     """
-    sizes = [len(part) for part in scores]
-    owner = np.repeat(np.arange(len(scores)), sizes)
-    bins = grid.bin_indices(np.concatenate(scores))
-    counts = np.bincount(owner * grid.n_bins + bins, minlength=len(scores) * grid.n_bins)
-    pooled = counts.reshape(len(scores), grid.n_bins)
-    federation = Federation.from_counts(pooled, grid, ids, score)
+    n_clients = len(scores)
+    sizes = [len(client_scores) for client_scores in scores]
+    client_index = np.repeat(np.arange(n_clients), sizes)
+    bins = binning.bin_indices(np.concatenate(scores))
+    cells = client_index * binning.n_bins + bins
+    counts = np.bincount(cells, minlength=n_clients * binning.n_bins)
+    counts = counts.reshape(n_clients, binning.n_bins)
+    federation = Federation.from_counts(counts, binning, client_names, score)
     if labels is None or n_classes is None:
         return federation
-    if sizes != [len(part) for part in labels]:
+
+    if sizes != [len(client_labels) for client_labels in labels]:
         raise RobfcpError("labels: need one a score, client by client")
-    label, everybody = np.concatenate(labels), np.arange(len(scores))
-    empty = SparseTable.empty(n_classes * grid.n_bins)
-    nobody = StratifiedTable("class", n_classes, empty, np.arange(0), grid.n_bins)
-    strata = count_by_class(owner, label, bins, everybody, nobody)
+    empty_table = SparseTable.empty(n_classes * binning.n_bins)
+    no_clients = StratifiedTable("class", n_classes, empty_table, np.arange(0), binning.n_bins)
+    strata = count_by_class(
+        client_index, np.concatenate(labels), bins, np.arange(n_clients), no_clients
+    )
     return replace(federation, strata=strata)
 
 
 def count_by_class(
-    owner: IndexArray,
-    label: IndexArray,
+    client_index: IndexArray,
+    labels: IndexArray,
     bins: IndexArray,
     clients: IndexArray,
     strata: StratifiedTable,
 ) -> StratifiedTable:
-    """The strata with the rows of `clients` counted anew from these samples; others are kept.
+    """Return the strata with the rows of `clients` counted anew from the given samples.
 
-    N[k, c H + h] = #{i: owner_i = k, label_i = c, bin_i = h}.
+    N[k, c H + h] = #{i: client_i = k, label_i = c, bin_i = h}. All other rows stay as they are.
     """
-    kept = ~np.isin(strata.rows, clients)
+    unchanged_rows = strata.rows[~np.isin(strata.rows, clients)]
+    old_clients, old_labels, old_bins = expand_samples(strata)
+    is_unchanged = np.isin(old_clients, unchanged_rows)
+
+    all_clients = np.concatenate([old_clients[is_unchanged], client_index])
+    all_labels = np.concatenate([old_labels[is_unchanged], labels])
+    all_bins = np.concatenate([old_bins[is_unchanged], bins])
+
+    # One key for each (row, class, bin), in the order of the table.
+    rows = np.union1d(unchanged_rows, clients).astype(np.intp)
     width = strata.n_strata * strata.n_bins
-    whose, old_label, old_bins = expand_samples(strata)
-    stays = np.isin(whose, strata.rows[kept])
-    rows = np.union1d(strata.rows[kept], clients).astype(np.intp)
-    place = np.searchsorted(rows, np.concatenate([whose[stays], owner]))
-    cell = np.concatenate([old_label[stays], label]) * strata.n_bins
-    cell += np.concatenate([old_bins[stays], bins])
-    keys, counts = np.unique(place * width + cell, return_counts=True)
+    cells = all_labels * strata.n_bins + all_bins
+    sample_keys = np.searchsorted(rows, all_clients) * width + cells
+    keys, counts = np.unique(sample_keys, return_counts=True)
+
     starts = np.searchsorted(keys, np.arange(len(rows) + 1) * width)
-    return replace(
-        strata, table=SparseTable.from_entries(starts, keys % width, counts, width), rows=rows
-    )
+    table = SparseTable.from_entries(starts, keys % width, counts, width)
+    return replace(strata, table=table, rows=rows)
 
 
 def expand_samples(strata: StratifiedTable) -> tuple[IndexArray, IndexArray, IndexArray]:
-    """(client, class, bin) of every sample."""
-    starts, cells, values = strata.table.entries()
-    client = np.repeat(np.repeat(strata.rows, np.diff(starts)), values)
-    label, bins = np.divmod(np.repeat(cells.astype(np.intp), values), strata.n_bins)
-    return client, label, bins
+    """Return the client, the class and the bin of every sample, (n,) each."""
+    starts, cells, counts = strata.table.entries()
+    entry_clients = np.repeat(strata.rows, np.diff(starts))
+    clients = np.repeat(entry_clients, counts)
+    labels, bins = np.divmod(np.repeat(cells.astype(np.intp), counts), strata.n_bins)
+    return clients, labels, bins
 
 
 def assign_labels(counts: IntArray, sizes: IntArray) -> tuple[IndexArray, IndexArray, IndexArray]:
-    """(row, class, bin) of each sample of pooled counts (A, H) in the proportions of (A, C) sizes.
+    """Return the row, the class and the bin of each sample of A pooled histograms, (n,) each.
 
-    Class c gets n_c = n s_c / sum(s) samples, rounded by largest remainders (the first of equals);
-    its j-th stands at (j + 1/2) / n_c of the client's samples in the order of their bins, so that
-    every class has the pooled distribution, all bins add up, and nothing is drawn.
+    Class c gets n_c = n s_c / sum(s) samples, rounded by largest remainders (the first of equals).
+    Its j-th sample has the quantile level (j + 1/2) / n_c among the client's samples in the order
+    of their bins, so that every class has the pooled distribution, the bins add up to the counts,
+    and nothing is drawn.
+
+    Parameters
+    ----------
+    counts : ndarray of int, shape (A, H)
+        The pooled counts.
+    sizes : ndarray of int, shape (A, C)
+        The proportions s of the classes.
     """
+    n_clients, n_bins = counts.shape
+    n_classes = sizes.shape[1]
     totals = counts.sum(axis=1)
-    quota, rest = np.divmod(totals[:, None] * sizes, sizes.sum(axis=1, keepdims=True))
-    rank = np.argsort(np.argsort(-rest, axis=1, kind="stable"), axis=1, kind="stable")
-    quota += rank < (totals - quota.sum(axis=1))[:, None]
-    group = np.repeat(np.arange(quota.size), quota.ravel())
-    owner, label = np.divmod(group, quota.shape[1])
-    first = np.cumsum(quota.ravel()) - quota.ravel()
-    place = (np.arange(len(group)) - first[group] + 0.5) / quota.ravel()[group]
-    order = np.lexsort((label, place, owner))
-    bins = np.repeat(np.tile(np.arange(counts.shape[1]), len(counts)), counts.ravel())
-    return owner, label[order], bins
+
+    # Largest remainders: the floor of the exact sizes, then one more for the first by remainder.
+    class_sizes, remainders = np.divmod(totals[:, None] * sizes, sizes.sum(axis=1, keepdims=True))
+    by_remainder = np.argsort(-remainders, axis=1, kind="stable")
+    rank = np.argsort(by_remainder, axis=1, kind="stable")
+    n_missing = totals - class_sizes.sum(axis=1)
+    class_sizes += rank < n_missing[:, None]
+
+    # Samples by row and class, then each row's by their levels.
+    group_sizes = class_sizes.ravel()
+    group_starts = np.cumsum(group_sizes) - group_sizes
+    group = np.repeat(np.arange(len(group_sizes)), group_sizes)
+    row, label = np.divmod(group, n_classes)
+    index_in_group = np.arange(len(group)) - group_starts[group]
+    level = (index_in_group + 0.5) / group_sizes[group]
+    order = np.lexsort((label, level, row))
+
+    bins = np.repeat(np.tile(np.arange(n_bins), n_clients), counts.ravel())
+    return row, label[order], bins
 
 
-def apply_attack(attack: Attack, world: Scenario, rng: np.random.Generator) -> Federation:
-    """The federation the server sees when the world's attackers do this, at whatever stage.
+def apply_attack(attack: Attack, scenario: Scenario, rng: np.random.Generator) -> Federation:
+    """Return the federation that the server gets from the attacked scenario.
 
     Counts by class always add up to the pooled ones. Attacks on scores leave the labels as they
-    are, drawn again from the client's own where their number changes.
+    are; where the number of scores changes, labels are drawn from the client's.
     """
-    old, bad = world.federation, world.malicious
-    if not len(bad):
-        return old
-    scores, labels = list(world.scores), [labels for _, labels in world.samples]
+    federation = scenario.federation
+    malicious = scenario.malicious
+    if not len(malicious):
+        return federation
+
+    scores = list(scenario.scores)
+    labels = [client_labels for _, client_labels in scenario.samples]
     if attack.stage == "samples":
-        samples = attack(world.samples, bad, rng)
-        for k in bad:
-            forged, labels[k] = samples[k]
-            scores[k] = world.score(forged, labels[k], rng)
+        samples = attack(scenario.samples, malicious, rng)
+        for k in malicious:
+            probabilities, labels[k] = samples[k]
+            scores[k] = scenario.score(probabilities, labels[k], rng)
     elif attack.stage == "scores":
-        scores = attack(world.scores, bad, rng)
-        for k in bad:
+        scores = attack(scenario.scores, malicious, rng)
+        for k in malicious:
             if len(scores[k]) != len(labels[k]):
                 labels[k] = rng.choice(labels[k], len(scores[k]))
     elif attack.stage == "pairs":
-        pairs = attack(list(zip(scores, labels, strict=True)), bad, rng)
-        scores, labels = [part for part, _ in pairs], [own for _, own in pairs]
+        pairs = attack(list(zip(scores, labels, strict=True)), malicious, rng)
+        scores = [client_scores for client_scores, _ in pairs]
+        labels = [client_labels for _, client_labels in pairs]
     else:
-        sent = attack(old, bad, rng)
-        return sent if isinstance(sent, Federation) else Federation.from_reports(sent)
-    n_classes = world.test_columns.shape[1]
+        attacked = attack(federation, malicious, rng)
+        if isinstance(attacked, Federation):
+            return attacked
+        return Federation.from_reports(attacked)
+
     return build_federation(
-        scores, old.binning, world.score, old.clients, labels=labels, n_classes=n_classes
+        scores,
+        federation.binning,
+        scenario.score,
+        federation.clients,
+        labels=labels,
+        n_classes=scenario.test_columns.shape[1],
     )

@@ -103,7 +103,7 @@ def test_the_commands_take_natural_sites(tmp_path):
 
 
 def test_sites_get_what_each_rule_gives_them_and_letters_help_the_worst():
-    rows, rules = natural_partitions.client_table(natural_partitions.FEDERATIONS[2], seeds=2)
+    rows, rules = natural_partitions.client_table(natural_partitions.FEDERATIONS[2], n_runs=2)
     weights = [row["samples"] for row in rows]
     assert weights == [303, 294, 123, 200]
     by_rule = {row["rule"]: row for row in rules}
@@ -124,7 +124,7 @@ def test_outcomes_at_a_site_are_those_of_its_prediction_sets(stroke):
         "letter": {"guarantee": MarginalGuarantee(1)},
     }
     found = natural_partitions.client_outcomes(
-        p, y, sites, rules=tuple(rules), seeds=1, min_size=700
+        p, y, sites, methods=tuple(rules), n_runs=1, min_size=700
     )
     parts = partitions.partition_by_site(sites, 700)
     rng = np.random.default_rng([0, 0])
@@ -149,7 +149,7 @@ def test_own_losses_hold_a_sites_risk_where_pooled_control_fails_under_liars():
     assert (size[:, -1] == 5).all()
     assert {len(rows) for rows in owners} == {100}
     found = {
-        row["rule"]: row for row in natural_partitions.client_risks("several labels", 0.2, seeds=1)
+        row["rule"]: row for row in natural_partitions.client_risks("several labels", 0.2, n_runs=1)
     }
     assert tuple(found) == natural_partitions.RISK_RULES
     assert found["pooled"]["loss"] > 0.11 > found["letter"]["loss"]
