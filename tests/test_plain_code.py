@@ -214,7 +214,6 @@ KNOWN = {
         "cli/demo.py: robfcp.calibration._calibrate",
         "experiments/baselines.py: robfcp.calibration._calibrate",
         "experiments/baselines.py: robfcp.defense._rob_fcp",
-        "experiments/data_faults.py: robfcp.calibration._calibrate",
         "experiments/paper/configs.py: robfcp.defense._rob_fcp",
         "experiments/paper/runner.py: robfcp.defense._rob_fcp",
         "experiments/simulation.py: robfcp.calibration._calibrate",

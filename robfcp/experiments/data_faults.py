@@ -1,18 +1,17 @@
-"""Faults as they happen, put into real sites: what they cost, and whether they are named right."""
+"""Data faults at real sites: what they cost, and whether the diagnosis names them correctly."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from robfcp.calibration import Calibration
-from robfcp.calibration._calibrate import calibrate
+from robfcp._typing import FloatArray, IndexArray
+from robfcp.calibration import Calibration, calibrate
 from robfcp.defense import Assessment, Consensus
 from robfcp.diagnosis import Diagnosis, diagnose
 from robfcp.experiments import outputs, partitions
@@ -28,9 +27,10 @@ FAULTS = ("swapped-labels", "other-class-order", "old-model", "stale-file", "tem
 CRAFTED_REPORT = "all scores equal"
 DEFENSES = ("none", "rob-fcp", "rob-fcp-released", Consensus.name)
 BENIGN_ONLY = "honest hospitals only"
+MIN_PATIENTS = 100  # of a hospital of the fault scenario
 
 Half = Literal["first", "second"]  # of the sites, every other one by name
-Pair = tuple[NDArray[Any], NDArray[np.intp]]
+Samples = tuple[NDArray[Any], IndexArray]  # probabilities (n, C) and labels (n,)
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,22 +39,22 @@ class FaultScenario:
 
     Parameters
     ----------
-    reports
-        What the hospitals send.
-    faults
-        What is wrong at those where something is.
-    tests
-        Each hospital's test patients: probabilities and labels.
+    reports : tuple of Report
+        The reports of the hospitals.
+    faults : mapping of str to str
+        What is wrong at the hospitals where something is.
+    tests : mapping of str to (probabilities, labels)
+        The test patients of each hospital.
     """
 
     reports: tuple[Report, ...]
     faults: Mapping[str, str]
-    tests: Mapping[str, Pair]
+    tests: Mapping[str, Samples]
 
     @property
     def benign_reports(self) -> tuple[Report, ...]:
-        """The reports of the others."""
-        return tuple(one for one in self.reports if one.client not in self.faults)
+        """The reports of the hospitals without a fault."""
+        return tuple(report for report in self.reports if report.client not in self.faults)
 
 
 def stroke_fault_scenario(
@@ -64,87 +64,140 @@ def stroke_fault_scenario(
     crafted_score: float = 0.0,
     seed: int = 0,
 ) -> FaultScenario:
-    """Hospitals with at least a hundred patients; one makes each fault.
+    """Make the reports of hospitals with at least a hundred patients, some of them wrong.
 
-    Besides, `liars` report one score only, which is the simplest lie.
+    Parameters
+    ----------
+    faults : sequence of str
+        Data faults, each at one hospital.
+    n_malicious : int
+        The number of further hospitals that report equal scores only, the simplest attack.
+    crafted_score : float
+        The score that these report.
+    seed : int
+        The seed of all randomness.
     """
-    given = outputs.load("stroke", outputs.NATURAL)
-    parts = partitions.partition_by_site(given.column("site"), 100)
+    shipped = outputs.load("stroke", outputs.NATURAL)
+    hospitals = partitions.partition_by_site(shipped.column("site"), MIN_PATIENTS)
+    names = list(hospitals)
     rng = np.random.default_rng(seed)
-    names, own, tests = list(parts), [], {}
-    for name, part in parts.items():
-        mixed = rng.permutation(part)
-        two_thirds = 2 * len(mixed) // 3
-        own.append((given.probabilities[mixed[:two_thirds]], given.labels[mixed[:two_thirds]]))
-        tests[name] = given.probabilities[mixed[two_thirds:]], given.labels[mixed[two_thirds:]]
-    wrong = [*faults, *([CRAFTED_REPORT] * n_malicious)]
-    chosen = rng.permutation(len(names))[: len(wrong)]
-    odd = dict(zip(chosen.tolist(), wrong, strict=True))
-    wrongdoers = np.sort(chosen)  # a file by mistake is that of a hospital where nothing is wrong
+
+    calibration_samples: list[Samples] = []
+    tests: dict[str, Samples] = {}
+    for name, patients in hospitals.items():
+        shuffled = rng.permutation(patients)
+        n_calibration = 2 * len(shuffled) // 3
+        calibration_rows, test_rows = np.split(shuffled, [n_calibration])
+        calibration_samples.append(_samples_of(shipped, calibration_rows))
+        tests[name] = _samples_of(shipped, test_rows)
+
+    faults_and_attacks = [*faults, *([CRAFTED_REPORT] * n_malicious)]
+    faulty_rows = rng.permutation(len(names))[: len(faults_and_attacks)]
+    fault_of_row = dict(zip(faulty_rows.tolist(), faults_and_attacks, strict=True))
+
+    # A file sent by mistake is that of a hospital where nothing is wrong, so that the attack that
+    # makes a fault must know all wrong hospitals.
+    sorted_faulty_rows = np.sort(faulty_rows)
     reports = []
     for k, name in enumerate(names):
-        pair = own[k]
-        if odd.get(k, CRAFTED_REPORT) != CRAFTED_REPORT:
-            pair = get_attack(odd[k])(own, wrongdoers, rng)[k]
-        sizes = LAC().score_all_labels(pair[0])
-        told = crafted_score if odd.get(k) == CRAFTED_REPORT else None
-        reports.append(make_report(name, *pair, OUTCOMES, lie=told, label_scores=sizes))
-    return FaultScenario(tuple(reports), {names[k]: odd[k] for k in sorted(odd)}, tests)
+        fault = fault_of_row.get(k)
+        samples = calibration_samples[k]
+        if fault is not None and fault != CRAFTED_REPORT:
+            samples = get_attack(fault)(calibration_samples, sorted_faulty_rows, rng)[k]
+        report = make_report(
+            name,
+            *samples,
+            OUTCOMES,
+            crafted_score=crafted_score if fault == CRAFTED_REPORT else None,
+            label_scores=LAC().score_all_labels(samples[0]),
+        )
+        reports.append(report)
+    fault_of_name = {names[k]: fault_of_row[k] for k in sorted(fault_of_row)}
+    return FaultScenario(tuple(reports), fault_of_name, tests)
+
+
+def _samples_of(shipped: outputs.Outputs, rows: IndexArray) -> Samples:
+    """Return the probabilities and labels of some samples."""
+    return shipped.probabilities[rows], shipped.labels[rows]
 
 
 def compare_defenses(
-    story: FaultScenario, defences: Sequence[str] = DEFENSES
+    scenario: FaultScenario, defenses: Sequence[str] = DEFENSES
 ) -> list[dict[str, Any]]:
-    """The honest hospitals alone, then everybody under each defence."""
-    alone = _line(BENIGN_ONLY, calibrate(story.benign_reports, defense="none"), story)
-    return [alone, *(_line(one, calibrate(story.reports, defense=one), story) for one in defences)]
+    """Measure the hospitals without a fault alone, then all of them under each defense."""
+    benign_calibration = calibrate(scenario.benign_reports, defense="none")
+    lines = [_comparison_line(BENIGN_ONLY, benign_calibration, scenario)]
+    for defense in defenses:
+        calibration = calibrate(scenario.reports, defense=defense)
+        lines.append(_comparison_line(defense, calibration, scenario))
+    return lines
 
 
 def make_report(
     name: str,
     probabilities: NDArray[Any],
-    labels: NDArray[np.intp],
+    labels: IndexArray,
     classes: Any,
     *,
-    lie: float | None = None,
-    label_scores: NDArray[np.float64] | None = None,
+    crafted_score: float | None = None,
+    label_scores: FloatArray | None = None,
     fine: bool = True,
 ) -> Report:
-    """A site's report by class, of one score only if told so.
+    """Make a report by class, of `crafted_score` alone where it is given.
 
-    Not fine: as `Report.from_predictions` makes it.
+    With `fine=False` counts are coarsened, and pooled where there are too few samples of a class,
+    as `Report.from_predictions` does.
     """
     score = LAC()
-    scores = score(probabilities, labels) if lie is None else np.full(len(labels), lie)
-    by: dict[str, Any] = {"labels": labels, "classes": classes, "all_label_scores": label_scores}
-    if not fine and len(labels) < StratifiedCounts.MIN_SAMPLES_PER_CLASS * probabilities.shape[1]:
-        by = {}
-    return Report.from_scores(name, scores, score=score, fine=fine, **by)
+    if crafted_score is None:
+        scores = score(probabilities, labels)
+    else:
+        scores = np.full(len(labels), crafted_score)
+
+    min_samples = StratifiedCounts.MIN_SAMPLES_PER_CLASS * probabilities.shape[1]
+    if not fine and len(labels) < min_samples:
+        return Report.from_scores(name, scores, score=score, fine=fine)
+    return Report.from_scores(
+        name,
+        scores,
+        score=score,
+        fine=fine,
+        labels=labels,
+        classes=classes,
+        all_label_scores=label_scores,
+    )
 
 
-def _line(defence: str, calibration: Calibration, story: FaultScenario) -> dict[str, Any]:
-    """Coverage and set size on the test patients of the hospitals where nothing is wrong."""
-    names = [one.client for one in story.benign_reports]
-    tests = [story.tests[name] for name in names]
+def _comparison_line(
+    defense: str, calibration: Calibration, scenario: FaultScenario
+) -> dict[str, Any]:
+    """Measure a threshold on the test patients of the hospitals without a fault."""
+    names = [report.client for report in scenario.benign_reports]
+    tests = [scenario.tests[name] for name in names]
     sizes = np.array([len(labels) for _, labels in tests])
-    owner = np.repeat(np.arange(len(tests)), sizes)
-    every = LAC().score_all_labels(np.concatenate([part for part, _ in tests]))
-    label = np.concatenate([labels for _, labels in tests])
-    found = TestMetrics.of(every, label, owner, calibration.levels[0].threshold)
-    numbers = found.numbers()
-    wrong = np.rint(sizes * (1 - found.by_site(found.hits))).astype(int).tolist()
-    caught = [name for name in calibration.flagged_clients if name in story.faults]
+    client_index = np.repeat(np.arange(len(tests)), sizes)
+    probabilities = np.concatenate([client_probabilities for client_probabilities, _ in tests])
+    labels = np.concatenate([client_labels for _, client_labels in tests])
+    label_scores = LAC().score_all_labels(probabilities)
+    threshold = calibration.levels[0].threshold
+    metrics = TestMetrics.of(label_scores, labels, client_index, threshold)
+
+    numbers = metrics.numbers()
+    miscoverage = 1 - metrics.by_site(metrics.hits)
+    n_missed = np.rint(sizes * miscoverage).astype(int).tolist()
+    flagged = calibration.flagged_clients
+    n_detected = sum(name in scenario.faults for name in flagged)
     return {
-        "defence": defence,
+        "defence": defense,
         "coverage": numbers["coverage"],
         "set_size": numbers["set_size"],
-        "by_class": found.by_class.tolist(),
+        "by_class": metrics.by_class.tolist(),
         "worst_class": numbers["worst_class_coverage"],
-        "worst_class_name": OUTCOMES[int(np.nanargmin(found.by_class))],
+        "worst_class_name": OUTCOMES[int(np.nanargmin(metrics.by_class))],
         "worst_site": numbers["worst_site_coverage"],
-        "wrong": dict(zip(names, wrong, strict=True)),
-        "found": len(caught),
-        "false_alarms": len(calibration.flagged_clients) - len(caught),
+        "wrong": dict(zip(names, n_missed, strict=True)),
+        "found": n_detected,
+        "false_alarms": len(flagged) - n_detected,
     }
 
 
@@ -152,7 +205,7 @@ _CODING = ("labels swapped", "labels mixed up")
 _MODEL = ("another model", "probabilities too extreme", "much smaller spread")
 
 # Which causes name a fault. Of two classes another order is a swap, and the report by class
-# seldom tells which classes a wrong order confuses; an old model may be less sure or too sure.
+# seldom shows which classes a wrong order confuses; an old model may be less sure or too sure.
 NAMES: dict[str, tuple[str, ...]] = {
     "swapped-labels": ("labels swapped",),
     "other-class-order": _CODING,
@@ -165,11 +218,24 @@ NAMES: dict[str, tuple[str, ...]] = {
     "all-zero": ("scores all equal",),
 }
 NO_FAULT = "nothing wrong"
+_NO_FAULT_CAUSES = ("not told", "other mix of classes")  # correct where nothing is wrong
 
 
 @dataclass(frozen=True)
 class DiagnosisResult:
-    """One fault in one federation: how many sites it was put into, what was said of them."""
+    """The diagnoses of one fault in one federation.
+
+    Parameters
+    ----------
+    federation, fault : str
+        Their names.
+    sites : int
+        The number of sites that were given the fault, one at a time.
+    right : int
+        At how many of them the cause was named correctly.
+    said : dict of str to int
+        How often each cause was diagnosed, the most frequent first.
+    """
 
     federation: str
     fault: str
@@ -180,14 +246,15 @@ class DiagnosisResult:
 
 @dataclass(frozen=True)
 class _ExcludeClient:
-    """Leaves one site out, so that the diagnosis is judged and not a defence."""
+    """A defense that excludes one given client, so that the diagnosis alone is judged."""
 
     client: str
     name: ClassVar[str] = "leave-out"
 
     def assess(self, federation: Federation) -> Assessment:
-        trusted = np.array([name != self.client for name in federation.clients])
-        return Assessment((~trusted).astype(np.float64), trusted, {self.client: "told so"})
+        benign_mask = np.array([name != self.client for name in federation.clients])
+        maliciousness = (~benign_mask).astype(np.float64)
+        return Assessment(maliciousness, benign_mask, {self.client: "told so"})
 
 
 def diagnosis_accuracy(
@@ -199,34 +266,66 @@ def diagnosis_accuracy(
     seed: int = 0,
     fine: bool = True,
 ) -> Iterator[DiagnosisResult]:
-    """One row a fault: each site of one half of them is given the fault, alone, and diagnosed.
+    """Diagnose sites of a federation, each with each fault, all other sites without.
 
-    The laws of the diagnosis were fitted to the first half (every other site by name).
+    Parameters
+    ----------
+    federation : NaturalFederation
+        The sites.
+    faults : sequence of str
+        The faults, and `NO_FAULT`.
+    half : {"first", "second"}
+        Which sites: every other one by name. The distributions of the diagnosis were fitted to
+        the first half.
+    most : int
+        At most so many sites of that half, drawn at random.
+    seed : int
+        The seed of all randomness.
+    fine : bool
+        Whether reports hold exact counts.
+
+    Yields
+    ------
+    DiagnosisResult
+        One for each fault.
     """
-    given, sites = federation.load()
-    parts = partitions.partition_by_site(sites, MIN_SIZE)
-    samples = [(given.probabilities[part], given.labels[part]) for part in parts.values()]
-    names, n_classes = list(parts), given.probabilities.shape[1]
-    made = partial(make_report, classes=n_classes, fine=fine)
-    honest = [made(name, *pair) for name, pair in zip(names, samples, strict=True)]
+    shipped, sites = federation.load()
+    site_samples = partitions.partition_by_site(sites, MIN_SIZE)
+    names = list(site_samples)
+    n_classes = shipped.probabilities.shape[1]
+    samples = [_samples_of(shipped, rows) for rows in site_samples.values()]
+    benign_reports = [
+        make_report(name, *client_samples, n_classes, fine=fine)
+        for name, client_samples in zip(names, samples, strict=True)
+    ]
+
     rng = np.random.default_rng(seed)
-    chosen = np.arange(len(names))[half == "second" :: 2]
-    chosen = rng.permutation(chosen)[:most]
+    first_index = 1 if half == "second" else 0
+    client_indices = rng.permutation(np.arange(len(names))[first_index::2])[:most].tolist()
     for fault in faults:
-        said: Counter[str] = Counter()
-        for k in chosen.tolist():
-            faulty = honest[k]
-            if fault == "all-zero":
-                faulty = made(names[k], *samples[k], lie=0.0)
-            elif fault != NO_FAULT:
-                faulty = made(names[k], *get_attack(fault)(samples, [k], rng)[k])
-            said[diagnosed_cause([*honest[:k], faulty, *honest[k + 1 :]], names[k]).cause] += 1
-        right = sum(said[cause] for cause in NAMES.get(fault, ("not told", "other mix of classes")))
-        yield DiagnosisResult(federation.title, fault, len(chosen), right, dict(said.most_common()))
+        causes: Counter[str] = Counter()
+        for k in client_indices:
+            probabilities, labels = samples[k]
+            if fault not in ("all-zero", NO_FAULT):
+                probabilities, labels = get_attack(fault)(samples, [k], rng)[k]
+            reports = list(benign_reports)
+            reports[k] = make_report(
+                names[k],
+                probabilities,
+                labels,
+                n_classes,
+                crafted_score=0.0 if fault == "all-zero" else None,
+                fine=fine,
+            )
+            causes[diagnosed_cause(reports, names[k]).cause] += 1
+        n_correct = sum(causes[cause] for cause in NAMES.get(fault, _NO_FAULT_CAUSES))
+        yield DiagnosisResult(
+            federation.title, fault, len(client_indices), n_correct, dict(causes.most_common())
+        )
 
 
 def diagnosed_cause(reports: Sequence[Report], client: str) -> Diagnosis:
-    """The diagnosis of a client that is left out."""
+    """Return the diagnosis of a client that is excluded."""
     calibration = calibrate(reports, defense=_ExcludeClient(client))
     return diagnose(calibration, [client])[client]
 
@@ -234,9 +333,8 @@ def diagnosed_cause(reports: Sequence[Report], client: str) -> Diagnosis:
 def diagnosis_accuracy_table(
     half: Half = "second", most: int = 30, *, fine: bool = True
 ) -> list[DiagnosisResult]:
-    """All faults in all natural federations."""
-    return [
-        row
-        for one in FEDERATIONS
-        for row in diagnosis_accuracy(one, half=half, most=most, fine=fine)
-    ]
+    """Return the results of all faults in all natural federations."""
+    rows: list[DiagnosisResult] = []
+    for federation in FEDERATIONS:
+        rows.extend(diagnosis_accuracy(federation, half=half, most=most, fine=fine))
+    return rows
