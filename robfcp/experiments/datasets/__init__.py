@@ -1,4 +1,4 @@
-"""Loaders of public data sets in their official formats, from a directory the user names."""
+"""Loaders of public data sets in their official formats, from a given directory."""
 
 from __future__ import annotations
 
@@ -16,14 +16,16 @@ from robfcp.experiments.datasets.files import Dataset, SiteTable, Split, data_di
 
 __all__ = ["Dataset", "SiteTable", "Split", "dataset_names", "load"]
 
-_FOREIGN = (zlib.error, struct.error, csv.Error, zipfile.BadZipFile)
-_WRONG = (ValueError, KeyError, IndexError, EOFError, ArithmeticError, *_FOREIGN)
+# What libraries raise about damaged or foreign files.
+_FORMAT_ERRORS = (zlib.error, struct.error, csv.Error, zipfile.BadZipFile)
+_CONTENT_ERRORS = (ValueError, KeyError, IndexError, EOFError, ArithmeticError)
 _LOADERS = {**images.LOADERS, **healthcare.LOADERS}
 
 
 def dataset_names(*, sites: bool = False) -> tuple[str, ...]:
-    """The data sets that can be loaded, split into training and test samples or as sites."""
-    return tuple(healthcare.SITE_LOADERS if sites else _LOADERS)
+    """Return the data sets that load as training and test samples, or those that load by site."""
+    loaders = healthcare.SITE_LOADERS if sites else _LOADERS
+    return tuple(loaders)
 
 
 def load(
@@ -33,14 +35,32 @@ def load(
     partitioned: bool = False,
     verify: bool = True,
 ) -> Any:
-    """The `Dataset`, or the `SiteTable` of its own sites, read from `data_dir` (or $ROBFCP_DATA).
+    """Load a data set from its official files.
 
-    One clear line for whatever a damaged or foreign file makes a library say.
+    Parameters
+    ----------
+    name : str
+        The data set.
+    data_dir : path, optional
+        Where its files are; $ROBFCP_DATA if None.
+    partitioned : bool
+        Whether the samples are returned by the sites they come from.
+    verify : bool
+        Whether checksums and numbers of samples are compared with the official ones.
+
+    Returns
+    -------
+    Dataset or SiteTable
+
+    Raises
+    ------
+    RobfcpError
+        If a file is missing, damaged or another one; it says where the official one is.
     """
     loaders: Any = healthcare.SITE_LOADERS if partitioned else _LOADERS
     if name not in loaders:
         raise RobfcpError(f"{name}: no such data set; choose one of {', '.join(loaders)}")
-    home, loader = loaders[name]
+    source, loader = loaders[name]
     directory = data_directory(data_dir)
     try:
         return loader(directory, verify)
@@ -50,7 +70,7 @@ def load(
         path = name if error.filename is None else error.filename
         raise RobfcpError(
             f"{path}: cannot be read ({os_error_reason(error)}); check it, or get it again from "
-            f"{home.home}"
+            f"{source.home}"
         ) from error
-    except _WRONG as error:
-        raise home.wrong(f"a file is damaged or not the official one ({error})") from error
+    except (*_CONTENT_ERRORS, *_FORMAT_ERRORS) as error:
+        raise source.error(f"a file is damaged or not the official one ({error})") from error
