@@ -1,6 +1,6 @@
-"""The test range: attacks, partitions, simulation, red team, data sets, training, the paper.
+"""Experiments: attacks, partitions, simulation, red team, data sets, training, the paper.
 
-It may import everything; nothing but the commands imports it. What it needs beyond the core comes
+The package may import all others; only the commands import it. What it needs beyond the core comes
 with the extras `lab` and `train`.
 """
 

@@ -13,13 +13,14 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from robfcp._files import write_atomically
+from robfcp._typing import IndexArray
 from robfcp.errors import RobfcpError
 from robfcp.experiments import partitions
 from robfcp.experiments.datasets import Dataset
 from robfcp.experiments.training import local
 from robfcp.experiments.training.local import TrainingSettings
 
-EVALUATE = 5  # rounds from one look at the test samples to the next
+EVALUATION_INTERVAL = 5  # rounds from an evaluation on the test samples to the next
 
 
 def train(
@@ -31,70 +32,115 @@ def train(
     stop_after: int | None = None,
     on_round: Callable[[int], None] = lambda done: None,
 ) -> tuple[NDArray[np.float32], list[tuple[int, float]]]:
-    """Train on the training split; logits (n, classes) of the test split, and its accuracy after
-    those rounds where it was looked at, the last one among them.
+    """Train a model by FedAvg on the training split and predict the test split.
 
     The clients of a round and their batches depend on (seed, round) alone, so a run resumed from
-    its checkpoint goes on as if it had not stopped. `stop_after` ends the run after that many of
-    the rounds the learning rate is laid out for.
+    its checkpoint goes on as if it had not stopped.
+
+    Parameters
+    ----------
+    dataset : Dataset
+        The samples.
+    settings : TrainingSettings
+        The model, the clients and the rounds.
+    device : str
+        "auto", or the name of a device of PyTorch.
+    checkpoint : path, optional
+        Where the state is saved after evaluations, and read from if the file exists.
+    stop_after : int, optional
+        End the run after so many of the rounds that the learning rate is scheduled over.
+    on_round : callable
+        Called after every round with the number of rounds done.
+
+    Returns
+    -------
+    logits : ndarray of float32, shape (n, C)
+        The logits of the test samples.
+    history : list of (int, float)
+        The accuracy on them after the rounds where it was evaluated, the last round among them.
     """
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    chosen = torch.device(device)
-    torch.backends.cudnn.benchmark = chosen.type == "cuda"
-    pool = local.Pool(dataset.train, chosen, settings.augment)
-    model = local.build(settings.model, pool.shape, len(dataset.classes), settings.seed).to(chosen)
+    torch_device = _resolve_device(device)
+    torch.backends.cudnn.benchmark = torch_device.type == "cuda"
+    pool = local.Pool(dataset.train, torch_device, settings.augment)
+    model = local.build(settings.model, pool.shape, len(dataset.classes), settings.seed)
+    model = model.to(torch_device)
+    client_samples = _split_training_samples(dataset, settings)
+
+    state = local.flatten(model)
+    first_round = 0
+    if checkpoint is not None and checkpoint.exists():
+        state, first_round = load_checkpoint(checkpoint, settings)
+        state = state.to(torch_device)
+    last_round = settings.rounds
+    if stop_after is not None:
+        last_round = min(stop_after, settings.rounds)
+
+    # The first pass trains nothing: it evaluates a run that has no round left.
+    history: dict[int, float] = {}
+    for n_done in range(min(first_round, last_round), last_round + 1):
+        has_trained = n_done > first_round
+        if has_trained:
+            state = run_round(model, pool, state, client_samples, settings, n_done - 1)
+            on_round(n_done)
+
+        is_interval_over = has_trained and n_done % EVALUATION_INTERVAL == 0
+        if n_done == last_round or is_interval_over:
+            logits = predict(model, state, pool, dataset.test.x)
+            history[n_done] = float((logits.argmax(1) == dataset.test.y).mean())
+            if checkpoint is not None and has_trained:
+                save_checkpoint(checkpoint, state, settings, n_done)
+    return logits, list(history.items())
+
+
+def _resolve_device(name: str) -> torch.device:
+    """Return the device of a name; "auto" is a GPU if there is one."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    return torch.device(name)
+
+
+def _split_training_samples(dataset: Dataset, settings: TrainingSettings) -> list[IndexArray]:
+    """Return the indices of the training samples of each client."""
     rng = np.random.default_rng([settings.seed, 0])
     if settings.beta is None:
-        shares = partitions.partition_iid(len(dataset.train), settings.clients, rng)
-    else:
-        shares = partitions.partition_dirichlet(
-            dataset.train.y, settings.clients, settings.beta, rng
-        )
-    state, first = local.flatten(model), 0
-    if checkpoint is not None and checkpoint.exists():
-        state, first = load_checkpoint(checkpoint, settings)
-        state = state.to(chosen)
-    history: dict[int, float] = {}
-    last = settings.rounds if stop_after is None else min(stop_after, settings.rounds)
-    for done in range(min(first, last), last + 1):
-        if done > first:
-            state = run_round(model, pool, state, shares, settings, done - 1)
-            on_round(done)
-        if done == last or (done > first and done % EVALUATE == 0):
-            logits = predict(model, state, pool, dataset.test.x)
-            history[done] = float((logits.argmax(1) == dataset.test.y).mean())
-            if checkpoint is not None and done > first:
-                save_checkpoint(checkpoint, state, settings, done)
-    return logits, list(history.items())
+        return partitions.partition_iid(len(dataset.train), settings.clients, rng)
+    return partitions.partition_dirichlet(dataset.train.y, settings.clients, settings.beta, rng)
 
 
 def run_round(
     model: nn.Module,
     pool: local.Pool,
     state: Tensor,
-    shares: list[NDArray[np.intp]],
+    client_samples: list[IndexArray],
     settings: TrainingSettings,
-    number: int,
+    round_index: int,
 ) -> Tensor:
-    """The global state after one more round of FedAvg: sum_k n_k w_k / sum_k n_k.
+    """Return the global state after one more round of FedAvg: sum_k n_k w_k / sum_k n_k.
 
-    The rate falls by a cosine to `final_rate` of it over the rounds.
+    The sums are over the clients of the round, w_k is the state of client k after local training.
+    The learning rate falls by a cosine to `final_rate` of it over the rounds.
     """
-    rng = np.random.default_rng([settings.seed, 1, number])
-    per_round = max(1, round(settings.fraction * settings.clients))
-    taking_part = rng.choice(settings.clients, per_round, replace=False)
+    rng = np.random.default_rng([settings.seed, 1, round_index])
+    n_participants = max(1, round(settings.fraction * settings.clients))
+    participants = rng.choice(settings.clients, n_participants, replace=False)
+    samples = [client_samples[k] for k in participants]
     batches = [
-        local.draw_batches(shares[k], settings.local_epochs, settings.batch, settings.mirror, rng)
-        for k in taking_part
+        local.draw_batches(
+            client_indices, settings.local_epochs, settings.batch, settings.mirror, rng
+        )
+        for client_indices in samples
     ]
-    cosine = (1 + np.cos(np.pi * number / max(1, settings.rounds - 1))) / 2
+
+    cosine = (1 + np.cos(np.pi * round_index / max(1, settings.rounds - 1))) / 2
     factor = settings.final_rate + (1 - settings.final_rate) * cosine
     rate = float(settings.learning_rate * factor)
-    states = torch.stack(
-        [local.train_client(model, pool, state, own, rate, settings) for own in batches]
-    )
-    sizes = torch.as_tensor([len(shares[k]) for k in taking_part], device=states.device)
+    client_states = [
+        local.train_client(model, pool, state, client_batches, rate, settings)
+        for client_batches in batches
+    ]
+
+    states = torch.stack(client_states)
+    sizes = torch.as_tensor([len(indices) for indices in samples], device=states.device)
     weights = sizes.to(states.dtype)
     return (weights / weights.sum()) @ states
 
@@ -103,46 +149,47 @@ def run_round(
 def predict(
     model: nn.Module, state: Tensor, pool: local.Pool, x: NDArray[np.generic], batch: int = 1000
 ) -> NDArray[np.float32]:
-    """Logits (n, classes) of the network with that state, in single precision."""
+    """Return the logits (n, C) of the network with that state, in single precision."""
     local.unflatten(model, state)
     model.eval()
     device = pool.y.device
-    parts = [
-        model(pool.scaled(torch.tensor(x[at : at + batch], device=device)))
-        for at in range(0, len(x), batch)
-    ]
+    logits = []
+    for start in range(0, len(x), batch):
+        samples = torch.tensor(x[start : start + batch], device=device)
+        logits.append(model(pool.scaled(samples)))
     model.train()
-    return torch.cat(parts).float().cpu().numpy()
+    return torch.cat(logits).float().cpu().numpy()
 
 
-def save_checkpoint(path: Path, state: Tensor, settings: TrainingSettings, round_: int) -> None:
-    """Write the state after `round_` rounds."""
+def save_checkpoint(path: Path, state: Tensor, settings: TrainingSettings, n_done: int) -> None:
+    """Write the state after `n_done` rounds."""
     from safetensors.torch import save as to_bytes
 
-    metadata = {"settings": json.dumps(asdict(settings)), "round": str(round_)}
-    write_atomically(path, to_bytes({"state": state.contiguous().cpu()}, metadata))
+    metadata = {"settings": json.dumps(asdict(settings)), "round": str(n_done)}
+    tensors = {"state": state.contiguous().cpu()}
+    write_atomically(path, to_bytes(tensors, metadata))
 
 
 def load_checkpoint(path: Path, settings: TrainingSettings) -> tuple[Tensor, int]:
-    """The state and the rounds done; refused if the settings (rounds apart) are others."""
+    """Return the state and the number of rounds done; refuse a file of other settings."""
     from safetensors import SafetensorError, safe_open
 
     try:
         with safe_open(path, "pt") as content:
             metadata = content.metadata() or {}
             state: Tensor = content.get_tensor("state")
-        saved = json.loads(metadata["settings"])
-        done = int(metadata["round"])
+        saved_settings = json.loads(metadata["settings"])
+        n_done = int(metadata["round"])
     except (SafetensorError, OSError, KeyError, ValueError) as error:
         raise RobfcpError(
             f"{path}: is damaged or no checkpoint of this program; delete it to start again"
         ) from error
-    wanted = asdict(settings)
-    different = [key for key in wanted if saved.get(key) != wanted[key]]
-    if different:
-        key = different[0]
-        raise RobfcpError(
-            f"{path}: was made with {key}={saved.get(key)}, not {wanted[key]}; delete it to start "
-            "again or restore the setting"
-        )
-    return state, done
+
+    for key, value in asdict(settings).items():
+        saved_value = saved_settings.get(key)
+        if saved_value != value:
+            raise RobfcpError(
+                f"{path}: was made with {key}={saved_value}, not {value}; delete it to start "
+                "again or restore the setting"
+            )
+    return state, n_done

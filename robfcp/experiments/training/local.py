@@ -1,4 +1,4 @@
-"""Training at a client: what a run is asked to do, the networks, the batches, plain SGD."""
+"""Training at a client: settings, networks, batches and plain SGD."""
 
 from __future__ import annotations
 
@@ -16,12 +16,38 @@ from robfcp._validation import check_fraction, check_integer
 from robfcp.errors import RobfcpError
 from robfcp.experiments.datasets import Split
 
-PADDING = 4  # pixels a shifted crop may leave the image by
+PADDING = 4  # pixels that a shifted crop may leave the image by
+MAX_SCALING_SAMPLES = 10000  # about so many give the mean and deviation of the channels
+MIN_CHANNEL_DEVIATION = 1e-3  # of pixels in 0..1: a constant channel has none
 
 
 @dataclass(frozen=True)
 class TrainingSettings:
-    """Federated training: who takes part, how long they train, how the server joins them."""
+    """The model, the clients of a round, their local training and the rounds.
+
+    Parameters
+    ----------
+    model : str
+        The network, of `MODELS`.
+    rounds : int
+        The number of rounds.
+    clients : int
+        The number of clients.
+    fraction : float
+        The fraction of the clients that train in a round.
+    local_epochs, batch : int
+        The epochs of a client in a round, and the samples of a batch.
+    learning_rate, final_rate : float
+        The learning rate, and the fraction of it that a cosine reaches in the last round.
+    momentum, weight_decay : float
+        Of SGD.
+    beta : float, optional
+        The Dirichlet concentration of the labels of the clients; iid if None.
+    augment, mirror : bool
+        Whether images are shifted by up to 4 pixels, and mirrored.
+    seed : int
+        The seed of all randomness.
+    """
 
     model: str
     rounds: int
@@ -30,11 +56,11 @@ class TrainingSettings:
     local_epochs: int = 10
     batch: int = 64
     learning_rate: float = 0.05
-    final_rate: float = 0.1  # of the learning rate, reached by a cosine over the rounds
+    final_rate: float = 0.1
     momentum: float = 0.9
     weight_decay: float = 5e-4
-    beta: float | None = None  # Dirichlet concentration of the label shares; None: iid
-    augment: bool = False  # shifted by up to 4 pixels
+    beta: float | None = None
+    augment: bool = False
     mirror: bool = False
     seed: int = 0
 
@@ -46,74 +72,103 @@ class TrainingSettings:
             raise RobfcpError(f"learning_rate: {self.learning_rate} is not positive; correct it")
 
 
-_MOVED = {"augment": True, "mirror": True}
-RECIPES: dict[str, dict[str, Any]] = {  # what each shipped model was trained with, but for defaults
+_SHIFTED_AND_MIRRORED = {"augment": True, "mirror": True}
+RECIPES: dict[str, dict[str, Any]] = {  # settings of each shipped model that are not the defaults
     "mnist": {"model": "cnn", "rounds": 40, "learning_rate": 0.02},
     "pathmnist": {
-        "model": "cnn", "rounds": 100, "fraction": 0.2, "batch": 50, "learning_rate": 0.02, **_MOVED
+        "model": "cnn", "rounds": 100, "fraction": 0.2, "batch": 50, "learning_rate": 0.02,
+        **_SHIFTED_AND_MIRRORED,
     },
     "sleep": {
         "model": "mlp", "rounds": 60, "fraction": 0.2, "local_epochs": 5, "learning_rate": 0.02
     },
     "cifar10": {
-        "model": "resnet18", "rounds": 70, "fraction": 0.2, "local_epochs": 5, "batch": 50, **_MOVED
+        "model": "resnet18", "rounds": 70, "fraction": 0.2, "local_epochs": 5, "batch": 50,
+        **_SHIFTED_AND_MIRRORED,
     },
-    "tinyimagenet": {"model": "resnet18", "rounds": 65, "batch": 100, **_MOVED},
+    "tinyimagenet": {"model": "resnet18", "rounds": 65, "batch": 100, **_SHIFTED_AND_MIRRORED},
 }  # fmt: skip
 
 
 def recipe(dataset: str, **changes: Any) -> TrainingSettings:
-    """The data set's settings with those changes that are not None."""
-    given = {key: value for key, value in changes.items() if value is not None}
-    return TrainingSettings(**{**RECIPES[dataset], **given})
+    """Return the settings of a data set with those changes that are not None."""
+    options = dict(RECIPES[dataset])
+    options.update({key: value for key, value in changes.items() if value is not None})
+    return TrainingSettings(**options)
 
 
 class Pool:
-    """All training samples on one device; batches are gathered there by index."""
+    """All training samples on one device; batches are gathered there by index.
+
+    Parameters
+    ----------
+    split : Split
+        The samples; images are standardized channel by channel.
+    device : torch.device
+        Where they are kept.
+    augment : bool
+        Whether images are padded, so that batches may be shifted and mirrored.
+    """
 
     def __init__(self, split: Split, device: torch.device, augment: bool) -> None:
-        self.images = split.x.ndim == 4
-        self.augment = augment and self.images
+        self.has_images = split.x.ndim == 4
+        self.augment = augment and self.has_images
         self.shape = tuple(int(size) for size in split.x.shape[1:])
         self.y = torch.as_tensor(split.y, device=device)
         self.x = torch.tensor(split.x, device=device)
-        if not self.images:
+        if not self.has_images:
             return
-        every = max(1, len(self.x) // 10000)
-        channels = self.x.reshape(-1, self.shape[-1])[::every].float() / 255
-        self.mean, self.scale = channels.mean(0), channels.std(0).clamp_min(1e-3)
-        self.rows, self.columns = (torch.arange(n, device=device) for n in self.shape[:2])
+
+        step = max(1, len(self.x) // MAX_SCALING_SAMPLES)
+        channels = self.x.reshape(-1, self.shape[-1])[::step].float() / 255
+        self.mean = channels.mean(0)
+        self.scale = channels.std(0).clamp_min(MIN_CHANNEL_DEVIATION)
+        self.rows = torch.arange(self.shape[0], device=device)
+        self.columns = torch.arange(self.shape[1], device=device)
         if self.augment:
             border = round(float(self.x[:, :2].float().mean()))
             padded = F.pad(self.x.permute(0, 3, 1, 2), (PADDING,) * 4, value=border)
             self.x = padded.permute(0, 2, 3, 1).contiguous()
 
     def batch(self, draws: Tensor) -> tuple[Tensor, Tensor]:
-        """Samples and labels for draws (b, 4): index, row shift, column shift, mirrored."""
+        """Return samples and labels for draws (b, 4): index, row shift, column shift, mirrored."""
         index = draws[:, 0].long()
+        labels = self.y[index]
         if not self.augment:
-            return self.scaled(self.x[index]), self.y[index]
-        mirrored = draws[:, 3:] == 1
-        columns = torch.where(mirrored, self.columns.flip(0), self.columns) + draws[:, 2:3]
-        rows = self.rows + draws[:, 1:2]
+            return self.scaled(self.x[index]), labels
+
+        row_shift = draws[:, 1:2]
+        column_shift = draws[:, 2:3]
+        is_mirrored = draws[:, 3:] == 1
+        rows = self.rows + row_shift
+        columns = torch.where(is_mirrored, self.columns.flip(0), self.columns) + column_shift
         x = self.x[index[:, None, None], rows[:, :, None].long(), columns[:, None, :].long()]
-        return self.scaled(x), self.y[index]
+        return self.scaled(x), labels
 
     def scaled(self, x: Tensor) -> Tensor:
-        """Raw samples as the networks take them: images standardised, channels first."""
-        return ((x / 255 - self.mean) / self.scale).permute(0, 3, 1, 2) if self.images else x
+        """Return raw samples as the networks take them: images standardized, channels first."""
+        if not self.has_images:
+            return x
+        standardized = (x / 255 - self.mean) / self.scale
+        return standardized.permute(0, 3, 1, 2)
 
 
 def draw_batches(
-    own: NDArray[np.integer], epochs: int, batch: int, mirror: bool, rng: np.random.Generator
+    samples: NDArray[np.integer], epochs: int, batch: int, mirror: bool, rng: np.random.Generator
 ) -> NDArray[np.int32]:
-    """The client's batches (steps, batch, 4): every epoch a permutation of its own, the last
-    batch of an epoch filled from the permutation's start."""
-    steps = -(-len(own) // batch)
-    order = np.concatenate([np.resize(rng.permutation(own), steps * batch) for _ in range(epochs)])
-    shifts = rng.integers(0, 2 * PADDING + 1, (2, len(order)))
-    flips = rng.integers(0, 2, len(order)) if mirror else np.zeros(len(order), np.int64)
-    return np.stack([order, *shifts, flips], axis=1).reshape(-1, batch, 4).astype(np.int32)
+    """Draw the batches of a client, (steps, batch, 4): index, row shift, column shift, mirrored.
+
+    Every epoch permutes the samples anew; its last batch is filled from the permutation's start.
+    """
+    n_batches = -(-len(samples) // batch)
+    epoch_orders = [np.resize(rng.permutation(samples), n_batches * batch) for _ in range(epochs)]
+    order = np.concatenate(epoch_orders)
+    row_shifts, column_shifts = rng.integers(0, 2 * PADDING + 1, (2, len(order)))
+    is_mirrored = np.zeros(len(order), np.int64)
+    if mirror:
+        is_mirrored = rng.integers(0, 2, len(order))
+    draws = np.stack([order, row_shifts, column_shifts, is_mirrored], axis=1)
+    return draws.reshape(-1, batch, 4).astype(np.int32)
 
 
 def train_client(
@@ -124,7 +179,7 @@ def train_client(
     rate: float,
     settings: TrainingSettings,
 ) -> Tensor:
-    """The state SGD reaches from `state` on a client's batches; on a GPU in bfloat16."""
+    """Return the state after SGD from `state` on the batches of a client; on a GPU in bfloat16."""
     unflatten(model, state)
     device = pool.y.device
     optimizer = torch.optim.SGD(
@@ -140,41 +195,59 @@ def train_client(
     return flatten(model)
 
 
-def _state(model: nn.Module) -> list[Tensor]:
-    """Parameters, then running statistics."""
-    return [*model.parameters(), *(b for b in model.buffers() if b.is_floating_point())]
+def _state_tensors(model: nn.Module) -> list[Tensor]:
+    """Return the parameters, then the running statistics."""
+    running_statistics = [buffer for buffer in model.buffers() if buffer.is_floating_point()]
+    return [*model.parameters(), *running_statistics]
 
 
 def flatten(model: nn.Module) -> Tensor:
-    """The network's state as one vector."""
-    return torch.cat([value.detach().reshape(-1).float() for value in _state(model)])
+    """Return the state of the network as one vector."""
+    tensors = _state_tensors(model)
+    return torch.cat([tensor.detach().reshape(-1).float() for tensor in tensors])
 
 
 @torch.no_grad()
 def unflatten(model: nn.Module, state: Tensor) -> None:
-    """Write such a vector back into the network."""
-    parts = state.split([value.numel() for value in _state(model)])
-    for value, part in zip(_state(model), parts, strict=True):
-        value.copy_(part.view_as(value))
+    """Write such a vector into the network."""
+    tensors = _state_tensors(model)
+    blocks = state.split([tensor.numel() for tensor in tensors])
+    for tensor, block in zip(tensors, blocks, strict=True):
+        tensor.copy_(block.view_as(tensor))
 
 
 def cnn(shape: tuple[int, ...], n_classes: int) -> nn.Module:
-    """Two 5x5 convolutions with pooling and one hidden layer, for images near 28 x 28."""
+    """Build two 5x5 convolutions with pooling and a hidden layer, for images near 28 x 28."""
     height, width, channels = shape
-    layers: list[nn.Module] = []
-    for inputs, outputs in ((channels, 32), (32, 64)):
-        layers += [nn.Conv2d(inputs, outputs, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2)]
-    layers += [nn.Flatten(), nn.Linear(64 * (height // 4) * (width // 4), 256), nn.ReLU()]
-    return nn.Sequential(*layers, nn.Linear(256, n_classes))
+    n_pooled = (height // 4) * (width // 4)  # pixels after both poolings
+    return nn.Sequential(
+        nn.Conv2d(channels, 32, 5, padding=2),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(32, 64, 5, padding=2),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(64 * n_pooled, 256),
+        nn.ReLU(),
+        nn.Linear(256, n_classes),
+    )
 
 
 def mlp(shape: tuple[int, ...], n_classes: int) -> nn.Module:
-    """Two hidden layers of 256, for tables of features."""
-    first, second = nn.Linear(shape[0], 256), nn.Linear(256, 256)
-    return nn.Sequential(first, nn.ReLU(), second, nn.ReLU(), nn.Linear(256, n_classes))
+    """Build two hidden layers of 256, for tables of features."""
+    return nn.Sequential(
+        nn.Linear(shape[0], 256),
+        nn.ReLU(),
+        nn.Linear(256, 256),
+        nn.ReLU(),
+        nn.Linear(256, n_classes),
+    )
 
 
-class _Block(nn.Module):
+class _ResidualBlock(nn.Module):
+    """Two 3x3 convolutions beside a shortcut, the basic block of ResNet-18."""
+
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
         self.conv1 = nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False)
@@ -193,21 +266,23 @@ class _Block(nn.Module):
 
 
 def resnet18(shape: tuple[int, ...], n_classes: int) -> nn.Module:
-    """ResNet-18 with a 3x3 stem; the stem halves images of 64 pixels and more."""
-    stem = nn.Conv2d(shape[2], 64, 3, 2 if shape[0] >= 64 else 1, 1, bias=False)
+    """Build ResNet-18 with a 3x3 stem; the stem halves images of 64 pixels and more."""
+    height, _, channels = shape
+    stem_stride = 2 if height >= 64 else 1
+    stem = nn.Conv2d(channels, 64, 3, stem_stride, 1, bias=False)
     layers: list[nn.Module] = [stem, nn.BatchNorm2d(64), nn.ReLU()]
     for inputs, outputs in pairwise((64, 64, 128, 256, 512)):
         stride = 1 if inputs == outputs else 2
-        layers += [_Block(inputs, outputs, stride), _Block(outputs, outputs, 1)]
-    pool = nn.AdaptiveAvgPool2d(1), nn.Flatten()
-    return nn.Sequential(*layers, *pool, nn.Linear(512, n_classes))
+        layers += [_ResidualBlock(inputs, outputs, stride), _ResidualBlock(outputs, outputs, 1)]
+    layers += [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, n_classes)]
+    return nn.Sequential(*layers)
 
 
 MODELS = {"cnn": cnn, "mlp": mlp, "resnet18": resnet18}
 
 
 def build(name: str, shape: tuple[int, ...], n_classes: int, seed: int) -> nn.Module:
-    """The named network for samples of `shape` (h, w, c) or (d,), initialised from the seed."""
+    """Build the named network for samples of `shape` (h, w, c) or (d,), initialized by the seed."""
     if name not in MODELS:
         raise RobfcpError(f"{name}: no such model; choose one of {', '.join(MODELS)}")
     if (name == "mlp") != (len(shape) == 1):
