@@ -12,48 +12,56 @@ from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from typing import Any
 
 ROOT = "robfcp"
+MAX_LICENSE_LENGTH = 80  # longer ones are whole texts, not names
+UPLOT = {  # the vendored chart library
+    "type": "library",
+    "bom-ref": "uplot-vendored",
+    "name": "uPlot",
+    "description": "inside robfcp/page/assets/uplot",
+    "licenses": [{"license": {"id": "MIT"}}],
+}
 
 
-def canonical(name: str) -> str:
-    """A package's name as registries compare it."""
+def canonical_name(name: str) -> str:
+    """Return a package's name as registries compare it."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def requirements(found: Distribution, extras: set[str]) -> set[str]:
-    """The names a distribution requires, with these extras; other markers are not looked at."""
+def required_names(package: Distribution, extras: set[str]) -> set[str]:
+    """Return the names that a package requires with these extras; other markers are ignored."""
     names = set()
-    for line in found.requires or ():
-        text, _, marker = line.partition(";")
-        wanted = re.findall(r"extra\s*==\s*['\"]([^'\"]+)['\"]", marker)
-        if not wanted or extras & set(wanted):
-            name = re.match(r"[A-Za-z0-9._-]+", text)
-            if name:
-                names.add(canonical(name.group()))
+    for line in package.requires or ():
+        requirement, _, marker = line.partition(";")
+        marker_extras = re.findall(r"extra\s*==\s*['\"]([^'\"]+)['\"]", marker)
+        is_required = not marker_extras or extras & set(marker_extras)
+        name = re.match(r"[A-Za-z0-9._-]+", requirement)
+        if is_required and name:
+            names.add(canonical_name(name.group()))
     return names
 
 
-def closure(extras: set[str]) -> dict[str, tuple[Distribution, set[str]]]:
-    """Every installed distribution that ROOT needs, with what each needs itself."""
-    found: dict[str, tuple[Distribution, set[str]]] = {}
+def installed_packages(extras: set[str]) -> dict[str, tuple[Distribution, set[str]]]:
+    """Return every installed distribution that ROOT needs, with the names that each requires."""
+    packages: dict[str, tuple[Distribution, set[str]]] = {}
     waiting = [ROOT]
     while waiting:
         name = waiting.pop()
-        if name in found:
+        if name in packages:
             continue
         try:
             package = distribution(name)
         except PackageNotFoundError:
             continue  # an extra that is not installed
-        needs = requirements(package, extras if name == ROOT else set())
-        found[name] = (package, needs)
-        waiting += needs
-    return found
+        required = required_names(package, extras if name == ROOT else set())
+        packages[name] = (package, required)
+        waiting += required
+    return packages
 
 
 def component(name: str, package: Distribution) -> dict[str, Any]:
-    """One entry of the bill."""
-    meta = package.metadata
-    licence = meta.get("License-Expression") or meta.get("License") or ""
+    """Return the entry of one package."""
+    metadata = package.metadata
+    license_name = metadata.get("License-Expression") or metadata.get("License") or ""
     entry: dict[str, Any] = {
         "type": "library",
         "bom-ref": f"{name}@{package.version}",
@@ -61,42 +69,41 @@ def component(name: str, package: Distribution) -> dict[str, Any]:
         "version": package.version,
         "purl": f"pkg:pypi/{name}@{package.version}",
     }
-    if licence and len(licence) < 80:
-        entry["licenses"] = [{"license": {"name": licence}}]
+    if license_name and len(license_name) < MAX_LICENSE_LENGTH:
+        entry["licenses"] = [{"license": {"name": license_name}}]
     return entry
 
 
-def bill(extras: set[str]) -> dict[str, Any]:
-    """The bill of materials, the vendored chart library included."""
-    found = closure(extras)
-    parts = {name: component(name, package) for name, (package, _) in sorted(found.items())}
-    root = parts.pop(ROOT)
-    chart = {
-        "type": "library",
-        "bom-ref": "uplot-vendored",
-        "name": "uPlot",
-        "description": "inside robfcp/page/assets/uplot",
-        "licenses": [{"license": {"id": "MIT"}}],
-    }
-    needs = {
-        name: sorted(parts[n]["bom-ref"] for n in wanted if n in parts)
-        for name, (_, wanted) in found.items()
-    }
+def bill_of_materials(extras: set[str]) -> dict[str, Any]:
+    """Return the bill of materials, with the vendored chart library."""
+    packages = installed_packages(extras)
+    components = {}
+    for name in sorted(packages):
+        package, _ = packages[name]
+        components[name] = component(name, package)
+
+    dependencies = []
+    for name, entry in components.items():
+        _, required = packages[name]
+        references = sorted(
+            components[other_name]["bom-ref"]
+            for other_name in required
+            if other_name in components and other_name != ROOT
+        )
+        if name == ROOT:
+            references.append(UPLOT["bom-ref"])
+        dependencies.append({"ref": entry["bom-ref"], "dependsOn": references})
+
+    root_component = components.pop(ROOT)
     return {
         "bomFormat": "CycloneDX",
         "specVersion": "1.5",
         "version": 1,
-        "metadata": {"component": {**root, "type": "application"}},
-        "components": [*parts.values(), chart],
-        "dependencies": [
-            {
-                "ref": root["bom-ref"] if name == ROOT else parts[name]["bom-ref"],
-                "dependsOn": needs[name] + (["uplot-vendored"] if name == ROOT else []),
-            }
-            for name in sorted(found)
-        ],
+        "metadata": {"component": {**root_component, "type": "application"}},
+        "components": [*components.values(), UPLOT],
+        "dependencies": dependencies,
     }
 
 
 if __name__ == "__main__":
-    print(json.dumps(bill(set(sys.argv[1:])), indent=2))
+    print(json.dumps(bill_of_materials(set(sys.argv[1:])), indent=2))

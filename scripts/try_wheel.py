@@ -2,7 +2,7 @@
 
 python scripts/try_wheel.py dist/robfcp-*.whl [python3.10 python3.11 ...]
 
-Nothing of the clone is on the path: what works here works for somebody who has only the wheel.
+Nothing of the clone is on the path, so that this is what a user gets who has only the wheel.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import zipfile
 from pathlib import Path
 
 PYTHONS = ("python3.10", "python3.11", "python3.12", "python3.13")
-USE = """
+SCRIPT = """
 import sys
 import numpy as np
 import robfcp
@@ -39,17 +39,18 @@ COMMANDS = (
     "robfcp show calibration.json --json",
     "robfcp demo -o demo",
 )
+WRITTEN_FILES = ("page.html", "sets.csv", "demo/page.html")
 
 
-def runs(python: str) -> bool:
-    """Whether an interpreter of this name is there; some names lead nowhere."""
+def is_interpreter(python: str) -> bool:
+    """Return whether an interpreter of this name runs; some names are links to nothing."""
     if shutil.which(python) is None:
         return False
     return subprocess.run([python, "-c", ""], capture_output=True).returncode == 0
 
 
 def check_contents(wheel: Path) -> None:
-    """The wheel is typed, has its licences and page, and no tests."""
+    """Check that the wheel is typed, has its licenses and page, and no tests."""
     names = zipfile.ZipFile(wheel).namelist()
     assert "robfcp/py.typed" in names, "the wheel does not say that it is typed"
     assert any(name.endswith("licenses/LICENSE") for name in names), "no licence"
@@ -57,8 +58,8 @@ def check_contents(wheel: Path) -> None:
     assert not any(name.startswith(("tests/", "docs/", "benchmarks/")) for name in names)
 
 
-def try_with(python: str, wheel: Path) -> None:
-    """Everything a new user does first, in a folder of its own."""
+def try_wheel(python: str, wheel: Path) -> None:
+    """Install the wheel and run a user's first commands in a new folder."""
     with tempfile.TemporaryDirectory() as folder:
         subprocess.run([python, "-m", "venv", f"{folder}/venv"], check=True)
         bin_folder = Path(folder, "venv", "Scripts" if os.name == "nt" else "bin")
@@ -66,26 +67,30 @@ def try_with(python: str, wheel: Path) -> None:
         subprocess.run([*pip, "--disable-pip-version-check", str(wheel)], check=True)
         work = Path(folder, "work")
         work.mkdir()
-        clean = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
-        subprocess.run([bin_folder / "python", "-c", USE], cwd=work, env=clean, check=True)
+        environment = {
+            name: value for name, value in os.environ.items() if not name.startswith("PYTHON")
+        }
+        subprocess.run([bin_folder / "python", "-c", SCRIPT], cwd=work, env=environment, check=True)
         for command in COMMANDS:
-            words = command.split()
-            done = subprocess.run(
-                [bin_folder / words[0], *words[1:]],
+            program, *arguments = command.split()
+            result = subprocess.run(
+                [bin_folder / program, *arguments],
                 cwd=work,
-                env=clean,
+                env=environment,
                 capture_output=True,
                 text=True,
             )
-            assert done.returncode == 0, f"{python}: {command}\n{done.stdout}{done.stderr}"
-        for made in ("page.html", "sets.csv", "demo/page.html"):
-            assert (work / made).stat().st_size, f"{python}: {made} is empty"
+            assert result.returncode == 0, f"{python}: {command}\n{result.stdout}{result.stderr}"
+        for name in WRITTEN_FILES:
+            assert (work / name).stat().st_size, f"{python}: {name} is empty"
     print(f"{python}: {len(COMMANDS)} commands work from {wheel.name}")
 
 
 if __name__ == "__main__":
-    built = Path(sys.argv[1]).resolve()
-    check_contents(built)
-    wanted = sys.argv[2:] or [name for name in PYTHONS if runs(name)] or [sys.executable]
-    for name in wanted:
-        try_with(name, built)
+    wheel = Path(sys.argv[1]).resolve()
+    check_contents(wheel)
+    pythons = sys.argv[2:]
+    if not pythons:
+        pythons = [python for python in PYTHONS if is_interpreter(python)]
+    for python in pythons or [sys.executable]:
+        try_wheel(python, wheel)
