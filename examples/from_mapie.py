@@ -47,13 +47,13 @@ print_coverage("MAPIE", mapie_sets)
 # robfcp sees counts in bins: its threshold is the upper edge of the bin that MAPIE's quantile lies
 # in, never below it. The finer the bins, the fewer labels lie between the two.
 scores = score(model.predict_proba(X_conf), y_conf)
-for grid in (robfcp.Binning.default(), robfcp.Binning.uniform(20_000)):
-    report = robfcp.Report.from_scores("client-0", scores, grid, score=score)
+for binning in (robfcp.Binning.default(), robfcp.Binning.uniform(20_000)):
+    report = robfcp.Report.from_scores("client-0", scores, binning, score=score)
     calibration = robfcp.calibrate([report], COVERAGE, defense="none")
     robfcp_sets = calibration.predict_set(test_probabilities)
     only_mapie = (mapie_sets & ~robfcp_sets).sum()
     only_robfcp = (robfcp_sets & ~mapie_sets).sum()
-    print_coverage(f"robfcp, {grid.n_bins} bins", robfcp_sets)
+    print_coverage(f"robfcp, {binning.n_bins} bins", robfcp_sets)
     print(f"    labels in MAPIE's sets only: {only_mapie}, in robfcp's only: {only_robfcp}")
 
 print(f"{N_CLIENTS} clients, 100 samples each, one with wrong labels:")

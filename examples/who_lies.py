@@ -1,4 +1,4 @@
-"""How odd every site is, and the scores of those that were flagged."""
+"""The maliciousness of every client, and the scores of those that were flagged."""
 
 import numpy as np
 
@@ -10,13 +10,13 @@ from robfcp.experiments.scenarios import build_federation
 
 pathology = outputs.load("pathmnist")
 score = robfcp.LAC()
-everything = score(pathology.probabilities, pathology.labels)
-parts = partitions.partition_iid(len(everything), 40, rng=0)
-scores = [everything[rows] for rows in parts]
-scores = get_attack("coverage")(scores, [3, 9, 21])
-scores = get_attack("gaussian")(scores, [14, 30], rng=0)
+scores = score(pathology.probabilities, pathology.labels)
+client_rows = partitions.partition_iid(len(scores), 40, rng=0)
+client_scores = [scores[rows] for rows in client_rows]
+client_scores = get_attack("coverage")(client_scores, [3, 9, 21])
+client_scores = get_attack("gaussian")(client_scores, [14, 30], rng=0)
 
-calibration = robfcp.calibrate(build_federation(scores, robfcp.Binning.default(), score))
+calibration = robfcp.calibrate(build_federation(client_scores, robfcp.Binning.default(), score))
 axes = figures.new_axes(2)
 figures.plot_maliciousness(calibration, axes[0])
 figures.plot_cdf(calibration, axes[1])
