@@ -16,7 +16,14 @@ from robfcp.defense._base import (
 )
 from robfcp.defense._duplicates import find_duplicate_reports
 from robfcp.defense._fcp import FCP
-from robfcp.defense._rob_fcp import RobFCP, RobFCPReleased
+from robfcp.defense._rob_fcp import (
+    Characterization,
+    Metric,
+    RobFCP,
+    RobFCPReleased,
+    characterization_vectors,
+    mean_neighbor_distances,
+)
 from robfcp.defense.consensus._consensus import Consensus, estimate_n_malicious
 from robfcp.defense.consensus._tuning import Tuning
 from robfcp.errors import MAX_NAME, RobfcpError, printable
@@ -26,16 +33,20 @@ __all__ = [
     "DEFENSES",
     "FCP",
     "Assessment",
+    "Characterization",
     "Consensus",
     "Defense",
+    "Metric",
     "Note",
     "RobFCP",
     "RobFCPReleased",
     "ThresholdRule",
+    "characterization_vectors",
     "estimate_n_malicious",
     "exclude_most_malicious",
     "find_duplicate_reports",
     "get_defense",
+    "mean_neighbor_distances",
     "prepare_defense",
     "rebuild_defense",
     "recorded_parameters",

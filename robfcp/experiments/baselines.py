@@ -1,8 +1,9 @@
-"""The field's rules beside ours: from the reports of a round to thresholds, by site if need be.
+"""Methods of other papers, to compare with: from the reports of a round to thresholds.
 
-Every rule is written from its paper's description; no code was taken. `BASELINES` names them
-all, `baseline_thresholds` is their one door. Our defences have their own names there where they
-need no telling.
+Every method is written from its paper's description; no code was taken. `BASELINES` names them
+all, `baseline_thresholds` runs them. Methods of this package stand there too where a defense alone
+does not say what is done. In the formulas client k has n_k samples, N_k(t) of them with a score of
+at most t, and alpha is 1 - level.
 """
 
 from __future__ import annotations
@@ -11,14 +12,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
-from math import sqrt
+from math import ceil, sqrt
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
+from robfcp._typing import FloatArray, IntArray
 from robfcp._validation import check_integer, parse_level
-from robfcp.calibration._calibrate import calibrate
-from robfcp.defense._rob_fcp import characterization_vectors, mean_neighbor_distances
+from robfcp.calibration import calibrate
+from robfcp.defense import characterization_vectors, mean_neighbor_distances
 from robfcp.errors import RobfcpError
 from robfcp.experiments.scenarios import Thresholds
 from robfcp.federation import Federation
@@ -31,50 +33,73 @@ from robfcp.guarantees import (
 )
 
 FEDCP_QQ = "fedcp-qq"
-_TIE_TOLERANCE = 1e-3  # excess coverages this close count as equal
-LEVELS = 16  # local orders tried at most
-NODES = 64  # of the quadrature where the quantiles' distribution rises
-CORESET = 64  # points that a site sends of a class
-PRIOR = 19  # samples that the federation's risk curve counts for, the paper's n0
-MARGIN = 3 * 1.4826  # times the median absolute deviation: three deviations of a normal
-BUDGET = 0.5  # rho of zero-concentrated differential privacy, for the whole search
 
-Array = NDArray[np.float64]
+# FedCP-QQ: excess coverages this close count as equal; at most so many local orders are tried; and
+# nodes of the quadrature where the distribution of the quantiles rises.
+TIE_TOLERANCE = 1e-3
+MAX_ORDERS_TRIED = 16
+N_QUADRATURE_NODES = 64
+
+CORESET_SIZE = 64  # GC-FCP: order statistics that a client reports of a class
+PRIOR_SIZE = 19  # risk-curve shrinkage: samples that the pooled curve counts for, the paper's n0
+FILTER_MARGIN = 3 * 1.4826  # PRISM-FCP: median absolute deviations; three deviations of a normal
+ZCDP_BUDGET = 0.5  # P-COQS: rho of zero-concentrated differential privacy, for the whole search
 
 
 @dataclass(frozen=True, eq=False)
 class BaselineInput:
-    """What a rule is given: everybody's reports, each site's own scores, which stay there, the
-    level wanted, and how many may lie, which only our promises use."""
+    """What a baseline is inputs.
+
+    Attributes
+    ----------
+    federation : Federation
+        The reports of all clients.
+    scores : sequence of array
+        The scores of each client, which a real server would not see.
+    level : Fraction
+        The target coverage.
+    max_malicious : int
+        At most so many clients are malicious; only this package's guarantees use it.
+    """
 
     federation: Federation
-    scores: Sequence[Array]
+    scores: Sequence[FloatArray]
     level: Fraction
-    liars: int
+    max_malicious: int
 
     @property
-    def by_class(self) -> NDArray[np.int64]:
-        """(K, C, H) counts at or below each edge."""
+    def class_cumulative_counts(self) -> IntArray:
+        """The (K, C, H) counts at or below the upper edge of each bin."""
         strata = self.federation.strata
         assert strata is not None
         shape = (self.federation.n_clients, strata.n_strata, strata.n_bins)
         return strata.table.dense().reshape(shape).cumsum(axis=2)
 
-    def reached(self, running: NDArray[np.generic], rank: NDArray[np.generic]) -> Array:
-        """(...) the least edges at which (..., H) running counts reach the ranks; else infinite."""
-        there = running >= np.asarray(rank)[..., None]
-        upper = self.federation.binning.upper_edges
-        return np.where(there[..., -1], upper[there.argmax(axis=-1)], np.inf)
+    def edges_reaching(self, cumulative: NDArray[np.generic], ranks: ArrayLike) -> FloatArray:
+        """Return the least upper edges at which cumulative counts reach ranks.
 
-    def ranks(self, sizes: NDArray[np.int64]) -> NDArray[np.int64]:
-        """ceil(level (n + 1)), exactly."""
-        return np.array([-(-self.level * (int(n) + 1) // 1) for n in sizes], np.int64)
+        Parameters
+        ----------
+        cumulative : (..., H) array
+            Counts at or below the upper edge of each bin.
+        ranks : (...) array
+            What they are to reach; where they do not, the edge is infinite.
+        """
+        is_reached = cumulative >= np.asarray(ranks)[..., None]
+        upper_edges = self.federation.binning.upper_edges
+        return np.where(is_reached[..., -1], upper_edges[is_reached.argmax(axis=-1)], np.inf)
 
-    def local(self) -> Array:
-        """(K,) each site's own conformal threshold: its ceil(level (n_k + 1))-th score's edge."""
-        return self.reached(
-            self.federation.cumulative_counts(), self.ranks(self.federation.sample_sizes)
-        )
+    def ranks(self, sizes: IntArray) -> IntArray:
+        """Return the conformal ranks ceil(level (n + 1)) of sample sizes, exactly."""
+        return np.array([ceil(self.level * (int(n) + 1)) for n in sizes], np.int64)
+
+    def local_thresholds(self) -> FloatArray:
+        """Return each client's conformal threshold: the edge of its ceil(level (n_k + 1))-th score.
+
+        Infinite where a client has fewer scores.
+        """
+        ranks = self.ranks(self.federation.sample_sizes)
+        return self.edges_reaching(self.federation.cumulative_counts(), ranks)
 
 
 Baseline = Callable[[BaselineInput], Thresholds]
@@ -84,15 +109,30 @@ def baseline_thresholds(
     name: str,
     federation: Federation,
     coverage: float,
-    scores: Sequence[Array],
+    scores: Sequence[FloatArray],
     liars: int = 0,
 ) -> Thresholds:
-    """The named rule's thresholds: one for all, (C,) one a class, or (K, C) by site too."""
+    """Return the thresholds of a baseline: one for all, (C,) one a class, or (K, C) by client too.
+
+    Parameters
+    ----------
+    name : str
+        A key of `BASELINES`.
+    federation : Federation
+        The reports of all clients, without noise.
+    coverage : float
+        The target coverage.
+    scores : sequence of array
+        The scores of each client.
+    liars : int
+        The number of malicious clients that this package's guarantees are for.
+    """
     if name not in BASELINES:
         raise RobfcpError(f"rival: {name!r} is unknown; use one of {', '.join(BASELINES)}")
-    if federation.risk is not None or federation.has_noise:
-        kind = "losses" if federation.risk is not None else "noise"
-        raise RobfcpError(f"{name}: the reports hold {kind}; make exact reports of scores")
+    if federation.risk is not None:
+        raise RobfcpError(f"{name}: the reports hold losses; make exact reports of scores")
+    if federation.has_noise:
+        raise RobfcpError(f"{name}: the reports hold noise; make exact reports of scores")
     if len(scores) != federation.n_clients:
         raise RobfcpError(
             f"{name}: scores of {len(scores)} sites but {federation.n_clients} reports; give each "
@@ -100,197 +140,253 @@ def baseline_thresholds(
         )
     if check_integer("liars", liars, "give how many may lie") >= federation.n_clients:
         raise RobfcpError(f"liars: {liars} of {federation.n_clients} sites leave none honest")
+
     strata = federation.strata
-    if name in BY_CLASS and (
-        strata is None or strata.by != "class" or len(strata.rows) < federation.n_clients
-    ):
+    all_report_classes = (
+        strata is not None and strata.by == "class" and len(strata.rows) == federation.n_clients
+    )
+    if name in BY_CLASS and not all_report_classes:
         raise RobfcpError(f"{name}: not all reports keep counts by class; make them with labels")
-    limits = BASELINES[name](BaselineInput(federation, scores, parse_level(coverage), liars))
-    if isinstance(limits, np.ndarray) and limits.ndim == 2 and limits.shape[1] == 1:
-        return np.repeat(limits, strata.n_strata if strata else 1, axis=1)
-    return limits
+
+    baseline = BASELINES[name]
+    thresholds = baseline(BaselineInput(federation, scores, parse_level(coverage), liars))
+    if isinstance(thresholds, np.ndarray) and thresholds.ndim == 2 and thresholds.shape[1] == 1:
+        n_classes = strata.n_strata if strata else 1
+        return np.repeat(thresholds, n_classes, axis=1)
+    return thresholds
 
 
-def fedcp_qq(seen: BaselineInput) -> float:
-    """FedCP-QQ: `fedcp_qq_index` as a threshold.
+def fedcp_qq(inputs: BaselineInput) -> float:
+    """Return FedCP-QQ's threshold, that of `fedcp_qq_index`.
 
-    Promised: coverage on average over all sites. Assumed: all samples are of one distribution.
+    Guarantees marginal coverage over all clients. Assumes that all samples are of one distribution.
     """
-    return seen.federation.threshold_at(fedcp_qq_index(seen.federation, seen.level))
+    return inputs.federation.threshold_at(fedcp_qq_index(inputs.federation, inputs.level))
 
 
-def fedwq_cp(seen: BaselineInput) -> float:
-    """FedWQ-CP (arXiv 2602.23296): q = sum_k n_k q_k / sum_k n_k, q_k the site's own quantile.
+def fedwq_cp(inputs: BaselineInput) -> float:
+    """Return FedWQ-CP's threshold (arXiv 2602.23296): q = sum_k n_k q_k / sum_k n_k.
 
-    A site sends two numbers, q_k and n_k; where n_k is too small for the level q_k is its largest
-    score. Promised: the level in the limit of many samples at each site. Assumed: q_k stand close
-    to each other (a mean of quantiles is not the quantile of the mixture), and all are honest.
+    q_k is client k's own quantile, its largest score where n_k is too small for the level; a client
+    sends only q_k and n_k. Guarantees the level in the limit of many samples at each client.
+    Assumes that the q_k are close to each other (a mean of quantiles is not the quantile of the
+    mixture) and that all clients are benign.
     """
-    federation = seen.federation
-    ranks = np.minimum(seen.ranks(federation.sample_sizes), federation.sample_sizes)
-    return float(
-        np.average(
-            seen.reached(federation.cumulative_counts(), ranks), weights=federation.sample_sizes
-        )
-    )
+    federation = inputs.federation
+    sizes = federation.sample_sizes
+    ranks = np.minimum(inputs.ranks(sizes), sizes)
+    local_quantiles = inputs.edges_reaching(federation.cumulative_counts(), ranks)
+    return float(np.average(local_quantiles, weights=sizes))
 
 
-def gc_fcp(seen: BaselineInput) -> Array:
-    """GC-FCP (arXiv 2603.14198): a threshold for each group from merged coresets.
+def gc_fcp(inputs: BaselineInput) -> FloatArray:
+    """Return GC-FCP's (C,) thresholds (arXiv 2603.14198), from merged coresets of each group.
 
-    Taken as its description: groups that do not overlap, here the classes, which every report
-    keeps (where groups overlap the paper fits a quantile regression on their indicators). A site
-    sends CORESET order statistics of a group, each standing for n_kc / CORESET samples, so that it
-    counts floor(N_kc(t) CORESET / n_kc) n_kc / CORESET <= N_kc(t) below t; the server adds these
-    and takes the rank ceil(level (n_c + 1)). Promised: the level in each group, on average over
-    the mixture of the sites. Assumed: every site is honest.
+    The groups are the classes, which do not overlap (where they do, the paper fits a quantile
+    regression on their indicators). With c = `CORESET_SIZE`, a client sends c order statistics of a
+    group, each standing for n_kg / c samples, so that it counts
+    floor(N_kg(t) c / n_kg) n_kg / c <= N_kg(t) below t. The server adds these counts and takes the
+    rank ceil(level (n_g + 1)). Guarantees the level in each group, on average over the mixture of
+    the clients. Assumes that all clients are benign.
     """
-    below = seen.by_class
-    step = np.maximum(below[..., -1:] / CORESET, 1)
-    kept = (np.floor(below / step + 1e-9) * step).sum(axis=0)
-    return seen.reached(kept + 1e-6, seen.ranks(below[..., -1].sum(axis=0)))
+    cumulative = inputs.class_cumulative_counts
+    group_sizes = cumulative[..., -1]
+    samples_per_point = np.maximum(group_sizes[..., None] / CORESET_SIZE, 1)
+    n_points = np.floor(cumulative / samples_per_point + 1e-9)
+    merged = (n_points * samples_per_point).sum(axis=0)
+    return inputs.edges_reaching(merged + 1e-6, inputs.ranks(group_sizes.sum(axis=0)))
 
 
-def pfwcp(seen: BaselineInput) -> Array:
-    """PFWCP (arXiv 2606.00717): weighted quantiles of every site for each site, then their mean.
+def pfwcp(inputs: BaselineInput) -> FloatArray:
+    """Return PFWCP's (K, 1) thresholds (arXiv 2606.00717), means of weighted quantiles.
 
-    Taken as its description: site j weighs k's samples by the density ratio of j to k, here of the
-    classes, w(y) = (n_jy / n_j) / (n_ky / n_k), since reports hold no covariates; q_jk is k's
-    weighted quantile and q_j = sum_k e_jk q_jk / sum_k e_jk with the effective sizes e = (sum
-    w)^2 / sum w^2. Promised: the level at each site in the limit. Assumed: sites differ by what
-    the weights see, label mixes here; every site is honest.
+    For client j the samples of client k are weighted by the ratio of their densities; reports hold
+    no covariates, so it is the ratio of classes, w(y) = (n_jy / n_j) / (n_ky / n_k). q_jk is k's
+    weighted quantile, and q_j = sum_k e_jk q_jk / sum_k e_jk with the effective sample sizes
+    e_jk = (sum w)^2 / sum w^2. Guarantees the level at each client in the limit. Assumes that
+    clients differ only in what the weights see, the label distributions, and are all benign.
     """
-    below = seen.by_class
-    sizes = below[..., -1]
-    mixes = sizes / sizes.sum(axis=1, keepdims=True)
-    total, weight = np.zeros(len(sizes)), np.zeros(len(sizes))
-    for own, n in zip(below, sizes, strict=True):
-        held = n > 0
-        shares = own[held] / n[held, None]
-        mix = mixes[:, held]
-        mass = mix.sum(axis=1)
-        place = seen.reached(mix @ shares + 1e-12, float(seen.level) * mass)
-        squares = (mix**2 / n[held]).sum(axis=1)
-        effective = np.where(mass > 0, mass**2 / np.maximum(squares, 1e-300), 0.0)
-        total += effective * place
-        weight += effective
-    return (total / weight)[:, None]
+    cumulative = inputs.class_cumulative_counts
+    class_sizes = cumulative[..., -1]
+    label_distributions = class_sizes / class_sizes.sum(axis=1, keepdims=True)
+    weighted_sum = np.zeros(len(class_sizes))
+    sum_of_weights = np.zeros(len(class_sizes))
+    for client_cumulative, client_sizes in zip(cumulative, class_sizes, strict=True):
+        occurs = client_sizes > 0
+        class_cdfs = client_cumulative[occurs] / client_sizes[occurs, None]
+
+        # (K,) or (K, H): what this client's samples say of each client j.
+        target_distributions = label_distributions[:, occurs]
+        mass = target_distributions.sum(axis=1)
+        weighted_cdf = target_distributions @ class_cdfs + 1e-12
+        quantiles = inputs.edges_reaching(weighted_cdf, float(inputs.level) * mass)
+        squares = (target_distributions**2 / client_sizes[occurs]).sum(axis=1)
+        effective_sizes = np.where(mass > 0, mass**2 / np.maximum(squares, 1e-300), 0.0)
+
+        weighted_sum += effective_sizes * quantiles
+        sum_of_weights += effective_sizes
+    return (weighted_sum / sum_of_weights)[:, None]
 
 
-def crc_shrinkage(seen: BaselineInput) -> Array:
-    """Risk-curve shrinkage (arXiv 2606.20115): each site's curve drawn towards everybody's.
+def crc_shrinkage(inputs: BaselineInput) -> FloatArray:
+    """Return the (K, 1) thresholds of risk-curve shrinkage (arXiv 2606.20115).
 
-    Taken as its description: R'_k = (n_k R_k + n0 R) / (n_k + n0) with n0 = PRIOR, R the pooled
-    curve, and the least threshold with (n R'_k + 1) / (n + 1) <= alpha, n = n_k + n0; the loss is
-    a miss here. Promised: the level on average over the sites' mixture (claimed for the pooled
-    rule; at a single site it is only measured). Assumed: every curve is honest.
+    They are those of `shrunken_curve` for the loss that is 1 where a set misses the label.
+    Guarantees the level on average over the mixture of the clients (claimed for the pooled
+    threshold; of a single client it is only measured). Assumes that all clients are benign.
     """
-    below, sizes = seen.federation.cumulative_counts(), seen.federation.sample_sizes[:, None]
-    return shrunken_curve(
-        1 - below / sizes, sizes[:, 0], float(1 - seen.level), seen.federation.binning.upper_edges
-    )
+    federation = inputs.federation
+    sizes = federation.sample_sizes
+    miss_rates = 1 - federation.cumulative_counts() / sizes[:, None]
+    alpha = float(1 - inputs.level)
+    return shrunken_curve(miss_rates, sizes, alpha, federation.binning.upper_edges)
 
 
 def shrunken_curve(
-    curves: Array, sizes: NDArray[np.int64], alpha: float, values: Array, prior: int = PRIOR
-) -> Array:
-    """(K, 1) the least of (H,) values at which each site's shrunk and corrected curve is at most
-    alpha; infinite where there is none. curves: (K, H) mean losses in 0..1, falling."""
-    n, pooled = sizes[:, None], np.average(curves, axis=0, weights=sizes)
+    curves: FloatArray, sizes: IntArray, alpha: float, values: FloatArray, prior: int = PRIOR_SIZE
+) -> FloatArray:
+    """Return the (K, 1) least values at which each client's shrunken risk is at most alpha.
+
+    R'_k = (n_k R_k + n0 R) / (n_k + n0) shrinks client k's curve towards the pooled curve R, and
+    (n R'_k + 1) / (n + 1) with n = n_k + n0 corrects for the sample to come. Infinite where there
+    is no such value. Source: arXiv 2606.20115.
+
+    Parameters
+    ----------
+    curves : (K, H) array of float
+        Mean losses R_k in 0..1, falling.
+    sizes : (K,) array of int
+        The sample sizes n_k.
+    alpha : float
+        The level of the risk.
+    values : (H,) array of float
+        The values at which the curves are known.
+    prior : int
+        The samples n0 that the pooled curve counts for.
+    """
+    n = sizes[:, None]
+    pooled = np.average(curves, axis=0, weights=sizes)
     risk = (n * curves + prior * pooled + 1) / (n + prior + 1)
-    fine = risk <= alpha + 1e-12
-    return np.where(fine[:, -1:], values[fine.argmax(axis=1)][:, None], np.inf)
+    is_controlled = risk <= alpha + 1e-12
+    least_values = values[is_controlled.argmax(axis=1)][:, None]
+    return np.where(is_controlled[:, -1:], least_values, np.inf)
 
 
-def prism_fcp(seen: BaselineInput) -> float:
-    """PRISM-FCP's filter (arXiv 2602.18396, 2605.11684), as far as it concerns calibration.
+def prism_fcp(inputs: BaselineInput) -> float:
+    """Return the threshold after PRISM-FCP's filter (arXiv 2602.18396, 2605.11684).
 
-    Taken as its description: as in Rob-FCP a site's oddness is its mean distance to the nearer
-    half of the others in histograms of 100 bins; those above median + 3 deviations (by the median
-    absolute deviation) are filtered, without a number being told; then FCP. Its partial sharing of
-    models is about training. Promised: the level while the filter leaves just the honest in.
-    Assumed: honest sites look alike, liars are few and stand apart.
+    As in Rob-FCP, a client's maliciousness is its mean distance to the nearer half of the others in
+    histograms of 100 bins. Clients above the median + 3 deviations (by the median absolute
+    deviation) are excluded, without their number being given; then FCP. The partial sharing of
+    models is about training and left out. Guarantees the level while the filter excludes exactly
+    the malicious clients. Assumes that benign clients are similar, malicious ones few and far off.
     """
-    vectors = characterization_vectors(seen.federation)
-    odd = mean_neighbor_distances(vectors, "l2", 1, max(1, len(vectors) // 2))
-    middle = np.median(odd)
-    trusted = odd <= middle + MARGIN * np.median(np.abs(odd - middle)) + 1e-12
-    return seen.federation.threshold_at(fcp_bin_index(seen.federation, seen.level, trusted))
+    vectors = characterization_vectors(inputs.federation)
+    n_nearest = max(1, len(vectors) // 2)
+    maliciousness = mean_neighbor_distances(vectors, "l2", 1, n_nearest)
+    median = np.median(maliciousness)
+    median_deviation = np.median(np.abs(maliciousness - median))
+    benign_mask = maliciousness <= median + FILTER_MARGIN * median_deviation + 1e-12
+    bin_index = fcp_bin_index(inputs.federation, inputs.level, benign_mask)
+    return inputs.federation.threshold_at(bin_index)
 
 
-def majority_sets(seen: BaselineInput) -> float:
-    """Majority sets (RPS, arXiv 2410.09878) over sites: a label is in if most sites' sets hold it.
+def majority_sets(inputs: BaselineInput) -> float:
+    """Return the threshold of majority sets over clients (RPS, arXiv 2410.09878).
 
-    Sets {y: s <= t_k} are nested, so that the majority's is at the middle one of the t_k, each
-    site's own conformal threshold. Promised: 1 - 2 alpha on average (a set misses where at least
-    half of the sites' do), and that fewer than half of the sites cannot move the threshold beyond
-    the honest ones' range. Assumed: one distribution; its smoothed scores are about training.
+    A label is in the set if it is in the sets of most clients. Sets {y: s <= t_k} are nested, so
+    that the majority's is at the median of the t_k, each client's own conformal threshold.
+    Guarantees 1 - 2 alpha on average (a set misses where at least half of the clients' sets do),
+    and that fewer than half of the clients cannot move the threshold beyond the benign ones' range.
+    Assumes one distribution; the paper's smoothed scores are about training and left out.
     """
-    local = np.sort(seen.local())
-    return float(local[len(local) - len(local) // 2 - 1])
+    thresholds = np.sort(inputs.local_thresholds())
+    n_clients = len(thresholds)
+    return float(thresholds[n_clients - n_clients // 2 - 1])
 
 
-def p_coqs(seen: BaselineInput) -> float:
-    """P-COQS (arXiv 2507.12497): the quantile by a binary search over noised counts.
+def p_coqs(inputs: BaselineInput) -> float:
+    """Return P-COQS's threshold (arXiv 2507.12497): a binary search over noisy counts.
 
-    A step asks for the pooled count at or below an edge with N(0, steps / (2 BUDGET)) added, which
-    costs BUDGET / steps of zCDP; the draws are seeded by the counts. Promised: BUDGET-zCDP of the
-    samples, the level less what the noise takes. Assumed: a server trusted with exact counts, and
-    that everybody is honest.
+    A step asks for the pooled count at or below an edge with N(0, steps / (2 rho)) added, which
+    costs rho / steps of zCDP; rho is `ZCDP_BUDGET`. The draws are seeded by the counts. Guarantees
+    rho-zCDP of the samples, and the level less what the noise takes. Assumes a server that is
+    trusted with exact counts, and that all clients are benign.
     """
-    pooled = seen.federation.pooled_counts()
-    running = pooled.cumsum()
-    rng = np.random.default_rng(pooled)
-    rank, low, high = int(seen.ranks(running[-1:])[0]), 0, len(running) - 1
-    steps = len(running).bit_length()
-    deviation = sqrt(steps / (2 * BUDGET))
+    counts = inputs.federation.pooled_counts()
+    cumulative = counts.cumsum()
+    rng = np.random.default_rng(counts)
+    rank = int(inputs.ranks(cumulative[-1:])[0])
+    n_steps = len(cumulative).bit_length()
+    deviation = sqrt(n_steps / (2 * ZCDP_BUDGET))
+
+    low = 0
+    high = len(cumulative) - 1
     while low < high:
-        middle = (low + high) // 2
-        enough = running[middle] + rng.normal(0, deviation) >= rank
-        low, high = (low, middle) if enough else (middle + 1, high)
-    return seen.federation.threshold_at(low)
+        midpoint = (low + high) // 2
+        is_reached = cumulative[midpoint] + rng.normal(0, deviation) >= rank
+        if is_reached:
+            high = midpoint
+        else:
+            low = midpoint + 1
+    return inputs.federation.threshold_at(low)
 
 
-def local_only(seen: BaselineInput) -> Array:
-    """Each site alone: its own threshold, which covers the level with 97.5% confidence.
+def local_only(inputs: BaselineInput) -> FloatArray:
+    """Return the (K, 1) thresholds of each client alone.
 
-    Promised: the level at this site whatever the others do. Assumed: nothing of the others.
+    Guarantees the level at this client, with 97.5% confidence, whatever the others do. Assumes
+    nothing of the others.
     """
-    alpha = float(1 - seen.level)
-    return np.array([[local_threshold_range(scores, alpha).high] for scores in seen.scores])
+    alpha = float(1 - inputs.level)
+    thresholds = [local_threshold_range(scores, alpha).high for scores in inputs.scores]
+    return np.array(thresholds)[:, None]
 
 
-def local_clipped(seen: BaselineInput) -> Array:
-    """Ours, at each site: what its letter comes to, from the others' reports and its own scores.
+def local_clipped(inputs: BaselineInput) -> FloatArray:
+    """Return this package's (K, 1) thresholds for each client, as its feedback gives them.
 
-    Promised: in the letter; while at most `liars` lie and honest sites differ by their label mixes
-    only, the level here on average but for the clip from above; a floor whatever anybody does.
+    They are made from the peers' reports and clipped to what the client's own scores allow.
+    Guarantees, while at most `max_malicious` clients are malicious and benign ones differ by their
+    label distributions only, the level at this client on average, but for the clipping from above;
+    and a lower bound whatever the others do.
     """
-    alpha = float(1 - seen.level)
-    counts = class_counts(seen.federation)
-    upper = np.append(seen.federation.binning.upper_edges, np.inf)  # -1: nothing is proved
-    edges = upper[client_thresholds(counts, alpha, seen.liars)]
-    own = [local_threshold_range(scores, alpha) for scores in seen.scores]
-    clipped = [max(o.low, min(e, o.high)) for o, e in zip(own, edges.tolist(), strict=True)]
+    alpha = float(1 - inputs.level)
+    counts = class_counts(inputs.federation)
+    bins = client_thresholds(counts, alpha, inputs.max_malicious)
+    upper_edges = np.append(inputs.federation.binning.upper_edges, np.inf)
+    peer_thresholds = upper_edges[bins]  # bin -1, where nothing is guaranteed: infinite
+
+    clipped = []
+    for scores, peer_threshold in zip(inputs.scores, peer_thresholds.tolist(), strict=True):
+        local_range = local_threshold_range(scores, alpha)
+        clipped.append(max(local_range.low, min(peer_threshold, local_range.high)))
     return np.array(clipped)[:, None]
 
 
-def marginal_guarantee(seen: BaselineInput) -> float:
-    """Ours, proved: the level on average over the honest sites whatever at most `liars` do."""
-    found = calibrate(
-        seen.federation, float(seen.level), defense="none", guarantee=MarginalGuarantee(seen.liars)
+def marginal_guarantee(inputs: BaselineInput) -> float:
+    """Return this package's threshold with a marginal guarantee.
+
+    Guarantees the level on average over the benign clients whatever at most `max_malicious` clients
+    report.
+    """
+    calibration = calibrate(
+        inputs.federation,
+        float(inputs.level),
+        defense="none",
+        guarantee=MarginalGuarantee(inputs.max_malicious),
     )
-    return found.levels[0].threshold
+    return calibration.levels[0].threshold
 
 
-def class_conditional(seen: BaselineInput) -> Array:
-    """Ours, by class: the default defence, then a threshold for each class."""
-    found = calibrate(seen.federation, float(seen.level), by="class")
-    return np.array([part.threshold for part in found.levels[0].strata])
+def class_conditional(inputs: BaselineInput) -> FloatArray:
+    """Return this package's (C,) thresholds: the default defense, then a threshold a class."""
+    calibration = calibrate(inputs.federation, float(inputs.level), by="class")
+    return np.array([stratum.threshold for stratum in calibration.levels[0].strata])
 
 
 BASELINES: dict[str, Baseline] = {
-    "fedcp-qq": fedcp_qq,
+    FEDCP_QQ: fedcp_qq,
     "fedwq-cp": fedwq_cp,
     "gc-fcp": gc_fcp,
     "pfwcp": pfwcp,
@@ -303,80 +399,141 @@ BASELINES: dict[str, Baseline] = {
     "guaranteed": marginal_guarantee,
     "by class": class_conditional,
 }
-BY_CLASS = ("gc-fcp", "pfwcp", "letter", "by class")  # need counts by class of everybody
+
+# These need counts by class of all clients.
+BY_CLASS = ("gc-fcp", "pfwcp", "letter", "by class")
 
 
 def fedcp_qq_index(federation: Federation, level: Fraction) -> int | None:
-    """The bin of the threshold; None (every label) where no pair of orders reaches the level.
+    """Return the bin of FedCP-QQ's threshold; None (every label) where no orders reach the level.
 
-    Site k sends its l_k-th smallest score, the server takes the j-th smallest of what it gets. The
-    orders are those of `quantile_orders`. Nobody is left out, and nothing is said about liars.
+    Client k sends its l_k-th smallest score, the server takes the j-th smallest of these; the
+    orders are those of `quantile_orders`. No client is excluded, and nothing is said of malicious
+    ones.
+
+    Parameters
+    ----------
+    federation : Federation
+        The reports of all clients.
+    level : Fraction
+        The target coverage.
 
     References
     ----------
     Humbert, Le Bars, Bellet and Arlot (2023), "One-shot federated conformal prediction", ICML.
     """
-    whole = federation.projected_to_simplex()
+    projected = federation.projected_to_simplex()
     orders = quantile_orders(tuple(int(n) for n in federation.sample_sizes), level)
     if orders is None:
         return None
-    local, place = orders
-    reached = whole.cumulative_counts() >= np.array(local)[:, None]
-    return int(np.sort(reached.argmax(axis=1))[place - 1])
+    client_orders, server_order = orders
+    is_reached = projected.cumulative_counts() >= np.array(client_orders)[:, None]
+    client_bins = np.sort(is_reached.argmax(axis=1))
+    return int(client_bins[server_order - 1])
+
+
+@dataclass(frozen=True, eq=False)
+class _OrderPair:
+    """Orders l_1..l_K and j, and by how much their expected coverage exceeds the level."""
+
+    excess: float
+    server_order: int
+    client_orders: IntArray
 
 
 @lru_cache(maxsize=256)
 def quantile_orders(sizes: tuple[int, ...], level: Fraction) -> tuple[tuple[int, ...], int] | None:
-    """(l_1..l_K) and j whose expected coverage exceeds the level least.
+    """Return l_1..l_K and j of FedCP-QQ whose expected coverage exceeds the level least.
 
-    For samples of one continuous distribution the coverage of site k's l-th smallest of n_k scores
-    is Beta(l, n_k - l + 1), and that of the j-th smallest of K such is known. Equal sizes share one
-    l; unequal ones take l_k = ceil(tau (n_k + 1)) for one tau. Of the pairs whose excess is within
-    ALIKE of the least, the one with j nearest to (K + 1)/2: the middle is what liars move least, so
-    this is the kindest reading of the rule.
+    For samples of one continuous distribution the coverage of client k's l-th smallest of n_k
+    scores is Beta(l, n_k - l + 1), and `order_statistic_coverage` gives that of the j-th smallest
+    of K such. Equal sizes share one l; unequal ones take l_k = ceil(tau (n_k + 1)) for one tau. Of
+    the pairs whose excess is within `TIE_TOLERANCE` of the least, the one with j nearest to
+    (K + 1)/2 is taken: malicious clients move the median least, so this reading favors FedCP-QQ.
+    None where no pair reaches the level.
+
+    Parameters
+    ----------
+    sizes : tuple of int
+        The sample sizes n_k.
+    level : Fraction
+        The target coverage.
     """
-    n, target = np.array(sizes), float(level)
-    size, pairs = int(np.median(n)), []
-    deviation = np.sqrt(target * (1 - target) / (size + 2))
-    every = np.arange(1, size + 1) / (size + 1)
-    near = every[np.abs(every - target) <= max(deviation, 2 / (size + 1))]
-    chosen = near if len(near) else every  # beyond a deviation of the target j nears 1 or K
-    for tau in chosen[np.unique(np.linspace(0, len(chosen) - 1, LEVELS).round().astype(int))]:
-        local = np.clip(np.ceil(tau * (n + 1) - 1e-9).astype(np.int64), 1, n)
-        coverage = order_statistic_coverage(local, n)
-        place = int(np.searchsorted(coverage, target - 1e-12)) + 1
-        if place <= len(n):
-            pairs.append((coverage[place - 1] - target, place, local))
+    n = np.array(sizes)
+    target = float(level)
+    pairs = []
+    for tau in _order_fractions(int(np.median(n)), target):
+        client_orders = np.clip(np.ceil(tau * (n + 1) - 1e-9).astype(np.int64), 1, n)
+        coverage = order_statistic_coverage(client_orders, n)
+        j = int(np.searchsorted(coverage, target - 1e-12)) + 1
+        if j <= len(n):
+            pairs.append(_OrderPair(coverage[j - 1] - target, j, client_orders))
     if not pairs:
         return None
-    least = min(pair[0] for pair in pairs)
-    middle = (len(n) + 1) / 2
-    close = [pair for pair in pairs if pair[0] <= least + _TIE_TOLERANCE]
-    _, place, local = min(close, key=lambda pair: (abs(pair[1] - middle), pair[0]))
-    return tuple(local.tolist()), place
+
+    least_excess = min(pair.excess for pair in pairs)
+    tied_pairs = [pair for pair in pairs if pair.excess <= least_excess + TIE_TOLERANCE]
+    median_order = (len(n) + 1) / 2
+    best = min(tied_pairs, key=lambda pair: (abs(pair.server_order - median_order), pair.excess))
+    return tuple(best.client_orders.tolist()), best.server_order
 
 
-def order_statistic_coverage(local: NDArray[np.int64], sizes: NDArray[np.int64]) -> Array:
-    """(K,) E of the j-th smallest of independent Beta(l_k, n_k - l_k + 1), j = 1..K, rising.
+def _order_fractions(size: int, target: float) -> FloatArray:
+    """Return the fractions tau that are tried as client orders of a sample of some size.
 
-    E V_(j) = integral of P(fewer than j of the V_k are at or below u) du, by Gauss and Legendre.
+    They lie within a deviation of the target, since j nears 1 or K beyond; evenly spaced where
+    there are more than `MAX_ORDERS_TRIED`.
+    """
+    fractions = np.arange(1, size + 1) / (size + 1)
+    deviation = np.sqrt(target * (1 - target) / (size + 2))
+    is_near = np.abs(fractions - target) <= max(deviation, 2 / (size + 1))
+    if is_near.any():
+        fractions = fractions[is_near]
+    positions = np.linspace(0, len(fractions) - 1, MAX_ORDERS_TRIED).round().astype(int)
+    return fractions[np.unique(positions)]
+
+
+def order_statistic_coverage(orders: IntArray, sizes: IntArray) -> FloatArray:
+    """Return the (K,) expectations of the order statistics V_(1) <= ... <= V_(K), rising.
+
+    V_k ~ Beta(l_k, n_k - l_k + 1) are independent, and
+    E V_(j) = integral over u of P(fewer than j of the V_k are at or below u), by Gauss-Legendre
+    quadrature.
+
+    Parameters
+    ----------
+    orders : (K,) array of int
+        The orders l_k.
+    sizes : (K,) array of int
+        The sample sizes n_k.
     """
     from scipy.special import betainc
 
-    mean = local / (sizes + 1)
-    reach = 6 * np.sqrt(np.max(mean * (1 - mean) / (sizes + 2)))
-    cuts = np.unique(np.clip([0, mean.min() - reach, mean.max() + reach, 1], 0, 1))
-    nodes, weights = np.polynomial.legendre.leggauss(NODES)
-    width = np.diff(cuts)
-    u = (cuts[:-1, None] + width[:, None] * (nodes + 1) / 2).ravel()
-    du = (width[:, None] * weights / 2).ravel()
-    below: Array = np.zeros((len(local) + 1, len(u)))  # P(i of the V so far are <= u)
-    below[0] = 1
-    kinds, number = np.unique(np.stack([local, sizes]), axis=1, return_counts=True)
-    for (order, size), times in zip(kinds.T, number, strict=True):
-        chance = betainc(order, size - order + 1, u)
-        for _ in range(times):
-            below[1:] = below[1:] * (1 - chance) + below[:-1] * chance
-            below[0] *= 1 - chance
-    fewer: Array = np.cumsum(below, axis=0)[:-1] @ du
-    return fewer
+    u, du = _quadrature(orders / (sizes + 1), sizes)
+
+    # Row i holds P(i of the V_k so far are at or below u); each V_k moves mass a row down.
+    count_probabilities: FloatArray = np.zeros((len(orders) + 1, len(u)))
+    count_probabilities[0] = 1
+    distinct, multiplicities = np.unique(np.stack([orders, sizes]), axis=1, return_counts=True)
+    for (order, size), multiplicity in zip(distinct.T, multiplicities, strict=True):
+        cdf = betainc(order, size - order + 1, u)
+        for _ in range(multiplicity):
+            moved = count_probabilities[:-1] * cdf
+            count_probabilities[1:] = count_probabilities[1:] * (1 - cdf) + moved
+            count_probabilities[0] *= 1 - cdf
+    expectations: FloatArray = np.cumsum(count_probabilities, axis=0)[:-1] @ du
+    return expectations
+
+
+def _quadrature(means: FloatArray, sizes: IntArray) -> tuple[FloatArray, FloatArray]:
+    """Return nodes in [0, 1] and their weights, densest where the Beta distributions rise.
+
+    That is within six deviations of their means.
+    """
+    radius = 6 * np.sqrt(np.max(means * (1 - means) / (sizes + 2)))
+    cuts = np.unique(np.clip([0, means.min() - radius, means.max() + radius, 1], 0, 1))
+    widths = np.diff(cuts)
+    nodes, weights = np.polynomial.legendre.leggauss(N_QUADRATURE_NODES)
+    u = cuts[:-1, None] + widths[:, None] * (nodes + 1) / 2
+    du = widths[:, None] * weights / 2
+    return u.ravel(), du.ravel()

@@ -1,8 +1,8 @@
-"""Every attack against every defence: what each costs in coverage and set size, and the worst."""
+"""Every attack against every defense: what each costs in coverage and set size, and the worst."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from itertools import product
@@ -39,43 +39,97 @@ def redteam(
     progress: Callable[[], None] = lambda: None,
     **setting: Any,
 ) -> tuple[ResultRow, ...]:
-    """A cell for every attack, share and defence; runs of one seed and share have the same clients.
+    """Return a row for every attack, fraction of malicious clients and defense.
 
-    The adaptive attacks are sought against each defence by itself, in `trials` free steps. What
-    else is asked for is a `ScenarioConfig`, as in `simulate`.
+    They are means over the runs. Runs of one seed and fraction have the same clients. An adaptive
+    attack searches against each defense by itself.
+
+    Parameters
+    ----------
+    probabilities, labels
+        Of the samples, as in `simulate`.
+    attacks, defenses
+        Their names; baselines count as defenses.
+    malicious_fractions
+        Of the clients.
+    n_clients
+        The number of clients.
+    trials
+        Steps of the free search of adaptive attacks.
+    n_runs
+        The number of runs.
+    rng
+        The seed of all randomness.
+    progress
+        Called after every run of a defense.
+    setting
+        What else `ScenarioConfig` takes.
     """
-    for name in attacks:
-        get_attack(name)
+    for attack in attacks:
+        get_attack(attack)
     if not attacks or not defenses or not malicious_fractions or n_runs < 1:
         raise RobfcpError("redteam: give at least one attack, defence, share and seed")
+
     rows: list[ResultRow] = []
-    for share, seed in product(malicious_fractions, range(n_runs)):
-        given = ScenarioConfig(share=share, n_clients=n_clients, **setting)
-        world = make_scenario(probabilities, labels, given, np.random.default_rng([rng, seed]))
-        for number, attack in enumerate(attacks):
-            rule = get_attack(attack)
-            faced: list[tuple[Attack, Sequence[str]]] = [(rule, defenses)]
-            if isinstance(rule, AdaptiveAttack):  # who knows what it faces: one for each defence
-                known = (_informed_attack(rule, one, world, given, trials) for one in defenses)
-                faced = [(own, [one]) for own, one in zip(known, defenses, strict=True)]
-            for own, some in faced:
-                sent = apply_attack(own, world, np.random.default_rng([rng, seed, number]))
-                for row in evaluate_defenses(world, sent, some, given, attack=attack, seed=seed):
-                    rows.append(row)
-                    progress()
+    for fraction, seed in product(malicious_fractions, range(n_runs)):
+        config = ScenarioConfig(share=fraction, n_clients=n_clients, **setting)
+        scenario = make_scenario(probabilities, labels, config, np.random.default_rng([rng, seed]))
+        for attack_index, attack in enumerate(attacks):
+            attack_seed = [rng, seed, attack_index]
+            for row in _attack_rows(
+                attack, scenario, defenses, config, trials, seed=seed, attack_seed=attack_seed
+            ):
+                rows.append(row)
+                progress()
     cells = average_rows(rows, "attack", "share", "defence")
     return tuple(sorted(cells, key=lambda cell: attacks.index(cell.attack)))
 
 
+def _attack_rows(
+    name: str,
+    scenario: Scenario,
+    defenses: Sequence[str],
+    config: ScenarioConfig,
+    trials: int,
+    *,
+    seed: int,
+    attack_seed: Sequence[int],
+) -> Iterator[ResultRow]:
+    """Yield a row a defense under one attack; an adaptive attack is made anew for each of them."""
+    attack = get_attack(name)
+    pairings: list[tuple[Attack, Sequence[str]]] = [(attack, defenses)]
+    if isinstance(attack, AdaptiveAttack):
+        pairings = [
+            (_informed_attack(attack, defense, scenario, config, trials), [defense])
+            for defense in defenses
+        ]
+    for paired_attack, paired_defenses in pairings:
+        generator = np.random.default_rng(attack_seed)
+        attacked = apply_attack(paired_attack, scenario, generator)
+        yield from evaluate_defenses(
+            scenario, attacked, paired_defenses, config, attack=name, seed=seed
+        )
+
+
 def worst_cells(cells: Sequence[ResultRow]) -> dict[str, ResultRow]:
-    """Each defence's cell with the greatest error of coverage, either way; of equals, the one whose
-    sets grow or shrink most."""
+    """Return each defense's row with the greatest error of coverage, either way.
+
+    Of equals it is the one whose sets grow or shrink most.
+
+    Parameters
+    ----------
+    cells : sequence of ResultRow
+        What `redteam` returns.
+    """
 
     def harm(cell: ResultRow) -> tuple[float, float]:
-        return round(abs(cell.coverage_error), 9), abs(cell.set_size - cell.honest_set_size)
+        set_size_change = abs(cell.set_size - cell.honest_set_size)
+        return round(abs(cell.coverage_error), 9), set_size_change
 
-    defences = dict.fromkeys(cell.defence for cell in cells)
-    return {one: max((c for c in cells if c.defence == one), key=harm) for one in defences}
+    by_defense: dict[str, list[ResultRow]] = {}
+    for cell in cells:
+        by_defense.setdefault(cell.defence, []).append(cell)
+    return {defense: max(group, key=harm) for defense, group in by_defense.items()}
 
 
 def search_attacks(
@@ -91,47 +145,60 @@ def search_attacks(
     progress: Callable[[], None] = lambda: None,
     **setting: Any,
 ) -> list[dict[str, Any]]:
-    """A record a defence and world (share and seed), the worst first: what a liar who knows the
-    rule and all honest reports finds in `trials` steps to lower coverage with, beyond what the same
-    reports do to FCP, undefended."""
-    found = []
-    for share, seed, defence in product(malicious_fractions, range(n_runs), defenses):
-        given = ScenarioConfig(share=share, n_clients=n_clients, **setting)
-        world = make_scenario(probabilities, labels, given, np.random.default_rng([rng, seed]))
-        known = replace(
-            _informed_attack(AdaptiveAttack(), defence, world, given, trials), beyond=True
+    """Return a record a defense, fraction and seed, the worst first.
+
+    Each says what an attacker who knows the defense and all benign reports reaches to lower
+    coverage, beyond what the same reports do to FCP, undefended. The parameters are those of
+    `redteam`.
+    """
+    records = []
+    for fraction, seed, defense in product(malicious_fractions, range(n_runs), defenses):
+        config = ScenarioConfig(share=fraction, n_clients=n_clients, **setting)
+        scenario = make_scenario(probabilities, labels, config, np.random.default_rng([rng, seed]))
+        informed = _informed_attack(AdaptiveAttack(), defense, scenario, config, trials)
+        result = replace(informed, beyond=True).search(
+            scenario.federation, scenario.malicious, np.random.default_rng([rng, seed])
         )
-        seen = known.search(world.federation, world.malicious, np.random.default_rng([rng, seed]))
-        sides = (defence, "none")
-        own, plain = evaluate_defenses(
-            world, seen.federation, sides, given, attack=seen.family, seed=seed
+        defended, undefended = evaluate_defenses(
+            scenario, result.federation, (defense, "none"), config, attack=result.family, seed=seed
         )
-        record = {"defence": defence, "share": share, "seed": seed, "error": own.coverage_error}
-        record |= {
-            "undefended": plain.coverage_error,
-            "harm": own.coverage_error - min(plain.coverage_error, 0.0),
-        }
-        found.append(record | {"honest_left_out": own.flagged - own.caught, "lies": seen.family})
+        records.append(
+            {
+                "defence": defense,
+                "share": fraction,
+                "seed": seed,
+                "error": defended.coverage_error,
+                "undefended": undefended.coverage_error,
+                "harm": defended.coverage_error - min(undefended.coverage_error, 0.0),
+                "honest_left_out": defended.flagged - defended.caught,
+                "lies": result.family,
+            }
+        )
         progress()
-    return sorted(found, key=lambda record: record["harm"])
+    return sorted(records, key=lambda record: record["harm"])
 
 
-COMPARED_DATASETS: dict[str, tuple[str, str | None]] = {  # outputs, and the column of natural sites
+# A name of the full comparison -> the outputs, and their column of natural sites.
+COMPARED_DATASETS: dict[str, tuple[str, str | None]] = {
     "stroke": ("stroke", "site"),
     "sleepers": ("sleep", "site"),
-    **{name: (name, None) for name in ("tinyimagenet", "mnist", "cifar10", "pathmnist", "sleep")},
+    "tinyimagenet": ("tinyimagenet", None),
+    "mnist": ("mnist", None),
+    "cifar10": ("cifar10", None),
+    "pathmnist": ("pathmnist", None),
+    "sleep": ("sleep", None),
     "countries": ("stroke", "country"),
     "heart": ("heart", "site"),
 }
 COMPARED_ATTACKS = ("coverage", "efficiency", "truncation")
+MIN_SITE_SIZE = 50  # samples; smaller natural sites take no part in the comparison
+
+# The fraction of malicious clients in each step of the full comparison; one at least.
 STEPS = {"one liar": 0.0, "10%": 0.1, "20%": 0.2, "40%": 0.4}
 NO_ATTACK = "nobody lies"
-BENIGN_MEASURES = (
-    "coverage",
-    "worst_class_coverage",
-    "worst_site_coverage",
-    "growth",
-)  # shown of it
+
+# What is shown of a method when nobody attacks.
+BENIGN_MEASURES = ("coverage", "worst_class_coverage", "worst_site_coverage", "growth")
 METHODS = ("none", "rob-fcp", "rob-fcp-released", *BASELINES, Consensus.name)
 
 
@@ -140,28 +207,39 @@ def full_comparison(
     *,
     workers: int = 1,
     progress: Callable[[], None] = lambda: None,
-    **told: Any,
+    **options: Any,
 ) -> list[dict[str, Any]]:
-    """A record a federation, step (`STEPS`, and nobody), attack and method of `METHODS`.
+    """Return a record a federation, step (those of `STEPS`, and no attack), attack and method.
 
-    Artificial sites are `n_clients` of Dirichlet(beta), natural ones as they are; `attacks`,
-    `seeds` and `rng` as in `redteam`. Defences find out themselves how many lie; our promises are
-    told.
+    The methods are those of `METHODS`. Defenses estimate themselves how many clients are malicious;
+    this package's guarantees are given the number.
+
+    Parameters
+    ----------
+    data : sequence of str
+        Keys of `COMPARED_DATASETS`.
+    workers : int
+        The number of processes.
+    progress : callable
+        Called after every federation.
+    options
+        `attacks`, `seeds` and `rng` as in `redteam`. Artificial federations have `n_clients` by
+        Dirichlet(`beta`), natural ones are as they are.
     """
     unknown = [name for name in data if name not in COMPARED_DATASETS]
     if unknown:
         raise RobfcpError(
             f"{unknown[0]}: is not in the field; choose from {', '.join(COMPARED_DATASETS)}"
         )
-    found: list[dict[str, Any]] = []
+    records: list[dict[str, Any]] = []
     with worker_pool(min(workers, len(data))) as pool:
-        for part in pool.map(partial(_field_of, **told), data):
-            found += part
+        for dataset_records in pool.map(partial(_compare_on_dataset, **options), data):
+            records.extend(dataset_records)
             progress()
-    return found
+    return records
 
 
-def _field_of(
+def _compare_on_dataset(
     name: str,
     attacks: Sequence[str] = COMPARED_ATTACKS,
     n_clients: int = 20,
@@ -169,109 +247,170 @@ def _field_of(
     seeds: int = 1,
     rng: int = 0,
 ) -> list[dict[str, Any]]:
+    """Return the records of one federation of the full comparison."""
     dataset, column = COMPARED_DATASETS[name]
-    given = outputs.load(dataset, None if column is None else outputs.NATURAL)
-    same: dict[str, Any] = {"n_clients": n_clients, "beta": beta}
-    if column is not None:
-        sites = given.column(column)
-        same, n_clients = (
-            {"sites": sites, "min_size": 50},
-            len(partitions.partition_by_site(sites, 50)),
+    if column is None:
+        data = outputs.load(dataset)
+        partition: dict[str, Any] = {"n_clients": n_clients, "beta": beta}
+    else:
+        data = outputs.load(dataset, outputs.NATURAL)
+        sites = data.column(column)
+        partition = {"sites": sites, "min_size": MIN_SITE_SIZE}
+        n_clients = len(partitions.partition_by_site(sites, MIN_SITE_SIZE))
+
+    # Steps that come to the same number of malicious clients are one, under the first name.
+    steps = {0: NO_ATTACK}
+    for step, fraction in STEPS.items():
+        steps.setdefault(max(1, round(fraction * n_clients)), step)
+
+    records = []
+    for n_malicious, step in steps.items():
+        cells = redteam(
+            data.probabilities,
+            data.labels,
+            attacks=attacks if n_malicious else attacks[:1],
+            defenses=METHODS,
+            malicious_fractions=(n_malicious / n_clients,),
+            n_runs=seeds,
+            rng=rng,
+            liars="estimate",
+            **partition,
         )
-    same |= {"defenses": METHODS, "n_runs": seeds, "rng": rng, "liars": "estimate"}
-    steps: dict[int, str] = {}  # the first name of each number of liars
-    for step, part in STEPS.items():
-        steps.setdefault(max(1, round(part * n_clients)), step)
-    found = []
-    for liars, step in {0: NO_ATTACK, **steps}.items():
-        same["attacks"] = attacks if liars else attacks[:1]
-        same["malicious_fractions"] = (liars / n_clients,)
-        cells = redteam(given.probabilities, given.labels, **same)
         for cell in cells:
-            attack = cell.attack if liars else ""
-            found.append({"data": name, "step": step, **_record(cell), "attack": attack})
-    return found
+            attack = cell.attack if n_malicious else ""
+            records.append({"data": name, "step": step, **_record(cell), "attack": attack})
+    return records
 
 
-def ranking(found: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """A record a method, means over the federations: what nobody's lies cost, and for each number
-    of liars the least error of coverage and the largest growth of sets under any attack."""
+def ranking(records: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return a record a method, means over the federations.
+
+    It has what the method costs when nobody attacks, and for each step the least error of coverage
+    and the largest growth of the sets under any attack.
+
+    Parameters
+    ----------
+    records : sequence of mapping
+        What `full_comparison` returns.
+    """
     lines = []
-    for method in dict.fromkeys(one["defence"] for one in found):
+    for method in dict.fromkeys(record["defence"] for record in records):
         line: dict[str, Any] = {"method": method}
+        method_records = [record for record in records if record["defence"] == method]
         for step in (NO_ATTACK, *STEPS):
-            own = [one for one in found if (one["defence"], one["step"]) == (method, step)]
-            groups = [[x for x in own if x["data"] == d] for d in {x["data"]: 0 for x in own}]
+            step_records = [record for record in method_records if record["step"] == step]
             if step == NO_ATTACK:
-                line |= {
-                    name: float(np.mean([one[name] for one in own])) for name in BENIGN_MEASURES
-                }
-            elif groups:
-                lost = [min(one["error"] for one in group) for group in groups]
-                grown = [max(one["growth"] for one in group) for group in groups]
-                line[step] = float(np.mean(lost)), float(np.mean(grown))
+                for measure in BENIGN_MEASURES:
+                    values = [record[measure] for record in step_records]
+                    line[measure] = float(np.mean(values))
+            elif step_records:
+                line[step] = _worst_means(step_records)
         lines.append(line)
     return lines
 
 
-def plot_ranking(lines: Sequence[dict[str, Any]]) -> NDArray[Any]:
-    """Two heat maps, method by number of liars: coverage lost at worst, and growth of the sets."""
+def _worst_means(records: Sequence[Mapping[str, Any]]) -> tuple[float, float]:
+    """Return the means over federations of the least error of coverage and the largest growth."""
+    least_errors: dict[str, float] = {}
+    largest_growths: dict[str, float] = {}
+    for record in records:
+        name = record["data"]
+        least_errors[name] = min(record["error"], least_errors.get(name, np.inf))
+        largest_growths[name] = max(record["growth"], largest_growths.get(name, -np.inf))
+    mean_error = np.mean(list(least_errors.values()))
+    mean_growth = np.mean(list(largest_growths.values()))
+    return float(mean_error), float(mean_growth)
+
+
+def plot_ranking(lines: Sequence[Mapping[str, Any]]) -> NDArray[Any]:
+    """Return two heat maps, method by step: coverage lost at worst, and growth of the sets.
+
+    Parameters
+    ----------
+    lines : sequence of mapping
+        What `ranking` returns.
+    """
     steps = [step for step in STEPS if step in lines[0]]
-    values = np.array([[line[step] for step in steps] for line in lines]) - (0, 1)
-    return _two_maps(values, [line["method"] for line in lines], steps, ", at worst")
+    errors_and_growths = np.array([[line[step] for step in steps] for line in lines])
+    relative = errors_and_growths - (0, 1)  # growth 1 is no growth
+    return _two_maps(relative, [line["method"] for line in lines], steps, ", at worst")
 
 
 def _two_maps(
-    values: NDArray[Any], rows: Sequence[str], columns: Sequence[str], worst: str = ""
+    values: NDArray[Any], rows: Sequence[str], columns: Sequence[str], title_end: str = ""
 ) -> NDArray[Any]:
-    """Heat maps of (R, C, 2) errors of coverage and growth of sets."""
+    """Return heat maps of (R, C, 2) errors of coverage and growths of the sets."""
     axes = new_axes(2, 1.4 + 0.3 * len(rows))
-    for place, title in enumerate(("coverage - honest", "set size / honest - 1")):
-        plot_heatmap(values[..., place], rows, columns, title=title + worst, ax=axes[place])
+    for i, title in enumerate(("coverage - honest", "set size / honest - 1")):
+        plot_heatmap(values[..., i], rows, columns, title=title + title_end, ax=axes[i])
     return axes
 
 
 def to_records(cells: Sequence[ResultRow]) -> list[dict[str, Any]]:
-    """The cells as plain dictionaries, each defence's worst marked."""
-    marked = worst_cells(cells)
-    return [{**_record(cell), "worst": marked[cell.defence] is cell} for cell in cells]
+    """Return the rows as plain dictionaries, each defense's worst marked."""
+    worst_by_defense = worst_cells(cells)
+    return [{**_record(cell), "worst": worst_by_defense[cell.defence] is cell} for cell in cells]
 
 
 def _record(cell: ResultRow) -> dict[str, Any]:
+    """Return the fields of a row, with its error and its growth."""
     return {**asdict(cell), "error": cell.coverage_error, "growth": cell.set_size_ratio}
 
 
 def plot_redteam(cells: Sequence[ResultRow]) -> NDArray[Any]:
-    """Two heat maps, attack and share by defence: coverage error and growth of the sets."""
+    """Return two heat maps, attack and fraction by defense: coverage error and growth of the sets.
+
+    Each defense's worst value is framed.
+
+    Parameters
+    ----------
+    cells : sequence of ResultRow
+        What `redteam` returns.
+    """
     from matplotlib.patches import Rectangle
 
-    lines = list(dict.fromkeys((cell.attack, cell.share) for cell in cells))
-    defences = list(dict.fromkeys(cell.defence for cell in cells))
-    values = np.full((len(lines), len(defences), 2), np.nan)
+    attacks = list(dict.fromkeys((cell.attack, cell.share) for cell in cells))
+    defenses = list(dict.fromkeys(cell.defence for cell in cells))
+    values = np.full((len(attacks), len(defenses), 2), np.nan)
     for cell in cells:
-        place = lines.index((cell.attack, cell.share)), defences.index(cell.defence)
-        values[place] = cell.coverage_error, cell.set_size_ratio - 1
-    axes = _two_maps(values, [f"{attack} {share:.0%}" for attack, share in lines], defences)
-    for (column, place), row in np.ndenumerate(np.nanargmax(np.abs(values), axis=0)):
-        box = Rectangle((column - 0.5, row - 0.5), 1, 1, fill=False, edgecolor="crimson")
-        axes[place].add_patch(box).set_linewidth(2)
+        row = attacks.index((cell.attack, cell.share))
+        column = defenses.index(cell.defence)
+        values[row, column] = cell.coverage_error, cell.set_size_ratio - 1
+
+    titles = [f"{attack} {fraction:.0%}" for attack, fraction in attacks]
+    axes = _two_maps(values, titles, defenses)
+    worst_rows = np.nanargmax(np.abs(values), axis=0)
+    for (column, map_index), row in np.ndenumerate(worst_rows):
+        frame = Rectangle(
+            (column - 0.5, row - 0.5), 1, 1, fill=False, edgecolor="crimson", linewidth=2
+        )
+        axes[map_index].add_patch(frame)
     return axes
 
 
 def _informed_attack(
-    attack: AdaptiveAttack, defence: str, world: Scenario, setting: ScenarioConfig, trials: int
+    attack: AdaptiveAttack, defense: str, scenario: Scenario, config: ScenarioConfig, trials: int
 ) -> AdaptiveAttack:
-    """The attack by somebody who knows the defence and what it is told."""
-    against: Any = None
-    if defence in BASELINES:  # of several thresholds it aims at the middle one
-
-        def against(federation: Federation) -> int | None:
-            scores, liars = world.scores, len(world.malicious)
-            limits = baseline_thresholds(defence, federation, setting.coverage, scores, liars)
-            edge = int(np.searchsorted(federation.binning.upper_edges, np.median(limits)))
-            return edge if edge < federation.binning.n_bins else None
-
+    """Return the attack by somebody who knows the defense and the number that it is given."""
+    defense_rule: Any
+    if defense in BASELINES:
+        defense_rule = partial(_median_bin, defense, scenario, config)
     else:
-        told = len(world.malicious) if setting.liars == "known" else None
-        against = get_defense(defence, told, exclude_exactly=setting.exactly)
-    return replace(attack, defense_rule=against, coverage=setting.coverage, trials=trials)
+        n_malicious = len(scenario.malicious) if config.liars == "known" else None
+        defense_rule = get_defense(defense, n_malicious, exclude_exactly=config.exactly)
+    return replace(attack, defense_rule=defense_rule, coverage=config.coverage, trials=trials)
+
+
+def _median_bin(
+    baseline: str, scenario: Scenario, config: ScenarioConfig, federation: Federation
+) -> int | None:
+    """Return the bin of the median of a baseline's thresholds; None where it is infinite.
+
+    Of several thresholds an attacker aims at the one in the middle.
+    """
+    thresholds = baseline_thresholds(
+        baseline, federation, config.coverage, scenario.scores, len(scenario.malicious)
+    )
+    upper_edges = federation.binning.upper_edges
+    bin_index = int(np.searchsorted(upper_edges, np.median(thresholds)))
+    return bin_index if bin_index < federation.binning.n_bins else None

@@ -1,11 +1,10 @@
-"""The test range: honest, attacked and defended federations side by side on model outputs."""
+"""Simulations on model outputs: federations without attack, attacked and defended, side by side."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from multiprocessing import get_context
 from typing import Any, Literal
@@ -14,8 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from robfcp._validation import check_integer
-from robfcp.calibration import CoverageLevel
-from robfcp.calibration._calibrate import calibrate
+from robfcp.calibration import CoverageLevel, calibrate
 from robfcp.defense import Consensus, Defense, get_defense
 from robfcp.errors import RobfcpError
 from robfcp.experiments import baselines
@@ -35,11 +33,31 @@ MEASURES = ("coverage", "set_size", "worst_class_coverage", "worst_site_coverage
 
 @dataclass(frozen=True)
 class ResultRow:
-    """One defence or rival under one attack, beside what the honest sites alone give: one run, or
-    the mean of several.
+    """One defense or baseline under one attack: one run, or the mean of several.
 
-    With by="class" there is a threshold for each class; `threshold` is the largest of all. The
-    worst class and site are the least covered of those with test samples.
+    Fields with `honest_` are what the benign clients alone give. The worst class and the worst
+    client are the least covered of those with test samples.
+
+    Attributes
+    ----------
+    attack, defence : str
+        Their names.
+    share : float
+        The fraction of the clients that is malicious.
+    n_clients, n_malicious : int
+        The number of all and of the malicious clients.
+    seed : int
+        Of the run.
+    threshold : float
+        With by="class" there is a threshold for each class; this is the largest.
+    assumed : float
+        The number of malicious clients that the defense was given or assumes.
+    flagged, caught : float
+        The number of clients that the defense excludes, and of the malicious ones among them.
+    by : "class" or None
+        Whether there is a threshold for each class.
+    runs : int
+        How many runs the row is the mean of.
     """
 
     attack: str
@@ -65,13 +83,15 @@ class ResultRow:
 
     @property
     def coverage_error(self) -> float:
-        """Coverage minus that of the honest sites alone."""
+        """Coverage minus that of the benign clients alone."""
         return self.coverage - self.honest_coverage
 
     @property
     def set_size_ratio(self) -> float:
-        """Set size over that of the honest sites alone."""
-        return self.set_size / self.honest_set_size if self.honest_set_size else float("nan")
+        """Set size over that of the benign clients alone; NaN where that is 0."""
+        if self.honest_set_size == 0:
+            return float("nan")
+        return self.set_size / self.honest_set_size
 
 
 _BENIGN = tuple(f"honest_{name}" for name in MEASURES)
@@ -79,15 +99,25 @@ AVERAGED = ("threshold", "assumed", "flagged", "caught", *MEASURES, *_BENIGN)
 
 
 def average_rows(rows: Sequence[ResultRow], *by: str) -> tuple[ResultRow, ...]:
-    """The means of the rows that agree in the fields `by`, in the order they first come."""
+    """Return the means of the rows that agree in some fields, in the order they first come.
+
+    Parameters
+    ----------
+    rows : sequence of ResultRow
+        Single runs.
+    by : str
+        Names of fields.
+    """
     groups: dict[tuple[Any, ...], list[ResultRow]] = {}
     for row in rows:
-        groups.setdefault(tuple(getattr(row, name) for name in by), []).append(row)
-    found = []
-    for own in groups.values():
-        means: dict[str, Any] = {name: _mean(own, name) for name in AVERAGED}
-        found.append(replace(own[0], runs=len(own), **means))
-    return tuple(found)
+        key = tuple(getattr(row, name) for name in by)
+        groups.setdefault(key, []).append(row)
+
+    averages = []
+    for group in groups.values():
+        means: dict[str, Any] = {name: _mean(group, name) for name in AVERAGED}
+        averages.append(replace(group[0], runs=len(group), **means))
+    return tuple(averages)
 
 
 def simulate(
@@ -101,7 +131,7 @@ def simulate(
     progress: Callable[[], None] = lambda: None,
     **setting: Any,
 ) -> tuple[ResultRow, ...]:
-    """A tidy table: one row a defence and seed, each beside the honest clients' own result.
+    """Return a table with a row a seed and defense, each beside what the benign clients alone give.
 
     The samples are split among the clients (iid, or Dirichlet(beta) over labels, or by the data's
     own `sites`); each keeps a random half for calibration and half for testing; a share of the
@@ -116,8 +146,8 @@ def simulate(
     attack
         The name of an attack, or an attack of your own.
     defenses
-        Names of defences or of rivals (`robfcp.experiments.baselines.BASELINES`), or defences of
-            your own.
+        Names of defenses or of baselines (`robfcp.experiments.baselines.BASELINES`), or defenses
+        of your own.
     n_runs
         The number of runs.
     rng
@@ -129,8 +159,8 @@ def simulate(
 
     Returns
     -------
-    tuple of Row
-        Seed by seed, the defences in the order given.
+    tuple of ResultRow
+        Seed by seed, the defenses in the order given.
 
     Examples
     --------
@@ -146,164 +176,268 @@ def simulate(
     rob-fcp 8 8 +0.00
     consensus 8 8 +0.00
     """
-    rows = []
     check_integer("seeds", n_runs, "give the number of runs", 1)
     check_integer("rng", rng, "give a seed")
-    given = ScenarioConfig(**setting)
-    rule = get_attack(attack) if isinstance(attack, str) else attack
-    if not hasattr(rule, "stage"):
-        raise RobfcpError(f"attack: {rule!r:.40} is a bare function; wrap it: ScoreAttack(f)")
-    for one in defenses:
-        if not isinstance(one, str) and not hasattr(one, "name"):
-            raise RobfcpError(f"defence: {one!r:.40} has no name; give it one, name = 'mine'")
-    title = attack if isinstance(attack, str) else attack.name
+    config = ScenarioConfig(**setting)
+    resolved_attack = get_attack(attack) if isinstance(attack, str) else attack
+    if not hasattr(resolved_attack, "stage"):
+        raise RobfcpError(
+            f"attack: {resolved_attack!r:.40} is a bare function; wrap it: ScoreAttack(f)"
+        )
+    for defense in defenses:
+        if not isinstance(defense, str) and not hasattr(defense, "name"):
+            raise RobfcpError(f"defence: {defense!r:.40} has no name; give it one, name = 'mine'")
+
+    attack_name = attack if isinstance(attack, str) else attack.name
+    rows = []
     for seed in range(n_runs):
         generator = np.random.default_rng([rng, seed])
-        world = make_scenario(probabilities, labels, given, generator)
-        attacked = apply_attack(rule, world, generator)
-        for row in evaluate_defenses(world, attacked, defenses, given, attack=title, seed=seed):
+        scenario = make_scenario(probabilities, labels, config, generator)
+        attacked = apply_attack(resolved_attack, scenario, generator)
+        for row in evaluate_defenses(
+            scenario, attacked, defenses, config, attack=attack_name, seed=seed
+        ):
             rows.append(row)
             progress()
     return tuple(rows)
 
 
 def evaluate_defenses(
-    world: Scenario,
+    scenario: Scenario,
     attacked: Federation,
-    defences: Sequence[str | Defense],
-    setting: ScenarioConfig,
+    defenses: Sequence[str | Defense],
+    config: ScenarioConfig,
     *,
     attack: str,
     seed: int,
 ) -> Iterator[ResultRow]:
-    """One row a defence: what it makes of the attacked federation, beside the honest clients.
+    """Yield a row a defense: what it makes of the attacked federation.
 
-    A round that is refused is lost: nothing is left but to give every label.
+    Parameters
+    ----------
+    scenario : Scenario
+        The clients before the attack, and the test data.
+    attacked : Federation
+        The reports that the server receives.
+    defenses : sequence of str or Defense
+        Names of defenses or baselines, or defenses.
+    config : ScenarioConfig
+        What is asked for.
+    attack : str
+        The name of the attack, for the rows.
+    seed : int
+        Of the run, for the rows.
     """
-    alone = calibrate(
-        world.federation.select(world.benign), setting.coverage, by=setting.by, defense="none"
-    )
-    honest = world.measured(thresholds_of(alone.levels[0])).numbers()
-    n_liars = sum(client in world.malicious_clients for client in attacked.clients)
-    told = n_liars if setting.liars == "known" else None
-    for defence in defences:
-        flagged: tuple[str, ...] = ()
-        name, assumed = "", 0
-        limits: Any = np.inf
-        if isinstance(defence, str) and defence in baselines.BASELINES:
-            name, places = (
-                defence,
-                [world.federation.clients.index(one) for one in attacked.clients],
-            )
-            scores = [world.scores[k] for k in places]
-            limits = baselines.baseline_thresholds(
-                defence, attacked, setting.coverage, scores, n_liars
-            )
-            if np.ndim(limits) == 2:
-                everybody = np.full((world.federation.n_clients, limits.shape[1]), np.inf)
-                everybody[places] = limits
-                limits = everybody
+    benign_federation = scenario.federation.select(scenario.benign)
+    benign_calibration = calibrate(benign_federation, config.coverage, by=config.by, defense="none")
+    benign_thresholds = thresholds_of(benign_calibration.levels[0])
+    benign_measures = scenario.measured(benign_thresholds).numbers()
+    benign_fields: Mapping[str, Any] = {
+        f"honest_{name}": value for name, value in benign_measures.items()
+    }
+
+    for defense in defenses:
+        if isinstance(defense, str) and defense in baselines.BASELINES:
+            outcome = _run_baseline(defense, scenario, attacked, config)
         else:
-            if isinstance(defence, str):
-                defence = get_defense(defence, told, exclude_exactly=setting.exactly)
-            name = defence.name
-            with suppress(RobfcpError):
-                found = calibrate(attacked, setting.coverage, by=setting.by, defense=defence)
-                limits = thresholds_of(found.levels[0])
-                name, assumed, flagged = found.defense, found.n_malicious, found.flagged_clients
-        measured: Any = world.measured(limits).numbers()
-        beside: Any = {f"honest_{name}": value for name, value in honest.items()}
+            outcome = _run_defense(defense, scenario, attacked, config)
+        measures: Mapping[str, Any] = scenario.measured(outcome.thresholds).numbers()
         yield ResultRow(
             attack=attack,
-            defence=name,
-            share=setting.share,
-            n_clients=world.federation.n_clients,
-            n_malicious=len(world.malicious),
+            defence=outcome.name,
+            share=config.share,
+            n_clients=scenario.federation.n_clients,
+            n_malicious=len(scenario.malicious),
             seed=seed,
-            threshold=float(np.max(limits)),
-            assumed=assumed,
-            flagged=len(flagged),
-            caught=len(world.malicious_clients.intersection(flagged)),
-            by=setting.by,
-            **measured,
-            **beside,
+            threshold=float(np.max(outcome.thresholds)),
+            assumed=outcome.assumed,
+            flagged=len(outcome.flagged_clients),
+            caught=len(scenario.malicious_clients.intersection(outcome.flagged_clients)),
+            by=config.by,
+            **measures,
+            **benign_fields,
         )
 
 
+@dataclass(frozen=True, eq=False)
+class _DefenseOutcome:
+    """What a defense or baseline gives: its name, its thresholds, and whom it excludes."""
+
+    name: str
+    thresholds: Thresholds
+    assumed: int = 0
+    flagged_clients: tuple[str, ...] = ()
+
+
+def _count_malicious(scenario: Scenario, attacked: Federation) -> int:
+    """Return the number of malicious clients whose reports are in a federation."""
+    return sum(client in scenario.malicious_clients for client in attacked.clients)
+
+
+def _run_baseline(
+    name: str, scenario: Scenario, attacked: Federation, config: ScenarioConfig
+) -> _DefenseOutcome:
+    """Return what a baseline gives; a client whose report was rejected has infinite thresholds."""
+    all_clients = scenario.federation.clients
+    rows = [all_clients.index(client) for client in attacked.clients]
+    scores = [scenario.scores[k] for k in rows]
+    n_malicious = _count_malicious(scenario, attacked)
+    thresholds = baselines.baseline_thresholds(name, attacked, config.coverage, scores, n_malicious)
+    if isinstance(thresholds, np.ndarray) and thresholds.ndim == 2:
+        by_client = np.full((len(all_clients), thresholds.shape[1]), np.inf)
+        by_client[rows] = thresholds
+        thresholds = by_client
+    return _DefenseOutcome(name, thresholds)
+
+
+def _run_defense(
+    defense: str | Defense, scenario: Scenario, attacked: Federation, config: ScenarioConfig
+) -> _DefenseOutcome:
+    """Return what a defense gives; infinite thresholds where the round is refused."""
+    if isinstance(defense, str):
+        n_malicious = None
+        if config.liars == "known":
+            n_malicious = _count_malicious(scenario, attacked)
+        defense = get_defense(defense, n_malicious, exclude_exactly=config.exactly)
+    try:
+        calibration = calibrate(attacked, config.coverage, by=config.by, defense=defense)
+    except RobfcpError:
+        return _DefenseOutcome(defense.name, np.inf)
+    return _DefenseOutcome(
+        name=calibration.defense,
+        thresholds=thresholds_of(calibration.levels[0]),
+        assumed=calibration.n_malicious,
+        flagged_clients=calibration.flagged_clients,
+    )
+
+
 def thresholds_of(level: CoverageLevel) -> Thresholds:
-    """The one threshold, or (C,) those of the classes where each has its own."""
+    """Return the threshold of a level, or (C,) those of the classes where each has its own."""
     if not level.strata:
         return float(level.threshold)
-    return np.array([one.threshold for one in level.strata])
+    return np.array([stratum.threshold for stratum in level.strata])
 
 
 def summarize(rows: Sequence[ResultRow]) -> Iterator[dict[str, Any]]:
-    """Means over the seeds, one record a defence, with the honest clients first."""
+    """Yield a record a defense, means over the runs, with the benign clients alone first.
+
+    Parameters
+    ----------
+    rows : sequence of ResultRow
+        What `simulate` returns.
+    """
     if rows:
-        honest = {name: _mean(rows, f"honest_{name}") for name in MEASURES}
-        nobody = {"error": 0.0, "flagged": 0.0, "caught": 0.0}
-        yield {"defence": "honest sites alone", **honest, **nobody}
+        benign_means = {name: _mean(rows, f"honest_{name}") for name in MEASURES}
+        yield {
+            "defence": "honest sites alone",
+            **benign_means,
+            "error": 0.0,
+            "flagged": 0.0,
+            "caught": 0.0,
+        }
     for row in average_rows(rows, "defence"):
-        measured = {name: getattr(row, name) for name in MEASURES}
-        counted = {"flagged": row.flagged, "caught": row.caught}
-        yield {"defence": row.defence, **measured, "error": row.coverage_error, **counted}
+        measures = {name: getattr(row, name) for name in MEASURES}
+        yield {
+            "defence": row.defence,
+            **measures,
+            "error": row.coverage_error,
+            "flagged": row.flagged,
+            "caught": row.caught,
+        }
 
 
 def worker_pool(workers: int | None) -> Executor:
-    """A thread of this process for one worker, else so many processes, or one a core."""
+    """Return a pool of so many processes, or one a core; of one thread of this process for one.
+
+    Parameters
+    ----------
+    workers : int or None
+        The number of workers; None for one a core.
+    """
     if workers == 1:
         return ThreadPoolExecutor(1)
     for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
-        os.environ.setdefault(variable, "1")
+        os.environ.setdefault(variable, "1")  # else every process would start a thread a core
     return ProcessPoolExecutor(workers, mp_context=get_context("spawn"))
 
 
 def _mean(rows: Sequence[ResultRow], name: str) -> float:
+    """Return the mean of a field."""
     return float(np.mean([getattr(row, name) for row in rows]))
 
 
 def to_records(rows: Sequence[ResultRow]) -> list[dict[str, Any]]:
-    """The rows as plain dictionaries, for JSON or a data frame."""
+    """Return the rows as plain dictionaries, for JSON or a data frame."""
     return [{**asdict(row), "error": row.coverage_error} for row in rows]
 
 
 @style()
 def plot_comparison(rows: Sequence[ResultRow], level: float = 0.9) -> NDArray[Any]:
-    """(2,) coverage and set size of every defence under every attack, over the runs.
+    """Return (2,) axes with coverage and set size of every defense under every attack.
 
-    Marks are means, whiskers the extremes; grey is what the honest clients alone give.
+    Marks are means over the runs, whiskers the extremes; grey is what the benign clients alone
+    give.
+
+    Parameters
+    ----------
+    rows : sequence of ResultRow
+        Of one or more calls of `simulate`.
+    level : float
+        The target coverage, drawn as a line.
     """
-    pair = new_axes(2)
-    attacks = list(dict.fromkeys(row.attack for row in rows))
-    defences = list(dict.fromkeys(row.defence for row in rows))
-    offsets = np.linspace(-0.2, 0.2, len(defences)) if len(defences) > 1 else np.zeros(1)
+    axes = new_axes(2)
     for ax, field, title in zip(
-        pair, ("coverage", "set_size"), ("Coverage", "Set size"), strict=True
+        axes, ("coverage", "set_size"), ("Coverage", "Set size"), strict=True
     ):
-        for place, attack in enumerate(attacks):
-            honest = [getattr(r, f"honest_{field}") for r in rows if r.attack == attack]
-            ax.plot(
-                [place - 0.36, place + 0.36], [np.mean(honest)] * 2, color=GREY, linewidth=5,
-                alpha=0.35, solid_capstyle="butt", label=None if place else "honest sites alone",
-            )  # fmt: skip
-        for shift, (defence, (colour, marker)) in zip(
-            offsets, _method_styles(defences), strict=True
-        ):
-            found = [
-                np.array([getattr(r, field) for r in rows if (r.attack, r.defence) == (a, defence)])
-                for a in attacks
-            ]
-            mean = np.array([values.mean() if values.size else np.nan for values in found])
-            low = mean - [values.min(initial=np.inf) for values in found]
-            high = [values.max(initial=-np.inf) for values in found] - mean
-            ax.errorbar(
-                np.arange(len(attacks)) + shift, mean, [low, high], color=colour, marker=marker,
-                linestyle="none", capsize=3, label="undefended" if defence == "none" else defence,
-            )  # fmt: skip
-        ax.set_xticks(range(len(attacks)), attacks)
-        ax.set_xlim(-0.6, len(attacks) - 0.4)
+        _plot_measure(ax, rows, field)
         ax.set_title(title)
-        ax.grid(axis="x", visible=False)
-    pair[0].axhline(level, color=GREY, linestyle=":", linewidth=1, label=f"wanted {level:g}")
-    pair[0].legend()
-    return pair
+    axes[0].axhline(level, color=GREY, linestyle=":", linewidth=1, label=f"wanted {level:g}")
+    axes[0].legend()
+    return axes
+
+
+def _plot_measure(ax: Any, rows: Sequence[ResultRow], field: str) -> None:
+    """Draw one field of the rows: attacks along the axis, the defenses beside each other."""
+    attacks = list(dict.fromkeys(row.attack for row in rows))
+    defenses = list(dict.fromkeys(row.defence for row in rows))
+
+    for position, attack in enumerate(attacks):
+        benign_values = [getattr(row, f"honest_{field}") for row in rows if row.attack == attack]
+        ax.plot(
+            [position - 0.36, position + 0.36],
+            [np.mean(benign_values)] * 2,
+            color=GREY,
+            linewidth=5,
+            alpha=0.35,
+            solid_capstyle="butt",
+            label=None if position else "honest sites alone",
+        )
+
+    offsets = np.linspace(-0.2, 0.2, len(defenses)) if len(defenses) > 1 else np.zeros(1)
+    for offset, (defense, (color, marker)) in zip(offsets, _method_styles(defenses), strict=True):
+        runs = [_values(rows, attack, defense, field) for attack in attacks]
+        means = np.array([values.mean() if values.size else np.nan for values in runs])
+        low_whiskers = means - [values.min(initial=np.inf) for values in runs]
+        high_whiskers = [values.max(initial=-np.inf) for values in runs] - means
+        ax.errorbar(
+            np.arange(len(attacks)) + offset,
+            means,
+            [low_whiskers, high_whiskers],
+            color=color,
+            marker=marker,
+            linestyle="none",
+            capsize=3,
+            label="undefended" if defense == "none" else defense,
+        )
+    ax.set_xticks(range(len(attacks)), attacks)
+    ax.set_xlim(-0.6, len(attacks) - 0.4)
+    ax.grid(axis="x", visible=False)
+
+
+def _values(
+    rows: Sequence[ResultRow], attack: str, defense: str, field: str
+) -> NDArray[np.float64]:
+    """Return a field of all runs of one defense under one attack."""
+    return np.array(
+        [getattr(row, field) for row in rows if row.attack == attack and row.defence == defense]
+    )

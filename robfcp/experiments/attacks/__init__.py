@@ -1,9 +1,9 @@
-"""Attacks for the test range: small callables `attack(data, malicious, rng)`, all seeded.
+"""Attacks for the experiments: small callables `attack(data, malicious, rng)`, all seeded.
 
-Most work on scores (a sequence, one array a client) or on a federation's counts alike; `on` says
-where an attack belongs: before scoring ("samples"), on "scores", on "pairs" of scores and labels,
-on "counts" or on raw "reports". Counts by class always add up to the pooled ones: attacks on scores
-leave the labels as they are, and pooled counts are spread over the client's own mix of labels.
+`stage` says what an attack works on: "samples" before scoring, "scores", "pairs" of scores and
+labels, "counts" or raw "reports". Most take scores, one array a client, or a federation's counts.
+Counts by class always add up to the pooled ones: attacks on scores leave the labels as they are,
+and pooled counts are spread over the classes in the client's own proportions.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from robfcp.experiments.attacks.base import Attack, PairAttack, SampleAttack, Sc
 
 __all__ = ["ATTACKS", "AdaptiveAttack", "Attack", "PairAttack", "SampleAttack", "ScoreAttack"]
 
-DATA_FAULTS: dict[str, Attack] = {  # mistakes that happen at honest sites
+# Mistakes that happen to benign clients.
+DATA_FAULTS: dict[str, Attack] = {
     "swapped-labels": SampleAttack(simple.label_swap),
     "old-model": SampleAttack(simple.degraded_model),
     "other-class-order": SampleAttack(simple.class_permutation),
@@ -62,7 +63,13 @@ ATTACKS: dict[str, Attack] = {
 
 
 def get_attack(name: str) -> Attack:
-    """The attack callers name by a string, in its default strength."""
+    """Return the attack of a name, in its usual strength.
+
+    Parameters
+    ----------
+    name : str
+        A key of `ATTACKS`.
+    """
     if name not in ATTACKS:
         raise RobfcpError(f"attack: {name!r} is unknown; use one of {', '.join(ATTACKS)}")
     return ATTACKS[name]

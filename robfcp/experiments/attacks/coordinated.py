@@ -1,4 +1,8 @@
-"""Attacks that hide among honest clients, work together, or aim at classes and at the format."""
+"""Attacks that hide among benign clients, work together, or aim at classes and at the format.
+
+Formulas call a client's scores s, the forged ones s', labels y and y', the ends of the range of
+scores low and high.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +13,12 @@ from typing import ClassVar, Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
+from robfcp._typing import FloatArray, IndexArray
 from robfcp._validation import Rng
 from robfcp.errors import RobfcpError
 from robfcp.experiments.attacks.base import (
     AttackContext,
     AttackFunction,
-    FloatArray,
-    IndexArray,
     Pair,
     Stage,
     malicious_indices,
@@ -25,218 +28,301 @@ from robfcp.experiments.attacks.simple import coverage_attack, truncation
 from robfcp.federation import Federation
 
 Copy = Literal["exact", "resampled", "jittered"]
-JITTER = 0.1
-LEVEL = 0.9
+
+JITTER = 0.1  # fraction of the scores that a jittered copy redraws
+LEVEL = 0.9  # of the quantile by which clients are compared: the usual coverage
 
 
-def mimic_attack(scene: AttackContext, copy: Copy = "exact") -> list[FloatArray]:
-    """All attackers copy one honest client, chosen at random: v_k = v_b."""
-    return _copies(scene, scene.all_data[int(scene.rng.choice(scene.benign_indices))], copy)
+def mimic_attack(context: AttackContext, copy: Copy = "exact") -> list[FloatArray]:
+    """Return copies of one benign client b, chosen at random: v_k = v_b.
+
+    The paper's mimic attack.
+    """
+    source = int(context.rng.choice(context.benign_indices))
+    return _copies(context, context.all_data[source], copy)
 
 
 def mimic_low(
-    scene: AttackContext, copy: Copy = "resampled", level: float = LEVEL
+    context: AttackContext, copy: Copy = "resampled", level: float = LEVEL
 ) -> list[FloatArray]:
-    """All copy the honest client with the lowest `level` quantile: b = argmin_b q_level(s_b)."""
-    return _copies(scene, scene.all_data[scene.benign_by_quantile(level)[0]], copy)
+    """Return copies of the benign client with the lowest quantile: b = argmin_b q_level(s_b)."""
+    source = context.benign_by_quantile(level)[0]
+    return _copies(context, context.all_data[source], copy)
 
 
 def mimic_high(
-    scene: AttackContext, copy: Copy = "resampled", level: float = LEVEL
+    context: AttackContext, copy: Copy = "resampled", level: float = LEVEL
 ) -> list[FloatArray]:
-    """All copy the honest client with the highest `level` quantile: b = argmax_b q_level(s_b)."""
-    return _copies(scene, scene.all_data[scene.benign_by_quantile(level)[-1]], copy)
+    """Return copies of the benign client with the highest quantile: b = argmax_b q_level(s_b)."""
+    source = context.benign_by_quantile(level)[-1]
+    return _copies(context, context.all_data[source], copy)
 
 
-def collusion_attack(scene: AttackContext, level: float = 0.75) -> list[FloatArray]:
-    """Tight collusion: all send the first attacker's truncated scores, so they look most alike."""
-    return _copies(scene, truncation(scene, level)[0], "exact")
+def collusion_attack(context: AttackContext, level: float = 0.75) -> list[FloatArray]:
+    """Return copies of the first malicious client's truncated scores.
+
+    No clients are closer to each other than these.
+    """
+    return _copies(context, truncation(context, level)[0], "exact")
 
 
-def _copies(scene: AttackContext, source: FloatArray, copy: Copy) -> list[FloatArray]:
-    """Scores after the source: its own, drawn from it, or its own with a tenth redrawn.
+def _copies(context: AttackContext, source: FloatArray, copy: Copy) -> list[FloatArray]:
+    """Return scores after a source: its own, drawn from it, or its own with a tenth redrawn.
 
     An exact copy of another size takes evenly spaced order statistics.
     """
     if copy not in ("exact", "resampled", "jittered"):
         raise RobfcpError(f"copy: {copy!r} is none of 'exact', 'resampled', 'jittered'")
-    forged: list[FloatArray] = []
-    for size in map(len, scene.malicious_data):
+    forged = []
+    for client_data in context.malicious_data:
+        size = len(client_data)
         if copy == "resampled":
-            forged.append(scene.rng.choice(source, size))
+            forged.append(context.rng.choice(source, size))
             continue
-        forged.append(np.sort(source)[_evenly(len(source), size)])
+        scores = np.sort(source)[_evenly_spaced(len(source), size)]
         if copy == "jittered":
-            moved = scene.rng.permutation(size)[: max(1, round(JITTER * size))]
-            forged[-1][moved] = scene.rng.choice(source, len(moved))
+            redrawn = context.rng.permutation(size)[: max(1, round(JITTER * size))]
+            scores[redrawn] = context.rng.choice(source, len(redrawn))
+        forged.append(scores)
     return forged
 
 
-def _evenly(n: int, size: int) -> IndexArray:
-    """`size` places among n, evenly spaced."""
+def _evenly_spaced(n: int, size: int) -> IndexArray:
+    """Return `size` evenly spaced positions among n."""
     return ((np.arange(size) + 0.5) * n / size).astype(np.intp)
 
 
 def displace_benign(
-    scene: AttackContext, share: float = 0.5, upwards: bool = False, level: float = LEVEL
+    context: AttackContext, share: float = 0.5, upwards: bool = False, level: float = LEVEL
 ) -> list[FloatArray]:
-    """Each resamples a random client of the lowest `share` of honest ones, to have others expelled.
+    """Return scores drawn from extreme benign clients, so that a defense expels the others.
 
-    With `upwards` they side with the highest instead.
+    Parameters
+    ----------
+    context : AttackContext
+        What the malicious clients know.
+    share : float
+        The fraction of the benign clients that are imitated, each malicious client imitating one
+        of them at random.
+    upwards : bool
+        Whether they are those with the highest quantiles rather than the lowest.
+    level : float
+        Of the quantile.
     """
-    ranked = scene.benign_by_quantile(level)[:: -1 if upwards else 1]
-    subgroup = ranked[: max(1, round(share * len(ranked)))]
-    drawn = (scene.all_data[int(scene.rng.choice(subgroup))] for _ in scene.malicious_data)
-    return [
-        scene.rng.choice(one, len(own))
-        for one, own in zip(drawn, scene.malicious_data, strict=True)
-    ]
+    ranked = context.benign_by_quantile(level)
+    if upwards:
+        ranked = ranked[::-1]
+    imitated = ranked[: max(1, round(share * len(ranked)))]
+
+    forged = []
+    for scores in context.malicious_data:
+        source = int(context.rng.choice(imitated))
+        forged.append(context.rng.choice(context.all_data[source], len(scores)))
+    return forged
 
 
-def decoy(scene: AttackContext, attack: AttackFunction = coverage_attack) -> list[FloatArray]:
-    """The first attacker sends only maximal scores to draw attention; the others do `attack`."""
-    return [np.full(len(scene.malicious_data[0]), scene.bounds[1]), *attack(scene)[1:]]
+def decoy(context: AttackContext, attack: AttackFunction = coverage_attack) -> list[FloatArray]:
+    """Return maximal scores for the first client, which draws attention, and `attack` for others.
+
+    It aims at defenses that look for the client farthest from all others.
+    """
+    _, high = context.bounds
+    decoy_scores = np.full(len(context.malicious_data[0]), high)
+    return [decoy_scores, *attack(context)[1:]]
 
 
 def graded_truncation(
-    scene: AttackContext, most: float = 0.6, level: float = 0.75
+    context: AttackContext, most: float = 0.6, level: float = 0.75
 ) -> list[FloatArray]:
-    """Graded lies: attacker i of m redraws a share `most` i / m of its scores from below t.
+    """Return scores truncated by degrees, so that no gap between clients shows.
 
-    t is the honest `level` quantile; no two attackers lie equally, so that no gap shows.
+    Malicious client i of m redraws a fraction `most` i / m of its scores from benign scores at or
+    below their `level` quantile.
     """
-    low = scene.benign_scores[scene.benign_scores <= quantile(scene.benign_scores, level)]
-    forged = [own.copy() for own in scene.malicious_data]
-    for number, own in enumerate(forged, start=1):
-        hit = scene.rng.random(len(own)) < most * number / len(forged)
-        own[hit] = scene.rng.choice(low, int(hit.sum()))
+    benign_scores = context.benign_scores
+    low_scores = benign_scores[benign_scores <= quantile(benign_scores, level)]
+    forged = [scores.copy() for scores in context.malicious_data]
+    for i, scores in enumerate(forged, start=1):
+        is_redrawn = context.rng.random(len(scores)) < most * i / len(forged)
+        scores[is_redrawn] = context.rng.choice(low_scores, int(is_redrawn.sum()))
     return forged
 
 
-def shift_below_threshold(scene: AttackContext, level: float = 0.85) -> list[FloatArray]:
-    """Scores above the honest `level` quantile move just below the threshold they would raise.
+def shift_below_threshold(context: AttackContext, level: float = 0.85) -> list[FloatArray]:
+    """Return scores moved just below the threshold that they would raise.
 
-    They are redrawn from honest scores between the 60% and the 90% quantile.
+    Scores above the benign `level` quantile are redrawn from benign scores between the 60% and
+    the 90% quantile.
     """
-    start, near = quantile(scene.benign_scores, level), scene.benign_scores_between(0.6, LEVEL)
-    return [
-        np.where(own > start, scene.rng.choice(near, len(own)), own) for own in scene.malicious_data
-    ]
+    limit = quantile(context.benign_scores, level)
+    scores_below_threshold = context.benign_scores_between(0.6, LEVEL)
+    forged = []
+    for scores in context.malicious_data:
+        redrawn = context.rng.choice(scores_below_threshold, len(scores))
+        forged.append(np.where(scores > limit, redrawn, scores))
+    return forged
 
 
 def two_sided_trimming(
-    scene: AttackContext, low: float = 0.3, high: float = 0.85
+    context: AttackContext, low: float = 0.3, high: float = 0.85
 ) -> list[FloatArray]:
-    """Neither easy nor hard: scores outside the honest `low` and `high` quantiles are redrawn from
-    honest scores between them, beside which diverse clients look easier and harder at once."""
-    middle = scene.benign_scores_between(low, high)
-    drawn = ((own, scene.rng.choice(middle, len(own))) for own in scene.malicious_data)
-    least, most = middle.min(), middle.max()
-    return [np.where((own < least) | (own > most), new, own) for own, new in drawn]
+    """Return scores without both tails.
 
-
-def benign_means(scene: AttackContext, of: int = 4) -> list[Pair]:
-    """Half of the attackers each send the exact mean of `of` honest reports, the others s' = low.
-
-    A mean is closer to its parts than chance allows, and neighbouring hubs share a part: who joins
-    close reports into one makes one of all honest clients.
+    Scores outside the benign `low` and `high` quantiles are redrawn from benign scores between
+    them. Beside these, diverse clients have too many small and too many large scores at once.
     """
-    forged = [(np.full(len(own), scene.bounds[0]), labels) for own, labels in scene.malicious_data]
-    for number, (own, _) in enumerate(scene.malicious_data[: len(forged) // 2]):
-        parts = np.arange(of) + number * (of - 1)
-        chosen = [scene.all_data[k] for k in np.take(scene.benign_indices, parts, mode="wrap")]
-        scores, labels = (np.concatenate(part) for part in zip(*chosen, strict=True))
-        order = np.lexsort((labels, scores))[_evenly(len(scores), len(own))]
-        forged[number] = scores[order], labels[order]
-    return forged
-
-
-def frame_hardest_clients(scene: AttackContext, level: float = 0.85) -> list[Pair]:
-    """Near copies of the hardest honest clients, tails moved down: the copied look like liars.
-
-    Attacker i takes the pairs of the i-th hardest client; scores above that client's own `level`
-    quantile are redrawn from those below. Larger attackers repeat pairs.
-    """
-    hardest = scene.benign_by_quantile(LEVEL)[::-1]
-    hardest = hardest[: max(1, min(len(scene.malicious), len(hardest) // 2))]
+    central_scores = context.benign_scores_between(low, high)
+    lowest = central_scores.min()
+    highest = central_scores.max()
     forged = []
-    for number, (own, _) in enumerate(scene.malicious_data):
-        scores, labels = scene.all_data[hardest[number % len(hardest)]]
-        order = np.resize(scene.rng.permutation(len(scores)), len(own))
-        scores, labels = scores[order], labels[order]
+    for scores in context.malicious_data:
+        redrawn = context.rng.choice(central_scores, len(scores))
+        is_outside = (scores < lowest) | (scores > highest)
+        forged.append(np.where(is_outside, redrawn, scores))
+    return forged
+
+
+def benign_means(context: AttackContext, of: int = 4) -> list[Pair]:
+    """Return exact means of benign reports for half of the clients, minima for the other half.
+
+    A mean of `of` reports is closer to each of them than chance allows, and neighboring means
+    share a report: a defense that merges close reports merges all benign clients into one.
+    """
+    low, _ = context.bounds
+    forged = [(np.full(len(scores), low), labels) for scores, labels in context.malicious_data]
+    n_means = len(forged) // 2
+    for i, (old_scores, _) in enumerate(context.malicious_data[:n_means]):
+        positions = np.arange(of) + i * (of - 1)
+        sources = np.take(context.benign_indices, positions, mode="wrap")
+        scores = np.concatenate([context.all_data[k][0] for k in sources])
+        labels = np.concatenate([context.all_data[k][1] for k in sources])
+        order = np.lexsort((labels, scores))
+        selected = order[_evenly_spaced(len(scores), len(old_scores))]
+        forged[i] = scores[selected], labels[selected]
+    return forged
+
+
+def frame_hardest_clients(context: AttackContext, level: float = 0.85) -> list[Pair]:
+    """Return near copies of the benign clients with the largest scores, upper tails moved down.
+
+    Beside its near copy, the copied client looks malicious. Malicious client i takes the pairs of
+    the i-th of these clients; scores above that client's own `level` quantile are redrawn from
+    those below. A larger malicious client repeats pairs.
+    """
+    hardest_first = context.benign_by_quantile(LEVEL)[::-1]
+    n_copied = max(1, min(len(context.malicious), len(hardest_first) // 2))
+    forged = []
+    for i, (old_scores, _) in enumerate(context.malicious_data):
+        source_scores, source_labels = context.all_data[hardest_first[i % n_copied]]
+        order = np.resize(context.rng.permutation(len(source_scores)), len(old_scores))
+        scores = source_scores[order]
+        labels = source_labels[order]
+
         limit = quantile(scores, level)
-        low = scene.rng.choice(scores[scores <= limit], len(scores))
-        forged.append((np.where(scores > limit, low, scores), labels))
+        low_scores = context.rng.choice(scores[scores <= limit], len(scores))
+        forged.append((np.where(scores > limit, low_scores, scores), labels))
     return forged
 
 
-def pair_mimic(scene: AttackContext, level: float = LEVEL) -> list[Pair]:
-    """All draw (score, label) pairs from the easiest honest client: (s', y') ~ b with replacement.
+def pair_mimic(context: AttackContext, level: float = LEVEL) -> list[Pair]:
+    """Return (score, label) pairs drawn from the benign client with the lowest quantile.
 
-    b is the one with the lowest `level` quantile; all scores are honest, and only the mix of labels
-    is moved.
+    (s', y') ~ b with replacement: all scores are true, only the label distribution is moved.
     """
-    source, labels = scene.all_data[scene.benign_by_quantile(level)[0]]
-    drawn = [scene.rng.integers(0, len(source), len(own)) for own, _ in scene.malicious_data]
-    return [(source[chosen], labels[chosen]) for chosen in drawn]
-
-
-def class_capture(scene: AttackContext, upwards: bool = True) -> list[Pair]:
-    """All samples go into one class c, at one end of the range: y' = c, s' = high (or low).
-
-    c is the one that the fewest honest clients hold, of those that any do: c = argmin_c #{k honest:
-    n_kc > 0}, of equals the one with the fewest honest samples. High scores make the class's sets
-    blow up, low ones its coverage fall.
-    """
-    score, label = scene.bounds[upwards], _rarest_class(scene)
-    sizes = [len(own) for own, _ in scene.malicious_data]
-    return [(np.full(size, score), np.full(size, label, np.intp)) for size in sizes]
-
-
-def class_claim(scene: AttackContext, share: float = 0.9) -> list[Pair]:
-    """A share of the samples is said to be of the rarest class (of `class_capture`), all easy:
-    their scores are redrawn from the easier half of the honest ones."""
-    easy = scene.benign_scores[scene.benign_scores <= quantile(scene.benign_scores, 0.5)]
-    label, forged = _rarest_class(scene), []
-    for own, labels in scene.malicious_data:
-        claimed = scene.rng.random(len(own)) < share
-        scores = np.where(claimed, scene.rng.choice(easy, len(own)), own)
-        forged.append((scores, np.where(claimed, label, labels)))
+    scores, labels = context.all_data[context.benign_by_quantile(level)[0]]
+    forged = []
+    for old_scores, _ in context.malicious_data:
+        drawn_rows = context.rng.integers(0, len(scores), len(old_scores))
+        forged.append((scores[drawn_rows], labels[drawn_rows]))
     return forged
 
 
-def _rarest_class(scene: AttackContext) -> int:
-    """argmin over the classes that occur of (#honest holders, #honest samples), the first one."""
-    kept: list[IndexArray] = [scene.all_data[k][1] for k in scene.benign_indices]
-    n_classes = 1 + max(int(labels.max()) for labels in kept)
-    sizes = np.array([np.bincount(labels, minlength=n_classes) for labels in kept])
-    holders, samples = (sizes > 0).sum(axis=0), sizes.sum(axis=0)
-    return int(np.lexsort((samples, np.where(holders > 0, holders, len(kept) + 1)))[0])
+def class_capture(context: AttackContext, upwards: bool = True) -> list[Pair]:
+    """Return all samples in one class, at one end of the range: y' = c, s' = high (or low).
+
+    c is the class that the fewest benign clients hold. High scores make the class's sets grow, low
+    ones make its coverage fall.
+    """
+    low, high = context.bounds
+    score = high if upwards else low
+    label = _rarest_class(context)
+    forged = []
+    for scores, _ in context.malicious_data:
+        size = len(scores)
+        forged.append((np.full(size, score), np.full(size, label, np.intp)))
+    return forged
+
+
+def class_claim(context: AttackContext, share: float = 0.9) -> list[Pair]:
+    """Return samples of which a share is claimed to be of the rarest class, with small scores.
+
+    The scores of these are redrawn from the lower half of the benign ones.
+    """
+    benign_scores = context.benign_scores
+    low_scores = benign_scores[benign_scores <= quantile(benign_scores, 0.5)]
+    label = _rarest_class(context)
+    forged = []
+    for scores, labels in context.malicious_data:
+        is_claimed = context.rng.random(len(scores)) < share
+        redrawn = context.rng.choice(low_scores, len(scores))
+        forged_scores = np.where(is_claimed, redrawn, scores)
+        forged_labels = np.where(is_claimed, label, labels)
+        forged.append((forged_scores, forged_labels))
+    return forged
+
+
+def _rarest_class(context: AttackContext) -> int:
+    """Return the class that the fewest benign clients hold, of those that any do.
+
+    c = argmin_c #{k benign: n_kc > 0}; of equals the class with the fewest benign samples, then
+    the first one.
+    """
+    benign_labels: list[IndexArray] = [context.all_data[k][1] for k in context.benign_indices]
+    n_classes = 1 + max(int(labels.max()) for labels in benign_labels)
+    class_sizes = np.array([np.bincount(labels, minlength=n_classes) for labels in benign_labels])
+
+    n_holders = (class_sizes > 0).sum(axis=0)
+    n_samples = class_sizes.sum(axis=0)
+    more_than_any = len(benign_labels) + 1
+    sort_key = np.where(n_holders > 0, n_holders, more_than_any)
+    return int(np.lexsort((n_samples, sort_key))[0])
 
 
 @dataclass(frozen=True)
 class Malformed:
-    """Reports that break the format, a different fault for each attacker.
+    """Reports that break the format, each malicious client in another way.
 
-    Works on a federation and gives the raw reports the server would receive.
+    Works on a federation and gives the raw reports that the server would receive.
     """
 
     name: ClassVar[str] = "malformed"
     stage: ClassVar[Stage] = "reports"
 
     def __call__(self, data: Federation, malicious: ArrayLike, rng: Rng = None) -> list[bytes]:
-        """JSON reports, those of malicious clients broken."""
-        raw = [report.to_json() for report in data]
-        bad = malicious_indices(malicious, data.n_clients)
-        faults = np.random.default_rng(rng).permuted(np.arange(len(bad)) % (3 + len(_EDITS)))
-        for k, fault in zip(bad, faults, strict=True):
-            cut = (raw[k][: len(raw[k]) // 2], b"\xff\xfe" + raw[k], b"[]")
-            edits = [json.dumps({**json.loads(raw[k]), **edit}).encode() for edit in _EDITS]
-            raw[k] = (*cut, *edits)[fault]
-        return raw
+        """Return JSON reports, those of the malicious clients broken.
+
+        Parameters
+        ----------
+        data : Federation
+            The reports before the attack.
+        malicious
+            The positions of the malicious clients, or a mask of all clients.
+        rng
+            A seed or a generator.
+        """
+        raw_reports = [report.to_json() for report in data]
+        malicious_rows = malicious_indices(malicious, data.n_clients)
+        n_ways = N_BROKEN_FILES + len(_WRONG_FIELDS)
+        ways = np.arange(len(malicious_rows)) % n_ways
+        shuffled_ways = np.random.default_rng(rng).permuted(ways)
+        for k, way in zip(malicious_rows, shuffled_ways, strict=True):
+            raw_reports[k] = _break_report(raw_reports[k], way)
+        return raw_reports
 
 
-_EDITS: tuple[dict[str, object], ...] = (
+N_BROKEN_FILES = 3  # ways in which `_break_report` breaks the JSON itself
+
+_WRONG_FIELDS: tuple[dict[str, object], ...] = (
     {"client": "", "n_samples": 1},
     {"n_samples": 10**9},
     {"n_samples": -5},
@@ -244,3 +330,15 @@ _EDITS: tuple[dict[str, object], ...] = (
     {"grid": {"name": "uniform", "parameters": {"bins": 10**12}}},
     {"strata": {"by": "class", "names": 10**6, "steps": [0], "counts": [1]}},
 )
+
+
+def _break_report(raw: bytes, way: int) -> bytes:
+    """Return a report broken in one of several ways: cut, not JSON, no report, or wrong fields."""
+    if way == 0:
+        return raw[: len(raw) // 2]
+    if way == 1:
+        return b"\xff\xfe" + raw
+    if way == 2:
+        return b"[]"
+    fields = {**json.loads(raw), **_WRONG_FIELDS[way - N_BROKEN_FILES]}
+    return json.dumps(fields).encode()

@@ -1,4 +1,9 @@
-"""Lies and mistakes of each client by itself: the paper's attacks, and what happens every day."""
+"""Attacks and data errors of each client by itself: the paper's attacks, and everyday mistakes.
+
+Formulas call a client's scores s, the forged ones s', the ends of their range low and high, its
+probabilities p and its labels y. "The paper" is Kang, Lin, Sun, Xiao and Li (2024), "Certifiably
+Byzantine-Robust Federated Conformal Prediction", ICML.
+"""
 
 from __future__ import annotations
 
@@ -7,183 +12,239 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from robfcp._typing import BoolArray, FloatArray, IndexArray
 from robfcp._validation import check_fraction
 from robfcp.errors import RobfcpError
-from robfcp.experiments.attacks.base import (
-    AttackContext,
-    AttackFunction,
-    FloatArray,
-    Pair,
-    quantile,
-)
+from robfcp.experiments.attacks.base import AttackContext, AttackFunction, Pair, quantile
 
-_TINY = 1e-12  # below any probability a report can tell from 0
+MIN_PROBABILITY = 1e-12  # keeps logarithms finite; below what a report can tell from 0
 
 
-def coverage_attack(scene: AttackContext) -> list[FloatArray]:
-    """All scores at the minimum: s' = low. Threshold and coverage fall."""
-    return [np.full(len(own), scene.bounds[0]) for own in scene.malicious_data]
+def coverage_attack(context: AttackContext) -> list[FloatArray]:
+    """Return the minimum for every score: s' = low, so that threshold and coverage fall.
 
-
-def efficiency_attack(scene: AttackContext) -> list[FloatArray]:
-    """All scores at the maximum: s' = high. The sets blow up."""
-    return [np.full(len(own), scene.bounds[1]) for own in scene.malicious_data]
-
-
-def near_coverage(scene: AttackContext, step: float = 0.001) -> list[FloatArray]:
-    """All scores a little above the minimum: s' = low + step (high - low).
-
-    What a rule that singles out the very ends of the range does not see.
+    The paper's coverage attack (CovAttack).
     """
-    low, high = scene.bounds
-    return [np.full(len(own), low + step * (high - low)) for own in scene.malicious_data]
+    low, _ = context.bounds
+    return [np.full(len(scores), low) for scores in context.malicious_data]
 
 
-def gaussian_attack(scene: AttackContext, deviation: float = 0.5) -> list[FloatArray]:
-    """The paper's: s' = clip(s + N(0, deviation^2), low, high), in units of the score."""
-    draw = scene.rng.normal
+def efficiency_attack(context: AttackContext) -> list[FloatArray]:
+    """Return the maximum for every score: s' = high, so that the prediction sets grow.
+
+    The paper's efficiency attack (EffAttack).
+    """
+    _, high = context.bounds
+    return [np.full(len(scores), high) for scores in context.malicious_data]
+
+
+def near_coverage(context: AttackContext, step: float = 0.001) -> list[FloatArray]:
+    """Return scores a little above the minimum: s' = low + step (high - low).
+
+    A defense that looks for the very ends of the range does not see them.
+    """
+    low, high = context.bounds
+    score = low + step * (high - low)
+    return [np.full(len(scores), score) for scores in context.malicious_data]
+
+
+def gaussian_attack(context: AttackContext, deviation: float = 0.5) -> list[FloatArray]:
+    """Return noisy scores: s' = clip(s + N(0, deviation^2), low, high).
+
+    The paper's Gaussian attack (GauAttack); the deviation is in units of the score.
+    """
+    low, high = context.bounds
+    forged = []
+    for scores in context.malicious_data:
+        noise = context.rng.normal(0, deviation, len(scores))
+        forged.append(np.clip(scores + noise, low, high))
+    return forged
+
+
+def gaussian_relative(context: AttackContext, scale: float = 0.5) -> list[FloatArray]:
+    """Return scores with noise in units of their own spread.
+
+    s' = clip(s + N(0, (scale sd(s))^2), low, high): milder where scores vary little.
+    """
+    low, high = context.bounds
+    forged = []
+    for scores in context.malicious_data:
+        noise = context.rng.normal(0, 1, len(scores)) * scale * scores.std()
+        forged.append(np.clip(scores + noise, low, high))
+    return forged
+
+
+def truncation(context: AttackContext, level: float = 0.75) -> list[FloatArray]:
+    """Return scores without those above t, the benign `level` quantile.
+
+    They are redrawn from the client's own scores at or below t, so that no bin stands out.
+    """
+    limit = quantile(context.benign_scores, level)
     return [
-        np.clip(own + draw(0, deviation, len(own)), *scene.bounds) for own in scene.malicious_data
+        _redraw(scores, scores <= limit, limit, context.rng) for scores in context.malicious_data
     ]
 
 
-def gaussian_relative(scene: AttackContext, scale: float = 0.5) -> list[FloatArray]:
-    """Milder where scores vary little: s' = clip(s + N(0, (scale sd(s))^2), low, high)."""
-    noises = (scene.rng.normal(0, 1, len(own)) * scale * own.std() for own in scene.malicious_data)
+def lower_truncation(context: AttackContext, level: float = 0.25) -> list[FloatArray]:
+    """Return scores without those up to t, the benign `level` quantile.
+
+    They are redrawn from the client's own scores above t.
+    """
+    limit = quantile(context.benign_scores, level)
     return [
-        np.clip(own + z, *scene.bounds) for own, z in zip(scene.malicious_data, noises, strict=True)
+        _redraw(scores, scores > limit, limit, context.rng) for scores in context.malicious_data
     ]
 
 
-def truncation(scene: AttackContext, level: float = 0.75) -> list[FloatArray]:
-    """Scores above the honest `level` quantile t are redrawn from the client's own at or below t.
-
-    The mass is spread as the rest is, so that no bin stands out.
-    """
-    limit = quantile(scene.benign_scores, level)
-    return [_redrawn(own, own <= limit, limit, scene.rng) for own in scene.malicious_data]
-
-
-def lower_truncation(scene: AttackContext, level: float = 0.25) -> list[FloatArray]:
-    """Scores up to the honest `level` quantile t are redrawn from the client's own above t."""
-    limit = quantile(scene.benign_scores, level)
-    return [_redrawn(own, own > limit, limit, scene.rng) for own in scene.malicious_data]
-
-
-def _redrawn(
-    own: FloatArray, kept: np.ndarray, limit: float, rng: np.random.Generator
+def _redraw(
+    scores: FloatArray, is_kept: BoolArray, limit: float, rng: np.random.Generator
 ) -> FloatArray:
-    """The scores with those not kept redrawn from those kept; the limit where none is."""
-    if not kept.any():
-        return np.full(len(own), limit)
-    return np.where(kept, own, rng.choice(own[kept], len(own)))
+    """Return the scores, all others redrawn from those kept; the limit where none is kept."""
+    if not is_kept.any():
+        return np.full(len(scores), limit)
+    return np.where(is_kept, scores, rng.choice(scores[is_kept], len(scores)))
 
 
 def partial_manipulation(
-    scene: AttackContext, share: float = 0.5, attack: AttackFunction = coverage_attack
+    context: AttackContext, share: float = 0.5, attack: AttackFunction = coverage_attack
 ) -> list[FloatArray]:
-    """Only a share of each attacker's scores is forged, chosen at random; the rest is honest."""
+    """Return scores of which only a share, chosen at random, is forged.
+
+    The paper names partial manipulation among its limitations.
+
+    Parameters
+    ----------
+    context : AttackContext
+        What the malicious clients know.
+    share : float
+        The fraction of each client's scores that is replaced.
+    attack : callable
+        Makes the scores that replace them.
+    """
     check_fraction("share", share, "give 0.5, say", allow_zero=True, allow_one=True)
-    mixed = [own.copy() for own in scene.malicious_data]
-    for own, lies in zip(mixed, attack(scene), strict=True):
-        chosen = scene.rng.permutation(len(own))[: round(share * len(own))]
-        own[chosen] = scene.rng.choice(lies, len(chosen))
+    mixed = [scores.copy() for scores in context.malicious_data]
+    for scores, forged_scores in zip(mixed, attack(context), strict=True):
+        replaced = context.rng.permutation(len(scores))[: round(share * len(scores))]
+        scores[replaced] = context.rng.choice(forged_scores, len(replaced))
     return mixed
 
 
 def size_inflation(
-    scene: AttackContext, factor: int = 20, attack: AttackFunction = coverage_attack
+    context: AttackContext, factor: int = 20, attack: AttackFunction = coverage_attack
 ) -> list[FloatArray]:
-    """Each attacker claims `factor` times its samples, forged by `attack`: n' = factor n."""
-    return [np.tile(part, factor) for part in attack(scene)]
+    """Return forged scores in `factor` times the number of samples there are: n' = factor n."""
+    return [np.tile(scores, factor) for scores in attack(context)]
 
 
-def label_poisoning(scene: AttackContext, share: float = 1.0) -> list[Pair]:
-    """Before scoring: a share of each attacker's labels becomes another label, drawn evenly."""
+def label_poisoning(context: AttackContext, share: float = 1.0) -> list[Pair]:
+    """Return samples of which a share has another label, drawn evenly from the others."""
     forged = []
-    for probabilities, labels in scene.malicious_data:
+    for probabilities, labels in context.malicious_data:
         n_classes = probabilities.shape[1]
-        shift = scene.rng.integers(1, n_classes, len(labels))
-        chosen = scene.rng.random(len(labels)) < share
-        forged.append((probabilities, np.where(chosen, (labels + shift) % n_classes, labels)))
+        shift = context.rng.integers(1, n_classes, len(labels))
+        is_poisoned = context.rng.random(len(labels)) < share
+        forged_labels = np.where(is_poisoned, (labels + shift) % n_classes, labels)
+        forged.append((probabilities, forged_labels))
     return forged
 
 
-def label_swap(scene: AttackContext) -> list[Pair]:
-    """Each client's two commonest classes are coded the wrong way round: y' = b where y = a, a
-    where y = b."""
+def label_swap(context: AttackContext) -> list[Pair]:
+    """Return samples whose two commonest classes a and b are confused: y' = b for a, a for b."""
     forged = []
-    for probabilities, labels in scene.malicious_data:
+    for probabilities, labels in context.malicious_data:
         coding = np.arange(probabilities.shape[1])
-        commonest = np.argsort(-np.bincount(labels, minlength=len(coding)), kind="stable")
-        coding[commonest[:2]] = commonest[1::-1]
+        class_counts = np.bincount(labels, minlength=len(coding))
+        commonest = np.argsort(-class_counts, kind="stable")[:2]
+        coding[commonest] = commonest[::-1]
         forged.append((probabilities, coding[labels]))
     return forged
 
 
-def degraded_model(scene: AttackContext, keep: float = 0.5, noise: float = 1.0) -> list[Pair]:
-    """An earlier, worse model, emulated: p' = softmax(keep log p + noise z), z ~ N(0, 1).
+def degraded_model(context: AttackContext, keep: float = 0.5, noise: float = 1.0) -> list[Pair]:
+    """Return the outputs of an earlier, worse model, emulated.
 
-    keep below 1 takes back what was learnt since; the noise is the errors made then.
+    p' = softmax(keep log p + noise z), z ~ N(0, 1): `keep` below 1 takes back what was learnt
+    since, the noise is the errors of that time.
     """
-    draw = scene.rng.standard_normal
-    return [(_softmax(keep * _logs(p) + noise * draw(p.shape)), y) for p, y in scene.malicious_data]
-
-
-def class_permutation(scene: AttackContext) -> list[Pair]:
-    """Columns in another order: p'_c = p_pi(c), pi one cycle through all classes, drawn for each
-    client, so that no column is where it belongs."""
     forged = []
-    for p, y in scene.malicious_data:
-        cycle = scene.rng.permutation(p.shape[1])
-        order = np.empty_like(cycle)
-        order[cycle] = np.roll(cycle, -1)
-        forged.append((p[:, order], y))
+    for probabilities, labels in context.malicious_data:
+        errors = context.rng.standard_normal(probabilities.shape)
+        logits = keep * _log_probabilities(probabilities) + noise * errors
+        forged.append((_softmax(logits), labels))
     return forged
 
 
-def temperature_scaling(scene: AttackContext, t: float = 0.5) -> list[Pair]:
-    """Probabilities at another temperature t: p'_c ~ p_c^(1/t); below 1 sharper, above flatter."""
-    return [(_softmax(_logs(p) / t), y) for p, y in scene.malicious_data]
+def class_permutation(context: AttackContext) -> list[Pair]:
+    """Return samples whose columns are in another order: p'_c = p_pi(c).
+
+    pi is one cycle through all classes, drawn for each client, so that every column moves.
+    """
+    forged = []
+    for probabilities, labels in context.malicious_data:
+        cycle = context.rng.permutation(probabilities.shape[1])
+        order = np.empty_like(cycle)
+        order[cycle] = np.roll(cycle, -1)
+        forged.append((probabilities[:, order], labels))
+    return forged
 
 
-def _logs(probabilities: NDArray[Any]) -> FloatArray:
-    return np.log(np.maximum(np.asarray(probabilities, np.float64), _TINY))
+def temperature_scaling(context: AttackContext, t: float = 0.5) -> list[Pair]:
+    """Return probabilities at another temperature t: p'_c ~ p_c^(1/t).
+
+    They are sharper for t below 1, flatter above.
+    """
+    return [
+        (_softmax(_log_probabilities(probabilities) / t), labels)
+        for probabilities, labels in context.malicious_data
+    ]
+
+
+def _log_probabilities(probabilities: NDArray[Any]) -> FloatArray:
+    """Return finite logarithms of probabilities."""
+    return np.log(np.maximum(np.asarray(probabilities, np.float64), MIN_PROBABILITY))
 
 
 def _softmax(logits: FloatArray) -> FloatArray:
+    """Return (n, C) probabilities proportional to exp(logits)."""
     weights = np.exp(logits - logits.max(axis=1, keepdims=True))
     softmax: FloatArray = weights / weights.sum(axis=1, keepdims=True)
     return softmax
 
 
-def wrong_file(scene: AttackContext, share: float = 1.0) -> list[Pair]:
-    """The wrong file is sent: that of another site, drawn among the honest ones for each client,
-    whole, or as an old split of it that holds only a `share`."""
+def wrong_file(context: AttackContext, share: float = 1.0) -> list[Pair]:
+    """Return the samples of a benign client, drawn for each malicious one.
+
+    Only a random `share` of them is returned, as of an old split of that file.
+    """
     forged = []
-    for source in scene.rng.choice(scene.benign_indices, len(scene.malicious)):
-        p, y = scene.all_data[source]
-        forged.append(_first(p, y, scene.rng.permutation(len(y)), share))
+    for source in context.rng.choice(context.benign_indices, len(context.malicious)):
+        probabilities, labels = context.all_data[source]
+        order = context.rng.permutation(len(labels))
+        forged.append(_select_first(probabilities, labels, order, share))
     return forged
 
 
 def selection_bias(
-    scene: AttackContext, share: float = 0.5, which: Literal["easy", "any"] = "easy"
+    context: AttackContext, share: float = 0.5, which: Literal["easy", "any"] = "easy"
 ) -> list[Pair]:
-    """Only a share of the samples is sent: the easy ones (greatest p of the label), or any."""
+    """Return only a share of the samples: those with the greatest p of their label, or any."""
     if which not in ("easy", "any"):
         raise RobfcpError(f"which: {which!r} is neither 'easy' nor 'any'")
     forged = []
-    for p, y in scene.malicious_data:
-        order = scene.rng.permutation(len(y))
+    for probabilities, labels in context.malicious_data:
+        order = context.rng.permutation(len(labels))
         if which == "easy":
-            order = np.argsort(-p[np.arange(len(y)), y], kind="stable")
-        forged.append(_first(p, y, order, share))
+            label_probabilities = probabilities[np.arange(len(labels)), labels]
+            order = np.argsort(-label_probabilities, kind="stable")
+        forged.append(_select_first(probabilities, labels, order, share))
     return forged
 
 
-def _first(p: NDArray[Any], y: NDArray[np.intp], order: NDArray[np.intp], part: float) -> Pair:
-    """The first share of the samples in some order, one at least, as they stood."""
-    check_fraction("share", part, "give 0.5, say", allow_one=True)
-    kept = np.sort(order[: max(1, round(part * len(y)))])
-    return p[kept], y[kept]
+def _select_first(
+    probabilities: NDArray[Any], labels: IndexArray, order: IndexArray, share: float
+) -> Pair:
+    """Return the first share of the samples in some order, one at least, in their old order."""
+    check_fraction("share", share, "give 0.5, say", allow_one=True)
+    n_selected = max(1, round(share * len(labels)))
+    selected = np.sort(order[:n_selected])
+    return probabilities[selected], labels[selected]
