@@ -222,8 +222,6 @@ KNOWN = {
         "federation/_federation.py: robfcp.reports._wire",
         "federation/_intake.py: robfcp.reports._wire",
         "fleet/_parquet.py: robfcp.reports._wire",
-        "page/_data.py: robfcp.local._feedback",
-        "page/_text.py: robfcp.calibration._strata",
     },
 }
 
