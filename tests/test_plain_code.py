@@ -203,9 +203,6 @@ KNOWN = {
         "guarantees/_label_shift.py: _tail",
         "guarantees/_worst_case.py: count_bounds",
     },
-    "nobody writes into a namespace": {
-        "estimators.py",
-    },
     "types do not depend on the checker": {
         "reports/_wire.py",
     },
