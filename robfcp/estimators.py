@@ -37,42 +37,58 @@ if TYPE_CHECKING:
 __all__ = ["FederatedConformalClassifier", "FederatedConformalRegressor"]
 
 
-KINDS = ("default", "pandas", "polars")
+OUTPUT_KINDS = ("default", "pandas", "polars")
 ClientData = tuple[Any, Any]
 ClientDataByName = Iterable[ClientData] | Mapping[str, ClientData]
 
 
 def _split_clients(X: Any, y: Any, groups: ArrayLike | None) -> dict[str, ClientData]:
-    """Each site's samples and targets by the site's name."""
+    """Return each client's samples and targets by the client's name."""
     if y is not None:
-        if groups is None:
-            return {default_client_names(1, 1)[0]: (X, y)}
-        site, target = as_array("groups", groups), as_array("y", y)
-        if site.shape != (len(target),):
-            raise RobfcpError(f"groups: shape {site.shape} is not ({len(target)},); give each site")
-        reject_missing("groups", site)
-        names = site.astype(str)
-        held = {name: np.flatnonzero(names == name) for name in dict.fromkeys(names.tolist())}
-        samples = X if hasattr(X, "shape") else as_array("X", X)
-        samples = getattr(samples, "iloc", samples)
-        return {name: (samples[rows], target[rows]) for name, rows in held.items()}
+        return _split_samples(X, y, groups)
     if groups is not None:
         raise RobfcpError("groups: go with X and y; pass conformalize(X, y, groups=...)")
-    if isinstance(X, Mapping):
-        named = {str(name): part for name, part in X.items()}
-    elif hasattr(X, "shape") or not isinstance(X, Iterable):
-        raise RobfcpError("y: is missing; pass conformalize(X, y, groups=...) or pairs of both")
-    else:
-        parts = list(X)
-        named = dict(
-            zip(default_client_names(len(parts), len(str(len(parts)))), parts, strict=True)
-        )
-    if not named:
+
+    data_by_client = _name_clients(X)
+    if not data_by_client:
         raise RobfcpError("sites: there are none; pass [(X_1, y_1), ...]")
-    for name, part in named.items():
-        if not isinstance(part, (tuple, list)) or len(part) != 2:
+    for name, pair in data_by_client.items():
+        if not isinstance(pair, (tuple, list)) or len(pair) != 2:
             raise RobfcpError(f"sites: {name} is no pair (X, y); pass its samples and targets")
-    return named
+    return data_by_client
+
+
+def _split_samples(X: Any, y: Any, groups: ArrayLike | None) -> dict[str, ClientData]:
+    """Return the samples and targets of each group; of one client if there are no groups."""
+    if groups is None:
+        (name,) = default_client_names(1, 1)
+        return {name: (X, y)}
+
+    clients = as_array("groups", groups)
+    targets = as_array("y", y)
+    if clients.shape != (len(targets),):
+        raise RobfcpError(f"groups: shape {clients.shape} is not ({len(targets)},); give each site")
+    reject_missing("groups", clients)
+
+    samples = X if hasattr(X, "shape") else as_array("X", X)
+    samples = getattr(samples, "iloc", samples)  # of a frame: rows by position
+    names = clients.astype(str)
+    data_by_client = {}
+    for name in dict.fromkeys(names.tolist()):
+        rows = np.flatnonzero(names == name)
+        data_by_client[name] = (samples[rows], targets[rows])
+    return data_by_client
+
+
+def _name_clients(data: Any) -> dict[str, Any]:
+    """Return what is given for each client by its name; clients without one are numbered."""
+    if isinstance(data, Mapping):
+        return {str(name): pair for name, pair in data.items()}
+    if hasattr(data, "shape") or not isinstance(data, Iterable):
+        raise RobfcpError("y: is missing; pass conformalize(X, y, groups=...) or pairs of both")
+    pairs = list(data)
+    names = default_client_names(len(pairs), len(str(len(pairs))))
+    return dict(zip(names, pairs, strict=True))
 
 
 class _FederatedConformal:
@@ -112,10 +128,10 @@ class _FederatedConformal:
 
     @score.setter
     def score(self, value: str | Score | None) -> None:
-        self.__dict__["score"] = value
+        self._score_parameter = value
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """The parameters by name, those of the estimator as estimator__name.
+        """Return the parameters by name, those of the estimator as estimator__name.
 
         Parameters
         ----------
@@ -127,8 +143,9 @@ class _FederatedConformal:
         dict
             What `set_params` and `clone` take.
         """
-        found: dict[str, Any] = super().get_params(deep)  # type: ignore[misc]
-        return {**found, "score": self.__dict__.get("score")}
+        params: dict[str, Any] = super().get_params(deep)  # type: ignore[misc]
+        params["score"] = self._score_parameter  # there it is the method
+        return params
 
     def fit(self, X: ArrayLike, y: ArrayLike, **fit_params: Any) -> Self:
         """Fit a copy of the wrapped estimator; not needed when it is fitted already.
@@ -147,9 +164,10 @@ class _FederatedConformal:
         self
             With `estimator_`. An earlier calibration is forgotten.
         """
-        fitted = [clone(one).fit(X, y, **fit_params) for one in self._estimators]
+        fitted = [clone(estimator).fit(X, y, **fit_params) for estimator in self._estimators]
         self.estimator_ = fitted if len(fitted) > 1 else fitted[0]
-        self.__dict__.pop("calibration_", None)
+        if hasattr(self, "calibration_"):
+            del self.calibration_
         return self
 
     def conformalize(
@@ -197,29 +215,27 @@ class _FederatedConformal:
         ('a', 'b', 'c')
         """
         self._check_fitted()
-        named = _split_clients(X, y, groups)
-        usual = "cqr" if len(self._estimators) > 1 else self._default_score
-        score = vars(self)["score"] or usual
-        score = get_score(score) if isinstance(score, str) else score
-        streams = self._generator(0).spawn(len(named))
+        data_by_client = _split_clients(X, y, groups)
+        score = self._resolve_score()
+        generators = self._generator(0).spawn(len(data_by_client))
+
         reports: list[Report] = []
-        faults: list[RejectedReport] = []
-        reason: Exception | None = None
-        for (name, site), rng in zip(named.items(), streams, strict=True):
+        rejections: list[RejectedReport] = []
+        last_error: Exception | None = None
+        for (name, data), rng in zip(data_by_client.items(), generators, strict=True):
             try:
-                reports.append(self._report(name, site, score, rng))
-            except Exception as error:  # whatever one site's data does to the estimator
-                reason, text = error, str(error).removeprefix(f"{name}: ")
-                if not isinstance(error, RobfcpError):  # its own words are not passed on
-                    text = f"the estimator does not take its samples ({type(error).__name__}); "
-                    text += "check missing values and the number of columns"
-                faults.append(RejectedReport(name, "data", f"{name}: {text}"))
+                reports.append(self._report(name, data, score, rng))
+            except Exception as error:  # whatever one client's data does to the estimator
+                last_error = error
+                reason = f"{name}: {_error_text(name, error)}"
+                rejections.append(RejectedReport(name, "data", reason))
         if not reports:
-            raise RobfcpError(faults[0].reason) from reason
-        for fault in faults:
-            warnings.warn(f"left out: {fault.reason}", UserWarning, stacklevel=2)
+            raise RobfcpError(rejections[0].reason) from last_error
+        for rejection in rejections:
+            warnings.warn(f"left out: {rejection.reason}", UserWarning, stacklevel=2)
+
         self.calibration_: Calibration = calibrate(
-            Federation.from_reports(reports, rejected=faults),
+            Federation.from_reports(reports, rejected=rejections),
             self.confidence_level,
             by=self.by,
             defense=self.defense,
@@ -228,7 +244,7 @@ class _FederatedConformal:
         return self
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
-        """The wrapped estimator's point predictions.
+        """Return the wrapped estimator's point predictions.
 
         Parameters
         ----------
@@ -259,8 +275,9 @@ class _FederatedConformal:
             With the choice; `clone` keeps it.
         """
         if transform is not None:
-            if transform not in KINDS:
-                raise RobfcpError(f"transform: {transform!r} is unknown; use {', '.join(KINDS)}")
+            if transform not in OUTPUT_KINDS:
+                kinds = ", ".join(OUTPUT_KINDS)
+                raise RobfcpError(f"transform: {transform!r} is unknown; use {kinds}")
             self._sklearn_output_config = {"transform": transform}
         return self
 
@@ -268,17 +285,17 @@ class _FederatedConformal:
         if hasattr(self, "estimator_"):
             return True
         try:
-            for one in self._estimators:
-                check_is_fitted(one)
+            for estimator in self._estimators:
+                check_is_fitted(estimator)
         except (NotFittedError, TypeError):
             return False
         return True
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()  # type: ignore[misc]
-        inner = getattr(self.estimator, "__sklearn_tags__", None)
-        if inner is not None:
-            tags.input_tags = inner().input_tags
+        tags_of_estimator = getattr(self.estimator, "__sklearn_tags__", None)
+        if tags_of_estimator is not None:
+            tags.input_tags = tags_of_estimator().input_tags
         return tags
 
     @property
@@ -294,14 +311,24 @@ class _FederatedConformal:
     @property
     def _estimators(self) -> Sequence[Any]:
         """The estimator given, or the two of a pair."""
-        return self.estimator if isinstance(self.estimator, (tuple, list)) else [self.estimator]
+        if isinstance(self.estimator, (tuple, list)):
+            return self.estimator
+        return [self.estimator]
 
     @property
     def _model(self) -> Any:
         """The estimator that predicts: the one fitted here, or the one given."""
         return getattr(self, "estimator_", self.estimator)
 
+    def _resolve_score(self) -> Score:
+        """Return the score that was given or named, else the one that suits the estimator."""
+        score = self._score_parameter
+        if not score:
+            score = "cqr" if len(self._estimators) > 1 else self._default_score
+        return get_score(score) if isinstance(score, str) else score
+
     def _check_fitted(self) -> None:
+        """Refuse an estimator that is not fitted."""
         if not self.__sklearn_is_fitted__():
             raise NotFittedError(
                 f"this {type(self).__name__} is not fitted; call fit, or pass a fitted estimator, "
@@ -309,7 +336,7 @@ class _FederatedConformal:
             )
 
     def _calibrated(self) -> Calibration:
-        """The calibration, or what to do to get one."""
+        """Return the calibration; where there is none, say what to do to get one."""
         self._check_fitted()
         if not hasattr(self, "calibration_"):
             raise NotFittedError(
@@ -318,37 +345,56 @@ class _FederatedConformal:
             )
         return self.calibration_
 
-    def _generator(self, use: int) -> np.random.Generator:
-        """A generator from `random_state`, another one for each use."""
-        state = self.random_state
-        if state is None or isinstance(state, np.random.Generator):
-            return np.random.default_rng(state)
-        if isinstance(state, np.random.RandomState):
-            state = int(state.randint(2**31))
-        return np.random.default_rng([state, use])
+    def _generator(self, purpose: int) -> np.random.Generator:
+        """Return a generator from `random_state`, another one for each purpose."""
+        seed = self.random_state
+        if seed is None or isinstance(seed, np.random.Generator):
+            return np.random.default_rng(seed)
+        if isinstance(seed, np.random.RandomState):
+            seed = int(seed.randint(2**31))
+        return np.random.default_rng([seed, purpose])
 
-    def _framed(self, values: NDArray[Any], names: Sequence[str], X: Any) -> Any:
-        """The values as `set_output` chose; a column a name, or a name and a level."""
+    def _as_frame(self, values: NDArray[Any], names: Sequence[str], X: Any) -> Any:
+        """Return values as `set_output` chose, with a column a name, or a name and a level."""
         kind = getattr(self, "_sklearn_output_config", {}).get("transform")
         kind = kind or get_config()["transform_output"]
         if kind == "default":
             return values
+
         columns = list(names)
-        if values.ndim == 3:
+        has_several_levels = values.ndim == 3
+        if has_several_levels:
             levels = [float(level.coverage) for level in self.calibration_.levels]
             columns = [f"{name} at {level:g}" for name in names for level in levels]
             values = values.reshape(len(values), -1)
+
         library = import_module(kind)
         if kind == "polars":
             return library.DataFrame(values, schema=columns)
         return library.DataFrame(values, columns=columns, index=getattr(X, "index", None))
 
     def _report(
-        self, name: str, site: ClientData, score: Score, rng: np.random.Generator
+        self, name: str, data: ClientData, score: Score, rng: np.random.Generator
     ) -> Report:
-        X, y = site
+        """Return the report of one client."""
+        X, y = data
         scores = score(self._model.predict(X), y, rng)
         return Report.from_scores(name, scores, self.binning, score=score)
+
+
+def _error_text(client: str, error: Exception) -> str:
+    """Return why a client's data cannot be used; the words of another library are not passed on."""
+    if isinstance(error, RobfcpError):
+        return str(error).removeprefix(f"{client}: ")
+    return (
+        f"the estimator does not take its samples ({type(error).__name__}); "
+        "check missing values and the number of columns"
+    )
+
+
+def _has_probabilities(classifier: FederatedConformalClassifier) -> bool:
+    """Return whether the wrapped estimator predicts class probabilities."""
+    return hasattr(classifier._model, "predict_proba")
 
 
 class FederatedConformalClassifier(_FederatedConformal, ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -403,7 +449,7 @@ class FederatedConformalClassifier(_FederatedConformal, ClassifierMixin, BaseEst
     def predict_set(
         self, X: ArrayLike, rng: Rng = None, *, non_empty: bool = False
     ) -> NDArray[np.bool_]:
-        """(n, C) membership of each of `classes_`; (n, C, L) for several levels.
+        """Return (n, C) membership of each of `classes_`; (n, C, L) for several levels.
 
         Parameters
         ----------
@@ -419,13 +465,16 @@ class FederatedConformalClassifier(_FederatedConformal, ClassifierMixin, BaseEst
         (n, C) or (n, C, L) array of bool
             L is the number of confidence levels. A frame where `set_output` asks for one.
         """
-        calibration, drawn = self._calibrated(), self._generator(1) if rng is None else rng
-        sets = calibration.predict_set(self._model.predict_proba(X), drawn, non_empty=non_empty)
-        return self._framed(sets, [str(name) for name in self.classes_], X)
+        calibration = self._calibrated()
+        if rng is None:
+            rng = self._generator(1)
+        probabilities = self._model.predict_proba(X)
+        sets = calibration.predict_set(probabilities, rng, non_empty=non_empty)
+        return self._as_frame(sets, [str(name) for name in self.classes_], X)
 
-    @available_if(lambda self: hasattr(self._model, "predict_proba"))  # type: ignore[untyped-decorator]
+    @available_if(_has_probabilities)  # type: ignore[untyped-decorator]
     def predict_proba(self, X: ArrayLike) -> NDArray[np.float64]:
-        """The wrapped estimator's class probabilities.
+        """Return the wrapped estimator's class probabilities.
 
         Parameters
         ----------
@@ -446,36 +495,40 @@ class FederatedConformalClassifier(_FederatedConformal, ClassifierMixin, BaseEst
         return np.asarray(self._model.classes_)
 
     def _report(
-        self, name: str, site: ClientData, score: Score, rng: np.random.Generator
+        self, name: str, data: ClientData, score: Score, rng: np.random.Generator
     ) -> Report:
-        X, y = site
-        columns, names = self._columns(y), tuple(str(label) for label in self.classes_)
+        """Return the report of one client, with the names of the classes."""
+        X, y = data
+        columns = self._columns(y)
+        classes = tuple(str(label) for label in self.classes_)
         scores = score(self._model.predict_proba(X), columns, rng)
         return Report.from_scores(
-            name, scores, self.binning, score=score, labels=columns, classes=names
+            name, scores, self.binning, score=score, labels=columns, classes=classes
         )
 
     def _columns(self, y: ArrayLike) -> NDArray[np.intp]:
-        """The column of each label."""
+        """Return (n,) the column of each label."""
         labels = as_array("labels", y).ravel()
         reject_missing("labels", labels)
-        known = {label: column for column, label in enumerate(self.classes_.tolist())}
-        strange = [label for label in labels.tolist() if label not in known]
-        if strange:
-            raise RobfcpError(f"labels: {strange[0]!s:.40} was not seen in training; drop those")
-        return np.array([known[label] for label in labels.tolist()], dtype=np.intp)
+        column_of_class = {label: column for column, label in enumerate(self.classes_.tolist())}
+        columns = []
+        for label in labels.tolist():
+            if label not in column_of_class:
+                raise RobfcpError(f"labels: {label!s:.40} was not seen in training; drop those")
+            columns.append(column_of_class[label])
+        return np.array(columns, dtype=np.intp)
 
 
 class _Quantiles:
     """A model of the lower and one of the upper quantile, as one that predicts both."""
 
     def __init__(self, low: Any, high: Any) -> None:
-        self._models = low, high
+        self._models = (low, high)
         self.n_features_in_ = getattr(low, "n_features_in_", None)
 
     def predict(self, X: ArrayLike) -> NDArray[np.float64]:
-        """(n, 2) of them."""
-        return np.column_stack([one.predict(X) for one in self._models])
+        """Return (n, 2) the lower and the upper quantile of each sample."""
+        return np.column_stack([model.predict(X) for model in self._models])
 
 
 class FederatedConformalRegressor(_FederatedConformal, RegressorMixin, BaseEstimator):  # type: ignore[misc]
@@ -519,14 +572,18 @@ class FederatedConformalRegressor(_FederatedConformal, RegressorMixin, BaseEstim
 
     @property
     def _model(self) -> Any:
-        found = super()._model
-        return _Quantiles(*found) if isinstance(found, (tuple, list)) else found
+        """The estimator that predicts; of a pair both as one."""
+        model = super()._model
+        if isinstance(model, (tuple, list)):
+            return _Quantiles(*model)
+        return model
 
     def fit(self, X: ArrayLike, y: ArrayLike, **fit_params: Any) -> Self:
-        return super().fit(X, y if y is None else column_or_1d(y, warn=True), **fit_params)
+        targets = y if y is None else column_or_1d(y, warn=True)
+        return super().fit(X, targets, **fit_params)
 
     def predict_interval(self, X: ArrayLike) -> NDArray[np.float64]:
-        """(n, 2) lower and upper ends; (n, 2, L) for several levels.
+        """Return (n, 2) lower and upper bounds; (n, 2, L) for several levels.
 
         Parameters
         ----------
@@ -538,5 +595,5 @@ class FederatedConformalRegressor(_FederatedConformal, RegressorMixin, BaseEstim
         (n, 2) or (n, 2, L) array
             L is the number of confidence levels. A frame where `set_output` asks for one.
         """
-        ends = self._calibrated().predict_interval(self._model.predict(X))
-        return self._framed(ends, ["low", "high"], X)
+        intervals = self._calibrated().predict_interval(self._model.predict(X))
+        return self._as_frame(intervals, ["low", "high"], X)

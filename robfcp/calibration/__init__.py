@@ -4,20 +4,24 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from robfcp.calibration._calibration import Calibration
+from robfcp.calibration._coverage import StratumCoverage
 from robfcp.calibration._document import CalibrationDocument
 from robfcp.calibration._levels import CoverageLevel
 
 if TYPE_CHECKING:
     from robfcp.calibration._calibrate import calibrate
     from robfcp.calibration._sensitivity import SensitivityTable, sensitivity
+    from robfcp.calibration._strata import stratum_federations
 
 __all__ = [
     "Calibration",
     "CalibrationDocument",
     "CoverageLevel",
     "SensitivityTable",
+    "StratumCoverage",
     "calibrate",
     "sensitivity",
+    "stratum_federations",
 ]
 
 # Whoever only loads a calibration and predicts needs nothing of the server: these modules are
@@ -26,6 +30,7 @@ SERVER_MODULES = {
     "calibrate": "robfcp.calibration._calibrate",
     "SensitivityTable": "robfcp.calibration._sensitivity",
     "sensitivity": "robfcp.calibration._sensitivity",
+    "stratum_federations": "robfcp.calibration._strata",
 }
 
 

@@ -18,10 +18,26 @@ from robfcp.page._history import PageHistory, history_data
 __all__ = ["PageHistory", "PageInfo", "page_data", "render_html", "safe_json", "write_html"]
 
 MAX_CLIENTS = 20_000
-_SHARED = ("uplot/uPlot.iife.min", "embedded", "format", "charts", "history")
-_SCRIPTS = ("data", "scores", "clients", "diagnoses", "distributions", "table", "strata")
+
+# The names of the scripts in `assets`, in the order in which they run. Every page has the common
+# ones first.
+_COMMON_SCRIPTS = ("uplot/uPlot.iife.min", "embedded", "format", "charts", "history")
+_CALIBRATION_SCRIPTS = (
+    "data",
+    "scores",
+    "clients",
+    "diagnoses",
+    "distributions",
+    "table",
+    "strata",
+    "page",
+)
+_HISTORY_SCRIPTS = ("history-page",)
 _STYLES = ("uplot/uPlot.min.css", "page.css")
-_ESCAPES = str.maketrans({sign: f"\\u{ord(sign):04x}" for sign in "<>&\u2028\u2029"})
+
+# Signs that could end a script element or a line of JavaScript, as JSON's escapes of them.
+_UNSAFE_SIGNS = "<>&\u2028\u2029"
+_ESCAPES = str.maketrans({sign: f"\\u{ord(sign):04x}" for sign in _UNSAFE_SIGNS})
 
 
 def render_html(
@@ -29,44 +45,80 @@ def render_html(
     history: PageHistory | None = None,
     about: PageInfo | None = None,
 ) -> str:
-    """The page of a calibration, or of a history alone, as HTML.
+    """Return the page of a calibration, or of a history alone, as HTML.
 
     No network, no inline handlers, client names only ever as text.
+
+    Parameters
+    ----------
+    shown : Calibration or PageHistory
+        What the page is about.
+    history : PageHistory, optional
+        What is known since the calibration; not read where a history is shown.
+    about : PageInfo, optional
+        The lines at the top of a calibration's page.
+
+    Raises
+    ------
+    RobfcpError
+        Where a history holds nothing, and where there are more clients than a page can show.
     """
     if isinstance(shown, PageHistory):
         data = history_data(shown)
         if data is None:
             raise RobfcpError("history: there is none; pass alarms or a monitor's state")
-        return _assembled("history.html", ("history-page",), {"history": data})
-    if shown.federation.n_clients > MAX_CLIENTS:
+        return _assemble("history.html", _HISTORY_SCRIPTS, {"history": data})
+
+    n_clients = shown.federation.n_clients
+    if n_clients > MAX_CLIENTS:
         raise RobfcpError(
-            f"page: {shown.federation.n_clients} sites are more than the {MAX_CLIENTS} a "
+            f"page: {n_clients} sites are more than the {MAX_CLIENTS} a "
             "page can show; use robfcp show and calibrate --json"
         )
-    data = {**page_data(shown, about or PageInfo()), "history": history_data(history)}
-    return _assembled("page.html", (*_SCRIPTS, "page"), data)
+    data = page_data(shown, about or PageInfo())
+    data["history"] = history_data(history)
+    return _assemble("page.html", _CALIBRATION_SCRIPTS, data)
 
 
-def _assembled(template: str, scripts: Sequence[str], data: object) -> str:
-    licence = f"/*! uPlot\n{_asset('uplot/LICENSE')}*/"
-    script = "\n".join([licence, *(_asset(f"{name}.js") for name in (*_SHARED, *scripts))])
-    style = "\n".join(_asset(name) for name in _STYLES)
-    digests = [hashlib.sha256(text.encode()).digest() for text in (script, style)]
-    own, look = (f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests)
-    parts = {  # a content security policy that allows these two texts and nothing from anywhere
-        "{{policy}}": f"default-src 'none'; script-src {own}; style-src {look}; "
-        "img-src data:; base-uri 'none'; form-action 'none'",
+def _assemble(template: str, scripts: Sequence[str], data: object) -> str:
+    """Return a template with its scripts, styles and data in it."""
+    script = _script_text(scripts)
+    style = "\n".join(_read_asset(name) for name in _STYLES)
+    contents = {
+        "{{policy}}": _content_security_policy(script, style),
         "{{style}}": style,
-        "{{history}}": _asset("history-section.html"),
+        "{{history}}": _read_asset("history-section.html"),
         "{{script}}": script,
         "{{data}}": safe_json(data),
     }
-    page = _asset(template)
-    for place, text in parts.items():
-        head, found, tail = page.partition(place)
-        assert found
-        page = head + text + tail
+
+    page = _read_asset(template)
+    for placeholder, text in contents.items():
+        assert placeholder in page
+        page = page.replace(placeholder, text, 1)
     return page
+
+
+def _script_text(names: Sequence[str]) -> str:
+    """Return the common scripts and those of one page, after uPlot's license."""
+    texts = [f"/*! uPlot\n{_read_asset('uplot/LICENSE')}*/"]
+    for name in (*_COMMON_SCRIPTS, *names):
+        texts.append(_read_asset(f"{name}.js"))
+    return "\n".join(texts)
+
+
+def _content_security_policy(script: str, style: str) -> str:
+    """Return a policy that allows these two texts and nothing from anywhere else."""
+    return (
+        f"default-src 'none'; script-src {_policy_hash(script)}; style-src {_policy_hash(style)}; "
+        "img-src data:; base-uri 'none'; form-action 'none'"
+    )
+
+
+def _policy_hash(text: str) -> str:
+    """Return the digest by which a content security policy allows an inline text."""
+    digest = hashlib.sha256(text.encode()).digest()
+    return f"'sha256-{base64.b64encode(digest).decode()}'"
 
 
 def write_html(
@@ -75,15 +127,29 @@ def write_html(
     history: PageHistory | None = None,
     info: PageInfo | None = None,
 ) -> None:
-    """Write the page whole or not at all."""
+    """Write the page whole or not at all.
+
+    Parameters
+    ----------
+    shown : Calibration or PageHistory
+        What the page is about.
+    path : path
+        The file to write.
+    history : PageHistory, optional
+        What is known since the calibration.
+    info : PageInfo, optional
+        The lines at the top of a calibration's page.
+    """
     write_atomically(path, render_html(shown, history, info), private=True)
 
 
 def safe_json(value: object) -> str:
-    """JSON that can stand inside a script element: nothing in it can end the element."""
+    """Return JSON that can stand inside a script element: nothing in it can end the element."""
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     return text.translate(_ESCAPES)
 
 
-def _asset(name: str) -> str:
-    return (files("robfcp.page") / "assets" / name).read_text(encoding="utf-8")
+def _read_asset(name: str) -> str:
+    """Return the text of a file in `assets`."""
+    path = files("robfcp.page") / "assets" / name
+    return path.read_text(encoding="utf-8")

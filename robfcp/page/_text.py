@@ -1,304 +1,243 @@
-"""The page's first sentences: what harm was done, who did it, what it looks like, what to do."""
+"""The sentences of the page: who was left out, what is certified, what became of the reports."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 
-import numpy as np
-from numpy.typing import NDArray
-
-from robfcp.calibration import Calibration, CoverageLevel, _strata
+from robfcp.calibration import Calibration, CoverageLevel
 from robfcp.certificates import format_lower
-from robfcp.diagnosis import MIN_REFERENCE_SCORES, Diagnosis
-from robfcp.federation import Federation, StratifiedTable
-from robfcp.guarantees import FCPThreshold, breakdown_point_of_any_rule
-from robfcp.scores import Risk
+from robfcp.diagnosis import Diagnosis
+from robfcp.page._format import (
+    capitalize,
+    enumerate_in_words,
+    format_mean_loss,
+    format_percent,
+    pluralize,
+)
+from robfcp.page._impact import benign_coverages
 
 MAX_NAMED = 4  # sites that the first sentence names with their cause
 
 
-def impact_text(calibration: Calibration) -> dict[str, str]:
-    """What believing every report would do to the cases of the sites that were used, and how much.
+def summary_text(calibration: Calibration, diagnoses: Mapping[str, Diagnosis]) -> dict[str, str]:
+    """Return who was left out, else who deserves a look, else that nothing stands out.
 
-    An estimate: their own reported samples against the threshold of all sites together. Empty where
-    no more are missed than were asked for, and sets do not grow.
+    Of one client also what to do; of more the page has cards.
+
+    Parameters
+    ----------
+    calibration : Calibration
+        For the number of clients and what leaving out is called.
+    diagnoses : mapping of str to Diagnosis
+        What was diagnosed, by client.
+
+    Returns
+    -------
+    dict
+        "first" and "then", the first sentence and the next.
     """
-    federation, level, risk = calibration.federation, calibration.levels[0], calibration.risk
-    both, used = (level, _undefended_level(calibration)), calibration.benign_mask
-    now, new = np.round(_covered(calibration, *both), 3)
-    if not (new > now or new < min(now, level.coverage)):
-        return {"first": "", "then": ""}
-    missed = [round(1000 * (1 - one)) for one in (new, now)]
-    counts = f"{missed[0]} of 1,000 sets would miss the true label in place of {missed[1]}"
-    sizes, words = federation.all_label_counts, "sets would be wider than needed"
-    if risk is not None:
-        lost = [_loss(risk, one) for one in (new, now)]
-        words, counts = f"the mean {risk.name} would be about {lost[0]} in place of {lost[1]}", ""
-    elif new < now:
-        name, counts = _most_affected(calibration, both, counts)
-        more = f"about {missed[0] - missed[1]} more of every 1,000 cases"
-        words = f"{more} would get a wrong set{name}"
-    elif sizes is not None and calibration.by is None:
-        labels = mean_set_sizes(federation, sizes, used)
-        mean = [
-            f"{labels[federation.binning.bin_index_of_threshold(one.threshold)]:.2f}"
-            for one in both
-        ]
-        words = f"a set would hold about {mean[1]} labels in place of {mean[0]}"
-    kind = "not flagged" if calibration.is_guaranteed else "used"
-    rests = f"estimated from the reports of the sites that were {kind}, which may lie too."
-    then = f"{counts}; {rests}" if counts else _sentence(rests)
-    return {"first": f"Had every report been believed, {words}.", "then": then}
-
-
-def mean_set_sizes(
-    federation: Federation, told: StratifiedTable, used: NDArray[np.bool_]
-) -> NDArray[np.float64]:
-    """(bins,) the mean number of labels in a set with each threshold, at the used that tell it."""
-    kept = used[told.rows]
-    total = max(1, int(federation.sample_sizes[told.rows[kept]].sum()))
-    return np.asarray(np.cumsum(told.table.pooled_counts(kept)) / total)
-
-
-def _covered(calibration: Calibration, *levels: CoverageLevel) -> NDArray[np.float64]:
-    """(L,) the share of what used sites reported that each level covers."""
-    used, mass = calibration.benign_mask, calibration.federation.total_counts
-    shares = calibration.client_coverage(levels)[used]
-    return np.asarray(mass[used] @ shares / mass[used].sum())
-
-
-def _undefended_level(calibration: Calibration) -> CoverageLevel:
-    """The first level with the thresholds of all sites together."""
-    federation, level = calibration.federation, calibration.levels[0]
-
-    if calibration.by is None:
-        return replace(level, threshold=_fcp(federation, level))
-    every = _strata.stratum_federations(
-        calibration.federation, calibration.by, calibration.require_record().clusters
-    )
-    own = {name: _fcp(held.federation(), level) for held in every for name in held.members}
-    strata = tuple(replace(one, threshold=own[one.name]) for one in level.strata)
-    return replace(level, threshold=max(own.values()), strata=strata)
-
-
-def _fcp(held: Federation, level: CoverageLevel, used: NDArray[np.bool_] | None = None) -> float:
-    """FCP's threshold on the sites that are used, all if None."""
-    rule = FCPThreshold(held, np.ones(held.n_clients, dtype=bool) if used is None else used)
-    return held.threshold_at(rule.bin_index(level.coverage) if held.n_clients else None)
-
-
-def _most_affected(
-    calibration: Calibration, both: Sequence[CoverageLevel], counts: str
-) -> tuple[str, str]:
-    """The class or group that would be missed most, of those missed more; how many in each case."""
-    strata = calibration.federation.strata
-    if strata is None:
-        return "", counts
-    used = calibration.benign_mask[strata.rows]
-    found = [calibration.class_coverage(one) for one in both]
-    held = found[0][2][used].sum(axis=0)
-    now, then = (held - covered[used].sum(axis=0) for _, covered, _ in found)
-    more = then - now
-    c = int(np.argmax(np.where(more > 0, then / np.maximum(held, MIN_REFERENCE_SCORES), -1)))
-    often = "mostly" if 2 * more[c] > more.sum() else "worst"
-    name = f"{strata.by} {strata.labels[c]}"
-    rates = [round(1000 * one[c] / max(held[c], 1)) for one in (then, now)]
-    return f", {often} in {name}", f"{counts}, in {name} {rates[0]} in place of {rates[1]}"
-
-
-def summary_text(calibration: Calibration, found: Mapping[str, Diagnosis]) -> dict[str, str]:
-    """Who was left out, else who deserves a look, else that nothing stands out.
-
-    Of one site also what to do; of more the page has cards.
-    """
-    out = [one for one in found.values() if not one.trusted]
-    looks = [one for one in found.values() if one.trusted]
-    clients, told = calibration.federation.n_clients, out or looks
-    used = "The one site was used" if clients == 1 else f"All {clients} sites were used"
-    verdict = "flagged" if calibration.is_guaranteed else "left out"
-    if out:
-        first = f"{len(out)} of {clients} sites were {verdict}: {_worst_clients(out)}."
-        if len(out) == 1:
-            first = f"{out[0].client} was {verdict}: {out[0].observation}."
-    elif looks:
-        whom = "" if len(looks) <= MAX_NAMED else f"{len(looks)} of them: "
-        whom = (
-            f"{looks[0].client}: {looks[0].observation}"
-            if len(looks) == 1
-            else whom + _worst_clients(looks)
-        )
-        first = f"{used}, but look at {whom}."
+    excluded = [diagnosis for diagnosis in diagnoses.values() if not diagnosis.trusted]
+    suspicious = [diagnosis for diagnosis in diagnoses.values() if diagnosis.trusted]
+    if excluded:
+        first = _excluded_text(calibration, excluded)
     else:
-        report = "its report" if clients == 1 else "their reports"
-        first = f"{used}; nothing in {report} looks wrong."
-    then = f"{_sentence(told[0].advice)}." if len(told) == 1 else ""
-    return {"first": first, "then": then}
+        first = _all_used_text(calibration.federation.n_clients, suspicious)
+
+    named = excluded or suspicious
+    advice = f"{capitalize(named[0].advice)}." if len(named) == 1 else ""
+    return {"first": first, "then": advice}
 
 
-def _sentence(words: str) -> str:
-    return words[:1].upper() + words[1:]
+def _excluded_text(calibration: Calibration, excluded: Sequence[Diagnosis]) -> str:
+    """Return which clients were excluded, and why."""
+    verdict = "flagged" if calibration.is_guaranteed else "left out"
+    if len(excluded) == 1:
+        return f"{excluded[0].client} was {verdict}: {excluded[0].observation}."
+    n_clients = calibration.federation.n_clients
+    return f"{len(excluded)} of {n_clients} sites were {verdict}: {_causes_text(excluded)}."
 
 
-def _worst_clients(sites: Sequence[Diagnosis]) -> str:
-    """Up to four by name with their cause; of more what was found how often, and the worst."""
-    if len(sites) <= MAX_NAMED:
-        return _join([f"{one.client} ({one.summary})" for one in sites])
-    told = [one.cause.replace("not told", "cause unclear") for one in sites]
-    kinds = _join([f"{cause} at {number}" for cause, number in Counter(told).most_common()])
-    kinds = f"{told[0]} at each of them" if len(set(told)) == 1 else kinds
-    low = min(sites, key=lambda one: math.inf if math.isnan(one.covered) else one.covered)
-    if not low.coverage_text or low.covered >= low.wanted:
-        return kinds
-    return f"{kinds}. The worst is {low.client}: {low.coverage_text}"
+def _all_used_text(n_clients: int, suspicious: Sequence[Diagnosis]) -> str:
+    """Return that all clients were used, and which of them deserve a look."""
+    used = "The one site was used" if n_clients == 1 else f"All {n_clients} sites were used"
+    if not suspicious:
+        reports = "its report" if n_clients == 1 else "their reports"
+        return f"{used}; nothing in {reports} looks wrong."
+
+    if len(suspicious) == 1:
+        reasons = f"{suspicious[0].client}: {suspicious[0].observation}"
+    elif len(suspicious) <= MAX_NAMED:
+        reasons = _causes_text(suspicious)
+    else:
+        reasons = f"{len(suspicious)} of them: {_causes_text(suspicious)}"
+    return f"{used}, but look at {reasons}."
 
 
-def _join(parts: Sequence[str]) -> str:
-    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
+def _causes_text(diagnoses: Sequence[Diagnosis]) -> str:
+    """Return up to four clients with their causes; of more how often each cause is, and the worst.
+
+    The worst is named only where it is covered less than was asked for.
+    """
+    if len(diagnoses) <= MAX_NAMED:
+        names = [f"{diagnosis.client} ({diagnosis.summary})" for diagnosis in diagnoses]
+        return enumerate_in_words(names)
+
+    causes = Counter(
+        diagnosis.cause.replace("not told", "cause unclear") for diagnosis in diagnoses
+    )
+    if len(causes) == 1:
+        text = f"{next(iter(causes))} at each of them"
+    else:
+        text = enumerate_in_words([f"{cause} at {count}" for cause, count in causes.most_common()])
+
+    worst = min(diagnoses, key=_coverage_or_infinity)
+    if not worst.coverage_text or worst.covered >= worst.wanted:
+        return text
+    return f"{text}. The worst is {worst.client}: {worst.coverage_text}"
+
+
+def _coverage_or_infinity(diagnosis: Diagnosis) -> float:
+    """Return what a client's own cases are covered; infinity where noise hides it."""
+    return math.inf if math.isnan(diagnosis.covered) else diagnosis.covered
 
 
 def headline_text(calibration: Calibration, level: CoverageLevel) -> dict[str, str]:
-    """The top of the page for one level: what was promised, or how much is proved up to where; the
-    exact promise; and what became of the reports."""
-    promise, every = f"{_sentence(level.certificate.statement)}.", calibration.by
-    wanted = f"{format_percent(float(level.coverage))} coverage" + (
-        f" of every {every}" if every else ""
-    )
-    wanted = wanted if calibration.risk is None else calibration.target_text(level)
-    claim = (_guaranteed_text if calibration.is_guaranteed else _defended_text)(
-        calibration, level, wanted
-    )
-    if not calibration.is_guaranteed and level.vacuous_from is not None:
-        promise += f" From {pluralize(level.vacuous_from, 'liar')} on nothing is proved."
-    if not calibration.is_guaranteed and level.certificate.lower < level.coverage:
-        promise += " The wanted level itself is not proved."
-    (share,), used = _covered(calibration, level), len(calibration.benign_clients)
-    covers = f"{format_percent(share)} are covered"
-    if calibration.risk is not None:
-        covers = f"the mean {calibration.risk.name} is {_loss(calibration.risk, share)}"
-    kind, out = ("unflagged", "flagged") if calibration.is_guaranteed else ("used", "left out")
-    numbers = {
-        kind: used,
-        out: len(calibration.flagged_clients),
-        "refused as faulty": len(calibration.rejected_reports),
-        "missing": len(calibration.missing_clients),
-    }
-    told = ", ".join(f"{n} {word}" for word, n in numbers.items() if n or word in (kind, out))
-    federation = calibration.federation
-    valid = (
-        f"{pluralize(federation.n_clients, 'valid report')} with {federation.n_samples:,} samples"
-    )
+    """Return the top of the page for one level.
+
+    Parameters
+    ----------
+    calibration : Calibration
+        A calibration with its record.
+    level : CoverageLevel
+        One of its levels.
+
+    Returns
+    -------
+    dict
+        "claim" is what is guaranteed or aimed at, "used" what is covered of the benign clients'
+        cases, "promise" the exact certificate, "reports" what became of the reports.
+    """
+    target = _target_text(calibration, level)
+    if calibration.is_guaranteed:
+        claim = _guaranteed_text(calibration, level, target)
+    else:
+        claim = _defended_text(calibration, level, target)
     return {
         "claim": claim,
-        "used": f"Of the cases that the {pluralize(used, f'{kind} site')} reported, {covers}.",
-        "promise": promise,
-        "reports": f"{valid}; {told}.",
+        "used": _covered_text(calibration, level),
+        "promise": _certificate_text(calibration, level),
+        "reports": _reports_text(calibration),
     }
 
 
-def _loss(risk: Risk, share: float) -> str:
-    return format_percent(1 - share) if risk.bound == 1 else f"{risk.bound * (1 - share):.3g}"
+def _target_text(calibration: Calibration, level: CoverageLevel) -> str:
+    """Return what was asked for: coverage, of every class or group, or a mean loss."""
+    if calibration.risk is not None:
+        return calibration.target_text(level)
+    target = f"{format_percent(float(level.coverage))} coverage"
+    if calibration.by is not None:
+        target += f" of every {calibration.by}"
+    return target
 
 
-def format_percent(share: float) -> str:
-    """A share as a percentage of at most four digits; not for what is proved."""
-    return f"{100 * share:.4g}%"
+def _guaranteed_text(calibration: Calibration, level: CoverageLevel, target: str) -> str:
+    """Return what is guaranteed, and against whom."""
+    certificate = level.certificate
+    if certificate.samples is not None:
+        samples = f"at most {certificate.samples} samples together"
+        condition = f"even if any sites that hold {samples} lie"
+    elif certificate.m == 0:
+        condition = "if nobody lies"
+    else:
+        condition = f"even if any {certificate.m} of {certificate.n_clients} sites lie"
+
+    confidence = ""
+    if certificate.confidence is not None:
+        confidence = f" with {format_lower(certificate.confidence)} confidence"
+    claim = f"{capitalize(target)} is guaranteed{confidence} {condition}"
+    if level.is_trivial:
+        return f"{claim}, but only because every prediction set is full"
+
+    n_flagged = len(calibration.flagged_clients)
+    flagged = pluralize(n_flagged, "site") if n_flagged else "no site"
+    return f"{claim}; {flagged} flagged"
 
 
-def auditor_questions(calibration: Calibration, verdict: str) -> dict[str, str]:
-    """Who is left out, what is proved and estimated, how it was made and what would change it."""
-    record, federation, level = (
-        calibration.require_record(),
-        calibration.federation,
-        calibration.levels[0],
-    )
-    origin = (
-        "stated before the reports" if calibration.n_malicious_given else "read off the reports"
-    )
-    by = "" if calibration.by is None else f", for each {calibration.by}"
-    rule = f"FCP's, on the reports of the sites that were used{by}"
+def _defended_text(calibration: Calibration, level: CoverageLevel, target: str) -> str:
+    """Return what the threshold aims at, and from how many clients."""
+    if level.is_trivial:
+        return f"Too few samples for {target}: every prediction set is full"
+
+    n_flagged = len(calibration.flagged_clients)
+    n_clients = calibration.federation.n_clients
+    if n_flagged > 0:
+        clients = f"the {n_clients - n_flagged} of {n_clients} sites that were used"
+    elif n_clients > 1:
+        clients = f"all {n_clients} sites"
+    else:
+        clients = "the one site"
+    aim = "The thresholds aim" if calibration.by else "The threshold aims"
+    return f"{aim} at {target}, from {clients}"
+
+
+def _covered_text(calibration: Calibration, level: CoverageLevel) -> str:
+    """Return how much of the benign clients' reported cases is covered."""
+    coverage = benign_coverages(calibration, level).item()
+    if calibration.risk is None:
+        covered = f"{format_percent(coverage)} are covered"
+    else:
+        loss = format_mean_loss(calibration.risk, coverage)
+        covered = f"the mean {calibration.risk.name} is {loss}"
+    kind = "unflagged" if calibration.is_guaranteed else "used"
+    sites = pluralize(len(calibration.benign_clients), f"{kind} site")
+    return f"Of the cases that the {sites} reported, {covered}."
+
+
+def _certificate_text(calibration: Calibration, level: CoverageLevel) -> str:
+    """Return the certificate's statement, and where a defense's threshold certifies too little."""
+    text = f"{capitalize(level.certificate.statement)}."
     if calibration.is_guaranteed:
-        rule = "the promise's: the least that keeps it, whatever the liars report"
-    elif record.defense.startswith("custom:"):
-        rule = "that of the defence that was passed, FCP's where it has none"
-    elif (
-        record.defense == "consensus"
-        and not (by or federation.has_noise)
-        and federation.counts_per_sample == 1
-    ):
-        voted = level.threshold > _fcp(federation, level, calibration.benign_mask)
-        rule = "the vote of the sites that were used, never below FCP's threshold on them; here "
-        rule += "the vote decides" if voted else "FCP's decides"
-    rule += (
-        "" if record.trusted_report is None else "; held within what the server's own sample allows"
-    )
-    weak = next((one.m for one in level.certificate_points if one.lower < level.coverage), None)
-    falls = "" if weak is None else f"; what is proved is below the level from {weak} liars on"
-    falls = "; nothing is promised if more lie than stated" if calibration.is_guaranteed else falls
-    full = breakdown_point_of_any_rule(federation.sample_sizes, level.coverage)
-    promised = "under a promise, unless how alike sites are is stated (--alike)"
-    falls += "" if full is None else f"; {full} or more liars could fill every set {promised}"
-    falls += "; more sites: below ten detection is weak" if federation.n_clients < 10 else ""
-    change = (
-        "another number of liars (robfcp show -m), a trusted sample (--anchor), corrected reports"
-    )
-    again = "robfcp verify calibration.json, the record beside it, computes it all again"
-    return {
-        "who is left out": f"{verdict} Decided by {record.defense}; reasons are in the cards above",
-        "proved": level.certificate.statement,
-        "estimated": "the harm averted, the shares covered, oddness and diagnosis: from reports",
-        "number of liars": f"{calibration.n_malicious}, {origin}",
-        "threshold": rule,
-        "what would change it": change + falls,
-        "to verify": f"{again}; compare the digests below",
-    }
+        return text
+    if level.vacuous_from is not None:
+        text += f" From {pluralize(level.vacuous_from, 'liar')} on nothing is proved."
+    if level.certificate.lower < level.coverage:
+        text += " The wanted level itself is not proved."
+    return text
+
+
+def _reports_text(calibration: Calibration) -> str:
+    """Return how many valid reports and samples there are, and what became of all reports."""
+    federation = calibration.federation
+    n_used = len(calibration.benign_clients)
+    n_excluded = len(calibration.flagged_clients)
+    n_rejected = len(calibration.rejected_reports)
+    n_missing = len(calibration.missing_clients)
+
+    counts = [f"{n_used} used", f"{n_excluded} left out"]
+    if calibration.is_guaranteed:
+        counts = [f"{n_used} unflagged", f"{n_excluded} flagged"]
+    if n_rejected:
+        counts.append(f"{n_rejected} refused as faulty")
+    if n_missing:
+        counts.append(f"{n_missing} missing")
+
+    reports = pluralize(federation.n_clients, "valid report")
+    return f"{reports} with {federation.n_samples:,} samples; {', '.join(counts)}."
 
 
 def reading_notes(calibration: Calibration) -> Iterator[str]:
-    """What to know of a page of losses, or with a threshold for each class."""
-    if calibration.risk is not None:
-        bound = "" if calibration.risk.bound == 1 else f" / {calibration.risk.bound:g}"
+    """Yield what to know of a page of losses, or with a threshold for each class."""
+    risk = calibration.risk
+    if risk is not None:
+        divisor = "" if risk.bound == 1 else f" / {risk.bound:g}"
         yield (
             "These reports hold losses: what charts call the share of scores at or below a "
-            f"threshold is 1 - mean {calibration.risk.name}{bound} there."
+            f"threshold is 1 - mean {risk.name}{divisor} there."
         )
     if calibration.by is not None:
         yield (
             f"There is a threshold for each {calibration.by}; the charts above the table show the "
             "largest of them."
         )
-
-
-def pluralize(number: int, word: str) -> str:
-    """'1 site', '2 sites'."""
-    return f"{number} {word}" if number == 1 else f"{number} {word}s"
-
-
-def _guaranteed_text(calibration: Calibration, level: CoverageLevel, wanted: str) -> str:
-    certificate = level.certificate
-    condition = f"even if any {certificate.m} of {certificate.n_clients} sites lie"
-    if certificate.samples is not None:
-        held = f"at most {certificate.samples} samples together"
-        condition = f"even if any sites that hold {held} lie"
-    elif certificate.m == 0:
-        condition = "if nobody lies"
-    sure, flagged = certificate.confidence, len(calibration.flagged_clients)
-    sure_words = "" if sure is None else f" with {format_lower(sure)} confidence"
-    claim = f"{_sentence(wanted)} is guaranteed{sure_words} {condition}"
-    if level.is_trivial:
-        return f"{claim}, but only because every prediction set is full"
-    return f"{claim}; {pluralize(flagged, 'site') if flagged else 'no site'} flagged"
-
-
-def _defended_text(calibration: Calibration, level: CoverageLevel, wanted: str) -> str:
-    flagged, clients = len(calibration.flagged_clients), calibration.federation.n_clients
-    if level.is_trivial:
-        return f"Too few samples for {wanted}: every prediction set is full"
-    if flagged == 0:
-        whom = f"all {clients} sites" if clients > 1 else "the one site"
-    else:
-        whom = f"the {clients - flagged} of {clients} sites that were used"
-    aim = "The thresholds aim" if calibration.by else "The threshold aims"
-    return f"{aim} at {wanted}, from {whom}"

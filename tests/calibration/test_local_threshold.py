@@ -12,7 +12,7 @@ from robfcp import Consensus
 from robfcp.errors import RobfcpError
 from robfcp.local._feedback import ClientFeedback, local_thresholds
 from robfcp.local._threshold import calibrate_unseen_client
-from robfcp.page._data import strata_data
+from robfcp.page._strata import strata_data
 
 NAMES = ("flu", "cold", "none")
 TWO = Consensus(at_most=2)

@@ -9,7 +9,7 @@ from makers import beta_scores, embedded, refused, reports_of, said
 import robfcp
 from robfcp.monitoring import AlarmHistory, EValueReport
 from robfcp.page import PageHistory, render_html
-from robfcp.page._history import MOST_LINES, MOST_SITES
+from robfcp.page._history import MAX_CLIENT_ROWS, MAX_CURVES
 
 DIGEST = "ab" * 32
 
@@ -128,8 +128,8 @@ def test_hostile_names_and_many_sites_stay_inside():
     assert hostile not in page
     watch = embedded(page)["history"]["watch"]
     assert watch["sites"][0]["name"] == hostile
-    assert len(watch["kinds"][0]["lines"]) == MOST_LINES + 1
-    assert (len(watch["sites"]), watch["more"]) == (MOST_SITES, 700 - MOST_SITES)
+    assert len(watch["kinds"][0]["lines"]) == MAX_CURVES + 1
+    assert (len(watch["sites"]), watch["more"]) == (MAX_CLIENT_ROWS, 700 - MAX_CLIENT_ROWS)
     assert len(page) < 300_000
 
 

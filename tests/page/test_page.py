@@ -19,7 +19,8 @@ from robfcp.defense import FCP, Assessment
 from robfcp.federation import RejectedReport
 from robfcp.guarantees import certify_threshold
 from robfcp.page import render_html, write_html
-from robfcp.page._text import auditor_questions, impact_text
+from robfcp.page._auditor import auditor_questions
+from robfcp.page._impact import impact_text
 from robfcp.privacy._budget import Privacy
 
 HOSTILE = "</script><script>alert(1)</script>\u2028&"
