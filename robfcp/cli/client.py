@@ -20,7 +20,9 @@ from robfcp._files import read_bounded, write_atomically
 from robfcp._validation import abbreviate, check_client_name
 from robfcp.cli import console
 from robfcp.cli.console import Printer, advanced_option, option, privacy_option, round_option
-from robfcp.cli.tables import ModelOutputs, ReaderOptions, expected_task, is_number, read_outputs
+from robfcp.cli.model_outputs import ModelOutputs, ReaderOptions, expected_task
+from robfcp.cli.table_files import is_number
+from robfcp.cli.tables import read_outputs
 from robfcp.errors import RobfcpError
 from robfcp.privacy import Privacy, PrivacyLedger, logistic_binning, parse_binning
 from robfcp.reports import Report, StratifiedCounts, signing, stratum_labels
@@ -155,7 +157,9 @@ def report(
         named = None if classes is None else tuple(name.strip() for name in classes.split(","))
         # one refused sample of a private report would tell of it: they become NaN
         guess = told.score is None and privacy is None
-        reading = replace(reading, classes=named, guess=guess, lenient=privacy is not None)
+        reading = replace(
+            reading, classes=named, guess_task=guess, allow_invalid=privacy is not None
+        )
         outputs = read_outputs(
             data,
             needs_targets=True,

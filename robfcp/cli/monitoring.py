@@ -15,7 +15,8 @@ from robfcp._files import read_bounded, write_atomically
 from robfcp.cli import console
 from robfcp.cli.client import ThresholdOptions, print_verdict, read_outputs_for
 from robfcp.cli.console import Printer, advanced_option, option, round_option
-from robfcp.cli.tables import REPORTS, TABLES, ReaderOptions, expand_paths
+from robfcp.cli.model_outputs import ReaderOptions
+from robfcp.cli.tables import REPORTS, TABLES, expand_paths
 from robfcp.errors import RobfcpError
 from robfcp.fleet import list_report_files
 from robfcp.monitoring import (

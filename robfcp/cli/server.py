@@ -22,7 +22,8 @@ from robfcp.certificates import format_lower, format_upper
 from robfcp.cli import console
 from robfcp.cli.client import read_feedback
 from robfcp.cli.console import Printer, advanced_option, option, round_option
-from robfcp.cli.tables import REPORTS, ROUND, expand_paths, expected_task, read_outputs
+from robfcp.cli.model_outputs import expected_task
+from robfcp.cli.tables import REPORTS, ROUND, expand_paths, read_outputs
 from robfcp.defense import DEFENSES, Consensus, Defense, get_defense
 from robfcp.diagnosis import Diagnosis, diagnose
 from robfcp.errors import RobfcpError
