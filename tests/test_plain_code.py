@@ -207,7 +207,6 @@ KNOWN = {
         "reports/_wire.py",
     },
     "private modules stay in their package": {
-        "cli/client.py: robfcp.local._threshold",
         "cli/demo.py: robfcp.calibration._calibrate",
         "experiments/paper/configs.py: robfcp.defense._rob_fcp",
         "experiments/paper/runner.py: robfcp.defense._rob_fcp",

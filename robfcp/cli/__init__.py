@@ -31,7 +31,7 @@ COMMANDS = {  # in the order people need them: the module and the function of ea
     "report": "client:report",
     "collect": "server:collect",
     "calibrate": "server:calibrate",
-    "predict": "client:predict",
+    "predict": "prediction:predict",
     "check": "monitoring:evaluate",
     "monitor": "monitoring:monitor",
     "alarms": "monitoring:merge_alarms",

@@ -16,7 +16,8 @@ import typer
 from robfcp._files import write_atomically
 from robfcp.cli import console
 from robfcp.cli.console import Printer, advanced_option, option
-from robfcp.cli.tables import read_arrays, read_outputs
+from robfcp.cli.table_files import read_arrays
+from robfcp.cli.tables import read_outputs
 from robfcp.defense import DEFENSES, Consensus
 from robfcp.errors import RobfcpError
 from robfcp.experiments import datasets, outputs, paper

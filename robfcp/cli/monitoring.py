@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import numpy as np
 import typer
@@ -13,14 +14,17 @@ from numpy.typing import NDArray
 
 from robfcp._files import read_bounded, write_atomically
 from robfcp.cli import console
-from robfcp.cli.client import ThresholdOptions, print_verdict, read_outputs_for
 from robfcp.cli.console import Printer, advanced_option, option, round_option
-from robfcp.cli.tables import REPORTS, TABLES, ReaderOptions, expand_paths
+from robfcp.cli.model_outputs import ModelOutputs, ReaderOptions
+from robfcp.cli.prediction import ThresholdOptions, print_verdict, read_outputs_for
+from robfcp.cli.tables import REPORTS, TABLES, expand_paths
 from robfcp.errors import RobfcpError
 from robfcp.fleet import list_report_files
 from robfcp.monitoring import (
     AlarmHistory,
+    MergedEValue,
     Monitor,
+    MonitorState,
     alarming_clients,
     merge_e_values,
     read_e_value_reports,
@@ -28,6 +32,9 @@ from robfcp.monitoring import (
 )
 from robfcp.page import PageHistory, write_html
 from robfcp.reports import Report, signing, terms
+
+if TYPE_CHECKING:
+    from robfcp.evaluation import CoverageEvaluation, CoverageInterval
 
 _PRINTED_FIELDS = {  # the keys of --json, and the attributes of a monitor's state
     "line": "line",
@@ -44,6 +51,10 @@ _PRINTED_FIELDS = {  # the keys of --json, and the attributes of a monitor's sta
     "repeated": "repeated",
 }
 ALARM_EXIT_STATUS = 3  # the exit status of an alarm, and of coverage that is too low
+DEFAULT_DELTA = 0.05  # chance of a false alarm of merged e-values
+STATE_FILE = "monitor.json"  # in a monitor's folder
+CALIBRATION_FILE = "watched.json"
+REFERENCE_FILE = "own.json"
 
 Watched = Annotated[Path, typer.Argument(help="A calibration, or a site's letter.")]
 Step = Annotated[int | None, round_option("Number of the reporting date.", "--step", min=0)]
@@ -74,63 +85,123 @@ def evaluate(
     [dim]Example: robfcp check letter.json test.csv --floor 0.85[/dim]
     """
     with printer.busy("checking"):
-        loaded, watched, place, letter = used.read(calibration, reading)
-        outputs = read_outputs_for(loaded, data, reading, columns=[group])
-        found = watched.evaluate(
+        threshold = used.read(calibration, reading)
+        outputs = read_outputs_for(threshold.calibration, data, reading, columns=[group])
+        evaluation = threshold.source.evaluate(
             outputs.predictions,
             cast(NDArray[Any], outputs.targets),
             groups=None if group is None else outputs.columns[group],
-            level=place,
+            level=threshold.level_index,
             min_coverage=floor,
             interval_confidence=confidence,
             rng=np.random.default_rng(console.derive_seed(seed, "check")),
         )
-        if outputs.names:
-            called = (replace(part, name=outputs.names[int(part.name)]) for part in found.classes)
-            found = replace(found, classes=tuple(called))
-        said = {**asdict(found), "coverage": found.overall.coverage, "line": found.line}
-        for name, parts in (("classes", found.classes), ("groups", found.groups)):
-            said[name] = [{**asdict(one), "coverage": one.coverage} for one in parts]
-    for title, first, rows in (
-        (f"{found.overall.n} fresh samples", "part", (found.overall,)),
-        ("by class, all intervals together", "class", found.classes),
-        (f"by {group}, all intervals together", "group", found.groups),
-    ):
-        if rows:
-            printer.table(
-                title,
-                [first, "samples", "coverage", "at least", "at most"],
-                [(p.name, p.n, f"{p.coverage:.4f}", f"{p.low:.4f}", f"{p.high:.4f}") for p in rows],
-            )
-    printer.line("\n".join([str(found), *outputs.notes]))
-    print_verdict(letter, printer)
-    printer.json(said)
-    if found.verdict == "below" or (strict and found.overall.high < found.wanted):
+        evaluation = _with_class_names(evaluation, outputs)
+
+    title = f"{evaluation.overall.n} fresh samples"
+    _print_intervals(title, "part", [evaluation.overall], printer)
+    _print_intervals("by class, all intervals together", "class", evaluation.classes, printer)
+    _print_intervals(f"by {group}, all intervals together", "group", evaluation.groups, printer)
+    printer.line("\n".join([str(evaluation), *outputs.notes]))
+    print_verdict(threshold.feedback, printer)
+    printer.json(_evaluation_as_json(evaluation))
+    is_wanted_missed = evaluation.overall.high < evaluation.wanted
+    if evaluation.verdict == "below" or (strict and is_wanted_missed):
         raise typer.Exit(ALARM_EXIT_STATUS)
 
 
+def _with_class_names(evaluation: CoverageEvaluation, outputs: ModelOutputs) -> CoverageEvaluation:
+    """Return an evaluation whose classes are called by name, where the file names them."""
+    if not outputs.names:
+        return evaluation
+    classes = []
+    for interval in evaluation.classes:
+        classes.append(replace(interval, name=outputs.names[int(interval.name)]))
+    return replace(evaluation, classes=tuple(classes))
+
+
+def _print_intervals(
+    title: str, first_column: str, intervals: Sequence[CoverageInterval], printer: Printer
+) -> None:
+    """Print the coverage of some strata with its intervals, where there are any."""
+    rows = []
+    for interval in intervals:
+        values = (interval.coverage, interval.low, interval.high)
+        rows.append((interval.name, interval.n, *(f"{value:.4f}" for value in values)))
+    if rows:
+        printer.table(title, [first_column, "samples", "coverage", "at least", "at most"], rows)
+
+
+def _evaluation_as_json(evaluation: CoverageEvaluation) -> dict[str, Any]:
+    """Return an evaluation for programs."""
+    return {
+        **asdict(evaluation),
+        "coverage": evaluation.overall.coverage,
+        "line": evaluation.line,
+        "classes": _intervals_as_json(evaluation.classes),
+        "groups": _intervals_as_json(evaluation.groups),
+    }
+
+
+def _intervals_as_json(intervals: Sequence[CoverageInterval]) -> list[dict[str, Any]]:
+    """Return the coverage of some strata for programs."""
+    return [{**asdict(interval), "coverage": interval.coverage} for interval in intervals]
+
+
+@dataclass(frozen=True)
+class MonitorOptions:
+    """What a monitor is held against, what it writes, and what it rings at."""
+
+    state: Annotated[
+        Path, option("The monitor's memory: a file, or a folder.", "--state", "-s")
+    ] = Path(STATE_FILE)
+    own: Annotated[Path | None, option("This site's report (--fine): see drift too.")] = None
+    floor: Annotated[float | None, option("Coverage to hold, if not what --own proves.")] = None
+    html: console.Html = None
+    client: Annotated[str | None, round_option("This site's name.", "--client", "-c")] = None
+    report: Annotated[Path | None, round_option("Write an e-report for robfcp alarms.")] = None
+    round: console.Round = None
+    step: Step = None
+    sign: console.Sign = None
+    strict: Strict = False
+    delta: Delta = None
+    run_length: Annotated[
+        float | None, advanced_option("Ring on change; samples to a false one.")
+    ] = None
+
+
+@dataclass(frozen=True)
+class MonitorFiles:
+    """What a monitor reads and keeps.
+
+    Attributes
+    ----------
+    state : Path
+        Its memory.
+    calibration : Path
+        What is watched.
+    batches : list of Path
+        Files or folders of fresh labelled outputs.
+    reference_report : Path, optional
+        The report that fresh scores are compared with.
+    copies : mapping of Path to Path
+        {file in the monitor's folder: what is copied there}.
+    """
+
+    state: Path
+    calibration: Path
+    batches: list[Path]
+    reference_report: Path | None
+    copies: Mapping[Path, Path]
+
+
 def monitor(
+    options: MonitorOptions,
     printer: Printer,
     reading: ReaderOptions,
     used: ThresholdOptions,
     calibration: Annotated[Path | None, typer.Argument(help="None if --state keeps it.")] = None,
     data: Annotated[list[Path] | None, typer.Argument(help="Fresh labelled batches.")] = None,
-    state: Annotated[
-        Path, option("The monitor's memory: a file, or a folder.", "--state", "-s")
-    ] = Path("monitor.json"),
-    own: Annotated[Path | None, option("This site's report (--fine): see drift too.")] = None,
-    floor: Annotated[float | None, option("Coverage to hold, if not what --own proves.")] = None,
-    html: console.Html = None,
-    client: Annotated[str | None, round_option("This site's name.", "--client", "-c")] = None,
-    report: Annotated[Path | None, round_option("Write an e-report for robfcp alarms.")] = None,
-    round: console.Round = None,
-    step: Step = None,
-    sign: console.Sign = None,
-    strict: Strict = False,
-    delta: Delta = None,
-    run_length: Annotated[
-        float | None, advanced_option("Ring on change; samples to a false one.")
-    ] = None,
 ) -> None:
     """Watch a calibration at a site: count fresh batches once each, ring when it no longer holds.
 
@@ -141,100 +212,234 @@ def monitor(
     [dim]Example: robfcp monitor calibration.json monday.csv --state watch/[/dim]
     [dim]Example: robfcp monitor test.csv --state watch/[/dim]
     """
-    given: dict[Path, Path] = {}
-    if not state.suffix or state.is_dir():
-        calibration, data, own, given = _monitor_folder_files(state, calibration, data or [], own)
-        state = state / "monitor.json"
-    if calibration is None:
-        raise RobfcpError(f"{state}: only a folder keeps a calibration; name it before the batch")
-    console.prepare_outputs(state, report, html)
-    key = None if sign is None else signing.load_key(sign)
+    files = _monitor_files(options, calibration, data or [])
+    console.prepare_outputs(files.state, options.report, options.html)
+    key = None if options.sign is None else signing.load_key(options.sign)
     with printer.busy("watching"):
-        loaded, watched, place, letter = used.read(calibration, reading)
-        bag = None if own is None else Report.from_json(signing.unwrap(read_bounded(own)), str(own))
-        begun: Any = {"delta": delta, "average_run_length": run_length, "path": state}
+        threshold = used.read(files.calibration, reading)
         watch = Monitor(
-            watched, reference_report=bag, client=client, level=place, min_coverage=floor, **begun
+            threshold.source,
+            reference_report=_read_reference_report(files.reference_report),
+            client=options.client,
+            level=threshold.level_index,
+            min_coverage=options.floor,
+            delta=options.delta,
+            average_run_length=options.run_length,
+            path=files.state,
         )
-        round = loaded.summary.round if round is None else round
-        if report is not None:  # refused before anything is counted
-            first = watch.e_value_report(round, step or 0)
-            _ = None if key is None else signing.sign(first, key)
-        files = expand_paths(data or [], TABLES)
-        batches = [(path, read_outputs_for(loaded, path, reading)) for path in files]
-        for place_of, source in given.items():  # nothing is kept of what could not be read
-            write_atomically(place_of, read_bounded(source), private=True)
+        round_name = options.round
+        if round_name is None:
+            round_name = threshold.calibration.summary.round
+        step = options.step or 0
+        if options.report is not None:
+            # Refused before anything is counted.
+            first_report = watch.e_value_report(round_name, step)
+            if key is not None:
+                signing.sign(first_report, key)
+
+        batches = []
+        for path in expand_paths(files.batches, TABLES):
+            batches.append((path, read_outputs_for(threshold.calibration, path, reading)))
+        # Nothing is kept of what could not be read.
+        for copy, source in files.copies.items():
+            write_atomically(copy, read_bounded(source), private=True)
+
         start = watch.state
         for path, outputs in batches:
-            names = None if reading.ids is None else outputs.ids
-            before, truth = watch.state, cast(NDArray[Any], outputs.targets)
-            try:
-                after = watch.update(outputs.predictions, truth, ids=names)
-            except RobfcpError as error:
-                raise RobfcpError(f"{path}: {error}") from None
-            counted, again = after.n - before.n, after.repeated - before.repeated
-            notes = [] if names is not None else outputs.notes
-            if counted < len(truth):
-                known = f"{len(truth) - counted} of {len(truth)} samples"
-                notes.append(
-                    f"{path}: {known} were counted before, by name; none counts "
-                    "twice: name samples anew whose names are used again"
-                )
-            if again:
-                same = f"about {again} of {len(truth)} rows are the very same as rows before"
-                notes.append(f"{path}: {same}, and count again; name samples by --id COLUMN")
-            printer.line("\n".join(notes))
-        seen = watch.state
-        if report is not None:
-            watch.e_value_report(round, step or 0).save(report, key)
-        if html is not None:
-            write_html(PageHistory(monitors=((client or state.stem, seen),)), html)
-    new, missed = seen.n - start.n, seen.misses - start.misses
-    shares = [1 - out / n if n else None for out, n in ((seen.misses, seen.n), (missed, new))]
-    fresh = "" if shares[1] is None else f", {shares[1]:.4f} of them covered"
-    printer.line(f"{new} new samples{fresh} -> {state}\nfloor: {seen.source}\n{seen.line}")
-    print_verdict(letter, printer)
-    printer.wrote(report, html)
-    again = sum(len(outputs.predictions) for _, outputs in batches) - new
-    said = {key: getattr(seen, name) for key, name in _PRINTED_FIELDS.items()}
-    said |= {"covered": shares[0], "new_covered": shares[1]}
-    printer.json({**said, "new": new, "counted_before": again})
-    if seen.has_alarm or (strict and seen.short_since):
+            _count_batch(watch, path, outputs, reading, printer)
+        state = watch.state
+        if options.report is not None:
+            watch.e_value_report(round_name, step).save(options.report, key)
+        if options.html is not None:
+            name = options.client or files.state.stem
+            write_html(PageHistory(monitors=((name, state),)), options.html)
+
+    n_new = state.n - start.n
+    new_coverage = _coverage_of_counts(n_new, state.misses - start.misses)
+    new_text = "" if new_coverage is None else f", {new_coverage:.4f} of them covered"
+    printer.line(f"{n_new} new samples{new_text} -> {files.state}")
+    printer.line(f"floor: {state.source}\n{state.line}")
+    print_verdict(threshold.feedback, printer)
+    printer.wrote(options.report, options.html)
+    n_samples = sum(len(outputs.predictions) for _, outputs in batches)
+    printer.json(
+        {
+            **_state_as_json(state),
+            "new_covered": new_coverage,
+            "new": n_new,
+            "counted_before": n_samples - n_new,
+        }
+    )
+    if state.has_alarm or (options.strict and state.short_since):
         raise typer.Exit(ALARM_EXIT_STATUS)
 
 
+def _monitor_files(
+    options: MonitorOptions, calibration: Path | None, data: list[Path]
+) -> MonitorFiles:
+    """Return what a monitor reads: as named, or as its folder keeps it."""
+    if not options.state.suffix or options.state.is_dir():
+        return _monitor_folder_files(options.state, calibration, data, options.own)
+    if calibration is None:
+        raise RobfcpError(
+            f"{options.state}: only a folder keeps a calibration; name it before the batch"
+        )
+    return MonitorFiles(options.state, calibration, data, options.own, {})
+
+
 def _monitor_folder_files(
-    folder: Path, calibration: Path | None, data: list[Path], own: Path | None
-) -> tuple[Path, list[Path], Path | None, dict[Path, Path]]:
-    """What is watched, its batches and the own report, and what a folder is to keep of them."""
-    watched, held, given = folder / "watched.json", folder / "own.json", {}
+    folder: Path, calibration: Path | None, data: list[Path], reference_report: Path | None
+) -> MonitorFiles:
+    """Return what a monitor with a folder reads, and what the folder is to keep of it."""
+    kept_calibration = folder / CALIBRATION_FILE
+    kept_report = folder / REFERENCE_FILE
+    copies: dict[Path, Path] = {}
     if calibration is not None and calibration.suffix.lower() in TABLES:
+        # The first argument is a batch where the folder has the calibration.
         data = [calibration, *data]
-    elif calibration not in (None, watched):
-        given[watched] = calibration
-    if own is not None and own != held:
-        given[held] = own
-    if watched not in given and not watched.exists():
+    elif calibration is not None and calibration != kept_calibration:
+        copies[kept_calibration] = calibration
+    if reference_report is not None and reference_report != kept_report:
+        copies[kept_report] = reference_report
+    if kept_calibration not in copies and not kept_calibration.exists():
         raise RobfcpError(f"{folder}: watches nothing yet; name the calibration before the batch")
-    own = given.get(held, held if held.exists() else None)
-    return given.get(watched, watched), data, own, given
+
+    if kept_report.exists():
+        reference_report = copies.get(kept_report, kept_report)
+    else:
+        reference_report = copies.get(kept_report)
+    return MonitorFiles(
+        folder / STATE_FILE,
+        copies.get(kept_calibration, kept_calibration),
+        data,
+        reference_report,
+        copies,
+    )
+
+
+def _read_reference_report(path: Path | None) -> Report | None:
+    """Return this site's own report, signed or not; None without one."""
+    if path is None:
+        return None
+    return Report.from_json(signing.unwrap(read_bounded(path)), str(path))
+
+
+def _count_batch(
+    watch: Monitor, path: Path, outputs: ModelOutputs, reading: ReaderOptions, printer: Printer
+) -> None:
+    """Count a batch of fresh samples; print which of them were counted before."""
+    targets = cast(NDArray[Any], outputs.targets)
+    ids = None if reading.ids is None else outputs.ids
+    before = watch.state
+    try:
+        after = watch.update(outputs.predictions, targets, ids=ids)
+    except RobfcpError as error:
+        raise RobfcpError(f"{path}: {error}") from None
+
+    # That rows repeat an id is no news where ids decide what counts.
+    notes = outputs.notes if ids is None else []
+    n_samples = len(targets)
+    n_counted = after.n - before.n
+    n_repeated = after.repeated - before.repeated
+    if n_counted < n_samples:
+        notes.append(
+            f"{path}: {n_samples - n_counted} of {n_samples} samples were counted before, by name; "
+            "none counts twice: name samples anew whose names are used again"
+        )
+    if n_repeated:
+        notes.append(
+            f"{path}: about {n_repeated} of {n_samples} rows are the very same as rows before, "
+            "and count again; name samples by --id COLUMN"
+        )
+    printer.line("\n".join(notes))
+
+
+def _coverage_of_counts(n_samples: int, n_misses: int) -> float | None:
+    """Return the fraction that is covered; None without samples."""
+    if n_samples == 0:
+        return None
+    return 1 - n_misses / n_samples
+
+
+def _state_as_json(state: MonitorState) -> dict[str, Any]:
+    """Return where a monitor stands for programs."""
+    fields = {key: getattr(state, name) for key, name in _PRINTED_FIELDS.items()}
+    return {**fields, "covered": _coverage_of_counts(state.n, state.misses)}
+
+
+@dataclass(frozen=True)
+class AlarmOptions:
+    """Which e-reports are valid, what is known of the sites, and where looks are kept."""
+
+    sites: Annotated[int | None, option("How many are watched, if not all sent one.")] = None
+    history: Annotated[Path | None, option("Keep every look in this file; needs --step.")] = None
+    html: console.Html = None
+    keys: console.Keys = None
+    round: console.Round = None
+    quorum: Annotated[int, round_option("Least number of valid e-reports.", min=1)] = 1
+    step: Step = None
+    independent: Annotated[bool, advanced_option("Sites are independent.", "--independent")] = False
+    delta: Delta = None
+
+    def check(self) -> None:
+        """Refuse options that do not go together."""
+        if self.history is not None and self.step is None:
+            raise RobfcpError("--history: needs --step, the number of the reporting date")
+        if self.html is not None and self.history is None:
+            raise RobfcpError("--html: shows a history; pass --history, where it is kept")
+
+    def read_keys(self) -> Mapping[str, str] | None:
+        """Return {client: public key}; None where no registry is named."""
+        return None if self.keys is None else terms.read_keys(self.keys)
+
+    def read_history(self) -> AlarmHistory | None:
+        """Return the looks so far; None before the first, or where none are kept."""
+        if self.history is None or not self.history.exists():
+            return None
+        return AlarmHistory.load(self.history)
+
+
+@dataclass(frozen=True)
+class MergedAlarms:
+    """What the sites' e-reports come to.
+
+    Attributes
+    ----------
+    merged : MergedEValue
+        The alarm of all sites together.
+    history : AlarmHistory, optional
+        All looks with this one, where they are kept.
+    drifting : tuple of str
+        Clients whose scores drift from their own reports.
+    silent : list of str
+        Clients whose names are known and who sent no report, valid or not.
+    n_unnamed : int
+        How many more clients were not heard of.
+    """
+
+    merged: MergedEValue
+    history: AlarmHistory | None
+    drifting: tuple[str, ...]
+    silent: list[str]
+    n_unnamed: int
+
+    @property
+    def line(self) -> str:
+        """The answer in one line: of all looks where they are kept."""
+        return self.merged.line if self.history is None else self.history.line
+
+    @property
+    def has_alarm(self) -> bool:
+        """Whether an alarm rings, or rang at a look before."""
+        has_rung = self.history is not None and bool(self.history.alarm_steps)
+        return self.merged.has_alarm or self.merged.has_exchangeability_alarm or has_rung
 
 
 def merge_alarms(
+    options: AlarmOptions,
     printer: Printer,
     reports: Annotated[list[Path], typer.Argument(help="The sites' e-reports, or their folder.")],
     liars: Annotated[int, option("The most sites that may lie.", "--liars", "-m", min=0)],
-    sites: Annotated[int | None, option("How many are watched, if not all sent one.")] = None,
-    history: Annotated[Path | None, option("Keep every look in this file; needs --step.")] = None,
-    html: console.Html = None,
-    keys: console.Keys = None,
-    round: console.Round = None,
-    quorum: Annotated[int, round_option("Least number of valid e-reports.", min=1)] = 1,
-    step: Step = None,
-    independent: Annotated[
-        bool, advanced_option("Sites are independent.", "--independent")
-    ] = False,
-    delta: Delta = None,
 ) -> None:
     """Merge sites' e-reports into one alarm that at most so many liars cannot ring; list sites.
 
@@ -243,80 +448,125 @@ def merge_alarms(
     [dim]Example: robfcp alarms e-*.json --liars 2[/dim]
     [dim]Example: robfcp alarms e-*.json -m 1 --sites 9 --step 1 --history h.json[/dim]
     """
-    if history is not None and step is None:
-        raise RobfcpError("--history: needs --step, the number of the reporting date")
-    if html is not None and history is None:
-        raise RobfcpError("--html: shows a history; pass --history, where it is kept")
+    options.check()
     files = expand_paths(reports, REPORTS, list_report_files)
-    console.prepare_outputs(history, html)
-    public = None if keys is None else terms.read_keys(keys)
-    known = AlarmHistory.load(history) if history is not None and history.exists() else None
-    of: Any = {"round": round, "step": step, "calibration": known and known.calibration}
-    found, faults = read_e_value_reports(files, keys=public, quorum=quorum, **of)
-    if sites is None and public is not None:
-        sites = len(public)
-    told: Any = {"rejected": faults, "signatures_checked": public is not None}
-    kept: dict[str, Any] = {}
-    if history is None or step is None:
-        told["delta"] = 0.05 if delta is None else delta
-        merged = merge_e_values(found, liars, independent=independent, n_clients=sites, **told)
+    console.prepare_outputs(options.history, options.html)
+    keys = options.read_keys()
+    alarms = _merge_reports(files, liars, options, keys)
+    if options.html is not None:
+        page = PageHistory(alarms=alarms.history, registered_clients=tuple(keys or ()))
+        write_html(page, options.html)
+    _print_alarms(alarms, printer)
+    printer.wrote(options.history, options.html)
+    printer.json(_alarms_as_json(alarms))
+    if alarms.has_alarm:
+        raise typer.Exit(ALARM_EXIT_STATUS)
+
+
+def _merge_reports(
+    files: Sequence[Path],
+    max_malicious: int,
+    options: AlarmOptions,
+    keys: Mapping[str, str] | None,
+) -> MergedAlarms:
+    """Return what e-reports come to; the look is recorded where a history is kept."""
+    previous = options.read_history()
+    reports, rejected = read_e_value_reports(
+        files,
+        keys=keys,
+        round=options.round,
+        calibration=None if previous is None else previous.calibration,
+        step=options.step,
+        quorum=options.quorum,
+    )
+    n_clients = options.sites
+    if n_clients is None and keys is not None:
+        n_clients = len(keys)
+
+    history = None
+    if options.history is None or options.step is None:
+        merged = merge_e_values(
+            reports,
+            max_malicious,
+            n_clients=n_clients,
+            delta=DEFAULT_DELTA if options.delta is None else options.delta,
+            independent=options.independent,
+            rejected=rejected,
+            signatures_checked=keys is not None,
+        )
     else:
-        told |= {
-            "n_sites": sites,
-            "delta": delta,
-            "round": round,
-            "independent": independent or None,
-        }
-        merged, known = record_inspection(history, found, liars, step=step, **told)
-        kept = {"line": known.line, "rang": known.alarm_steps, "looks": len(known.looks)}
-        if html is not None:
-            write_html(PageHistory(alarms=known, registered_clients=tuple(public or ())), html)
-    said = {
-        "alarm": merged.has_alarm,
-        "drift": merged.has_exchangeability_alarm,
-        "line": merged.line,
-        **kept,
+        merged, history = record_inspection(
+            options.history,
+            reports,
+            max_malicious,
+            step=options.step,
+            rejected=rejected,
+            signatures_checked=keys is not None,
+            n_sites=n_clients,
+            delta=options.delta,
+            round=options.round,
+            independent=options.independent or None,
+        )
+
+    log_drifts = {
+        report.client: report.log_drift for report in reports if report.log_drift is not None
     }
-    heard = {one.client: one.log_drift for one in found}
-    moved = {name: log for name, log in heard.items() if log is not None}
-    drifting = alarming_clients(moved, merged.liars, merged.delta, merged.n_sites)
-    quiet = {*(known.latest() if known else ()), *(public or ())} - {*heard}
-    silent = sorted(quiet - {fault.client for fault in merged.faulty})
-    data = {**vars(merged), **said, "drifting": drifting, "silent": silent}
+    drifting = alarming_clients(log_drifts, merged.liars, merged.delta, merged.n_sites)
+    reporting = {report.client for report in reports}
+    expected = set(keys or ())
+    if history is not None:
+        expected |= set(history.latest())
+    quiet = expected - reporting
+    silent = sorted(quiet - {rejection.client for rejection in merged.faulty})
+    n_unnamed = merged.n_sites - len(reporting) - len(quiet)
+    return MergedAlarms(merged, history, drifting, silent, n_unnamed)
+
+
+def _print_alarms(alarms: MergedAlarms, printer: Printer) -> None:
+    """Print how strong the alarm is, and which sites alarm, drift or are silent."""
+    merged = alarms.merged
+    mean = _power_of_ten(merged.log_mean)
+    product = _power_of_ten(merged.log_product)
+    drift = _power_of_ten(merged.log_drift)
+    alarm_threshold = _power_of_ten(merged.log_alarm_threshold)
     printer.table(
         f"{merged.n_sites} sites",
         ["alarm strength", "log10", "holds under"],
         [
-            ("mean of the K - m smallest", _power_of_ten(merged.log_mean), "any dependence"),
-            (
-                "product of (0.9 + 0.1 W)",
-                _power_of_ten(merged.log_product),
-                "independent sites only",
-            ),
-            (
-                "drift, mean of the K - m smallest",
-                _power_of_ten(merged.log_drift),
-                "any dependence",
-            ),
-            (
-                "alarm at",
-                _power_of_ten(merged.log_alarm_threshold),
-                f"delta {merged.delta:g}, coverage and drift",
-            ),
+            ("mean of the K - m smallest", mean, "any dependence"),
+            ("product of (0.9 + 0.1 W)", product, "independent sites only"),
+            ("drift, mean of the K - m smallest", drift, "any dependence"),
+            ("alarm at", alarm_threshold, f"delta {merged.delta:g}, coverage and drift"),
         ],
     )
-    unnamed = merged.n_sites - len(heard) - len(quiet)
-    others = f"{unnamed} of {merged.n_sites} sites, not heard of; --keys would name them"
-    unheard = [*silent, *([others] if unnamed > 0 else [])]
-    for word, names in (("alarms", merged.alarmed), ("drifts", drifting), ("silent", unheard)):
-        printer.list(word, names)
-    printer.list("faulty", [fault.reason for fault in merged.faulty])
-    printer.line(said["line"])
-    printer.wrote(history, html)
-    printer.json(data)
-    if merged.has_alarm or merged.has_exchangeability_alarm or kept.get("rang"):
-        raise typer.Exit(ALARM_EXIT_STATUS)
+    silent = list(alarms.silent)
+    if alarms.n_unnamed > 0:
+        silent.append(
+            f"{alarms.n_unnamed} of {merged.n_sites} sites, not heard of; --keys would name them"
+        )
+    printer.list("alarms", merged.alarmed)
+    printer.list("drifts", alarms.drifting)
+    printer.list("silent", silent)
+    printer.list("faulty", [rejection.reason for rejection in merged.faulty])
+    printer.line(alarms.line)
 
 
-def _power_of_ten(log: float) -> str:
-    return f"{log / math.log(10):.2f}" if math.isfinite(log) else "-"
+def _alarms_as_json(alarms: MergedAlarms) -> dict[str, Any]:
+    """Return merged alarms for programs."""
+    data = {
+        **vars(alarms.merged),
+        "alarm": alarms.merged.has_alarm,
+        "drift": alarms.merged.has_exchangeability_alarm,
+        "line": alarms.line,
+    }
+    if alarms.history is not None:
+        data["rang"] = alarms.history.alarm_steps
+        data["looks"] = len(alarms.history.looks)
+    return {**data, "drifting": alarms.drifting, "silent": alarms.silent}
+
+
+def _power_of_ten(natural_log: float) -> str:
+    """Return the logarithm to base 10 of what has this natural one; a dash where infinite."""
+    if not math.isfinite(natural_log):
+        return "-"
+    return f"{natural_log / math.log(10):.2f}"

@@ -20,9 +20,10 @@ from robfcp.audit import AuditLog, Discrepancy, find_own_report, verify_calibrat
 from robfcp.calibration import Calibration, CoverageLevel
 from robfcp.certificates import format_lower, format_upper
 from robfcp.cli import console
-from robfcp.cli.client import read_feedback
 from robfcp.cli.console import Printer, advanced_option, option, round_option
-from robfcp.cli.tables import REPORTS, ROUND, expand_paths, expected_task, read_outputs
+from robfcp.cli.model_outputs import expected_task
+from robfcp.cli.prediction import read_feedback
+from robfcp.cli.tables import REPORTS, ROUND, expand_paths, read_outputs
 from robfcp.defense import DEFENSES, Consensus, Defense, get_defense
 from robfcp.diagnosis import Diagnosis, diagnose
 from robfcp.errors import RobfcpError

@@ -143,6 +143,7 @@ def test_a_place_that_cannot_be_written_is_refused_before_the_work(
     for name in (
         "cli.show.sensitivity",
         "cli.client.read_outputs",
+        "cli.prediction.read_outputs",
         "cli.demo.stroke_fault_scenario",
         "cli.monitoring.read_e_value_reports",
         "cli.server.verify_calibration",

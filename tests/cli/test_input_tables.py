@@ -15,7 +15,9 @@ import pytest
 from makers import outputs, peak, refused, said
 
 import robfcp
-from robfcp.cli.tables import ReaderOptions, read_csv, read_outputs, spreadsheet_column
+from robfcp.cli.model_outputs import ReaderOptions
+from robfcp.cli.table_files import read_csv, spreadsheet_column
+from robfcp.cli.tables import read_outputs
 from robfcp.errors import RobfcpError
 
 NAMES = ("flu", "cold", "well")
@@ -182,10 +184,22 @@ def test_further_wrong_files_are_refused_in_our_words(name, data, message, tmp_p
         ("zero.npz", {"normalise": True}, "row 1: sums to 0; it cannot be normalised"),
         ("one.csv", {"classes": NAMES}, "columns p1, p2, p3 count from 1, the classes from 0;"),
         ("one.csv", {"classes": 3}, "columns p1, p2, p3 count from 1, the classes from 0; number"),
-        ("binary.csv", {"guess": True}, "labels go from 1 to 2 beside one column, p1; write 0"),
-        ("stay.csv", {"guess": True}, "or pass --score absolute-residual if it predicts these"),
-        ("q.csv", {"guess": True}, "labels are measured values beside columns q05, q95; keep one"),
-        ("ends.csv", {"guess": True}, "lower is above upper in most rows; rename the columns"),
+        (
+            "binary.csv",
+            {"guess_task": True},
+            "labels go from 1 to 2 beside one column, p1; write 0",
+        ),
+        (
+            "stay.csv",
+            {"guess_task": True},
+            "or pass --score absolute-residual if it predicts these",
+        ),
+        (
+            "q.csv",
+            {"guess_task": True},
+            "labels are measured values beside columns q05, q95; keep one",
+        ),
+        ("ends.csv", {"guess_task": True}, "lower is above upper in most rows; rename the columns"),
     ],
 )
 def test_options_that_do_not_fit_are_refused(name, how, message, tmp_path):
@@ -215,7 +229,7 @@ MEASURED = {  # columns without a class each, what they are taken for, and what 
 def test_binary_models_and_measured_values_are_known_by_their_columns(case, tmp_path):
     columns, score, note = MEASURED[case]
     (tmp_path / "t.csv").write_bytes(text(pd.DataFrame(columns)))
-    found = read(tmp_path / "t.csv", guess=True)
+    found = read(tmp_path / "t.csv", guess_task=True)
     assert (found.score, found.targets.tolist()) == (score, columns["y"].tolist())
     assert "".join(found.notes).startswith(note)
     if not score:
