@@ -15,8 +15,8 @@ from robfcp.defense._base import (
     Assessment,
     Defense,
     check_benign_majority,
-    check_client_number,
     exclude_most_malicious,
+    normalize_client_numbers,
 )
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
@@ -179,7 +179,7 @@ class RobFCP(Defense):
         if self.distance not in METRICS:
             known = ", ".join(map(repr, METRICS))
             raise RobfcpError(f"distance: {self.distance!r} is unknown; use {known}")
-        object.__setattr__(self, "liars", check_client_number("liars", self.liars))
+        normalize_client_numbers(self, "liars")
 
     def assess(self, federation: Federation) -> Assessment:
         liars, stated = self.liars, self.liars is not None
@@ -249,7 +249,7 @@ class RobFCPReleased(Defense):
     name: ClassVar[str] = "rob-fcp-released"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "liars", check_client_number("liars", self.liars))
+        normalize_client_numbers(self, "liars")
 
     def assess(self, federation: Federation) -> Assessment:
         liars = self.estimate_n_malicious(federation) if self.liars is None else self.liars
