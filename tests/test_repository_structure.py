@@ -14,9 +14,9 @@ MODULES = sorted(ROOT.rglob("*.py"))
 MAY_IMPORT_LATE = ("cli",)
 # What a client that only predicts, or that reports, never asks for.
 LATE_IMPORTS = {
-    "calibration/_calibration.py imports robfcp.calibration._record",
     "calibration/_calibration.py imports robfcp.evaluation",
     "calibration/_calibration.py imports robfcp.local",
+    "calibration/_storage.py imports robfcp.calibration._record",
     "calibration/_text.py imports robfcp.diagnosis",
     "federation/_federation.py imports robfcp.fleet",
 }

@@ -8,9 +8,8 @@ from dataclasses import replace
 from itertools import chain
 from typing import Any, cast
 
-from robfcp._validation import check_fraction
+from robfcp._validation import abbreviate, check_fraction
 from robfcp.calibration._calibration import Calibration
-from robfcp.calibration._notes import noise_notes, public_notes
 from robfcp.calibration._record import Record
 from robfcp.calibration._request import DEFAULT_COVERAGE, LevelLike, Request
 from robfcp.calibration._thresholds import MaliciousBound, calibrate_level
@@ -105,29 +104,25 @@ def calibrate(
     >>> calibration.predict_set([[0.7, 0.25, 0.05]])
     array([[ True,  True, False]])
     """
-    rule = resolve_defense(defense)
+    resolved_defense = resolve_defense(defense)
     confidence = check_fraction("confidence", certificate_confidence, "give 0.95, say")
     federation = _as_federation(reports)
     request = Request.from_arguments(
         federation, coverage, risk_level, by, guarantee, trusted_report, confidence
     )
 
-    rule = prepare_defense(rule, federation)
-    assessment = _assess(rule, federation, must_succeed=guarantee is None)
-    record = _record(federation, rule, assessment, request)
+    prepared_defense = prepare_defense(resolved_defense, federation)
+    assessment = _assess(prepared_defense, federation, must_succeed=guarantee is None)
+    record = _record(federation, prepared_defense, assessment, request)
 
     bound = MaliciousBound.from_request(request, assessment)
-    levels = [
-        calibrate_level(level, federation, request, assessment, bound) for level in request.levels
-    ]
+    levels = []
+    for level in request.levels:
+        levels.append(calibrate_level(level, federation, request, assessment, bound))
 
-    # A calibration goes to everybody: notes that name clients stay with the record.
-    notes = [note.text for note in assessment.notes if not note.clients]
-    notes += [note.text for note in noise_notes(federation) if not note.clients]
-    notes += public_notes(federation, request)
     return Calibration(
         levels=tuple(levels),
-        has_multiple_levels=request.several,
+        has_multiple_levels=request.has_multiple_levels,
         by=request.by,
         score=federation.score,
         risk=federation.risk,
@@ -139,7 +134,7 @@ def calibrate(
         n_malicious_given=bound.is_given,
         verification=federation.verification,
         summary=record.summary,
-        public_notes=tuple(notes),
+        public_notes=_public_notes(federation, request, assessment),
         record=record,
     )
 
@@ -159,26 +154,32 @@ def _as_federation(reports: Reports) -> Federation:
 
     # The first item decides whether they are paths; it is put back in front of the others.
     items = iter(cast(Iterable[Any], reports))
-    first = next(items, None)
-    if first is None:
+    first_item = next(items, None)
+    if first_item is None:
         return Federation.from_reports(())
-    all_items = chain((first,), items)
-    is_path = isinstance(first, os.PathLike) or (isinstance(first, str) and not _is_json(first))
-    if is_path:
+    all_items = chain((first_item,), items)
+    if _is_path(first_item):
         return Federation.from_files(all_items)
     return Federation.from_reports(all_items)
 
 
+def _is_path(item: object) -> bool:
+    """Return whether an item is the path of a report rather than a report."""
+    if isinstance(item, str):
+        return not _is_json(item)
+    return isinstance(item, os.PathLike)
+
+
 def _is_json(text: str) -> bool:
-    """Whether a string is a report rather than the path of one."""
+    """Return whether a string is a report rather than the path of one."""
     return text.lstrip()[:1] == "{"
 
 
-def _assess(rule: Defense, federation: Federation, *, must_succeed: bool) -> Assessment:
+def _assess(defense: Defense, federation: Federation, *, must_succeed: bool) -> Assessment:
     """Return the defense's verdict on every client; a guarantee holds without one."""
     sample_counts = federation.as_sample_counts()
     try:
-        return rule.assess(sample_counts)
+        return defense.assess(sample_counts)
     except RobfcpError as error:
         if must_succeed:
             raise
@@ -187,12 +188,12 @@ def _assess(rule: Defense, federation: Federation, *, must_succeed: bool) -> Ass
 
 
 def _record(
-    federation: Federation, rule: Defense, assessment: Assessment, request: Request
+    federation: Federation, defense: Defense, assessment: Assessment, request: Request
 ) -> Record:
     """Return all that an auditor needs to compute the calibration again."""
-    name, parameters = recorded_parameters(rule)
+    name, parameters = recorded_parameters(defense)
     excluded = federation.names_of(~assessment.benign_mask)
-    notes = (*assessment.notes, *noise_notes(federation))
+    notes = (*assessment.notes, *_noise_notes(federation))
     return Record(
         federation=federation,
         maliciousness=assessment.maliciousness,
@@ -214,3 +215,107 @@ def _class_names(federation: Federation) -> StratumNames | None:
     if isinstance(strata.names, tuple):
         return tuple(name for name in strata.names if name != OTHER_STRATUM)
     return strata.names
+
+
+def _noise_notes(federation: Federation) -> tuple[Note, ...]:
+    """Return which clients add how much privacy noise, where not all add the same."""
+    if not federation.has_private_reports:
+        return ()
+    clients_by_noise: dict[str, list[str]] = {}
+    for client, model in zip(federation.clients, federation.noise_models, strict=True):
+        noise = "none"
+        if model is not None:
+            noise = f"{model.mechanism} of scale {model.scale:g}"
+        clients_by_noise.setdefault(noise, []).append(client)
+    if len(clients_by_noise) == 1:
+        return ()
+
+    phrases = []
+    for noise, clients in sorted(clients_by_noise.items()):
+        phrases.append(f"{noise} in {abbreviate(clients)}")
+    return (Note(f"noise: {'; '.join(phrases)}", federation.clients),)
+
+
+def _public_notes(
+    federation: Federation, request: Request, assessment: Assessment
+) -> tuple[str, ...]:
+    """Return the notes that stand in the calibration: they name no client.
+
+    A calibration goes to everybody. Notes that name clients stay with the record.
+
+    Parameters
+    ----------
+    federation : Federation
+        The reports of one round.
+    request : Request
+        What was asked for.
+    assessment : Assessment
+        The verdict of the defense.
+    """
+    defense_notes = [note.text for note in assessment.notes if not note.clients]
+    report_notes = [
+        _privacy_note(federation),
+        _coarsening_note(federation),
+        *_guarantee_notes(federation, request),
+        _pooled_clients_note(federation),
+        _clusters_note(federation, request),
+    ]
+    return (*defense_notes, *filter(None, report_notes))
+
+
+def _privacy_note(federation: Federation) -> str:
+    """Return how private the reports are."""
+    budgets = [privacy for privacy in federation.privacy if privacy is not None]
+    if not budgets:
+        return ""
+    weakest = max(budgets, key=lambda privacy: (privacy.epsilon, privacy.delta))
+    quantifier = "at least"
+    if len(set(budgets)) == 1:
+        quantifier = "each"
+    n_private = f"{len(budgets)} of {federation.n_clients} reports"
+    return f"{n_private} are private, {quantifier} {weakest.statement}."
+
+
+def _coarsening_note(federation: Federation) -> str:
+    """Return that most reports are coarsened; a few may look so by chance."""
+    n_coarsened = int(federation.is_coarsened.sum())
+    if 2 * n_coarsened <= federation.n_clients:
+        return ""
+    return (
+        f"{n_coarsened} of {federation.n_clients} reports keep at least five samples together: "
+        "scores are moved up for it, so that sets are rather too large than too small"
+    )
+
+
+def _guarantee_notes(federation: Federation, request: Request) -> tuple[str, ...]:
+    """Return what the guarantee has to say of these reports."""
+    if request.guarantee is None:
+        return ()
+    return request.guarantee.notes(federation, request.confidence)
+
+
+def _pooled_clients_note(federation: Federation) -> str:
+    """Return how many clients report no classes where others do."""
+    strata = federation.strata
+    if strata is None or len(strata.rows) == federation.n_clients:
+        return ""
+    n_pooled = federation.n_clients - len(strata.rows)
+    clients = f"{n_pooled} sites keep their"
+    if n_pooled == 1:
+        clients = "1 site keeps its"
+    return (
+        f"{clients} {strata.by} back: in what is said of all samples, and in nothing by {strata.by}"
+    )
+
+
+def _clusters_note(federation: Federation, request: Request) -> str:
+    """Return that a cluster's certificate is not that of each of its classes."""
+    if federation.strata is None or request.clusters is None:
+        return ""
+    strata = "groups"
+    if federation.strata.by == "class":
+        strata = "classes"
+    return (
+        f"thresholds are by cluster: what is proved holds for each cluster of {strata}, not for "
+        "each of them by itself"
+    )

@@ -5,38 +5,33 @@ from __future__ import annotations
 import html
 import json
 import os
-import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from robfcp import __version__
-from robfcp._files import file_lock, is_special, read_bounded
-from robfcp._probabilities import reorder_columns
 from robfcp._sealed import FilePath, sha256_of
 from robfcp._typing import BoolArray, FloatArray
-from robfcp._validation import Rng, as_array
+from robfcp._validation import Rng
 from robfcp.calibration._coverage import StratumCoverage, client_coverage, stratum_coverage
 from robfcp.calibration._document import CalibrationDocument, RoundSummary
 from robfcp.calibration._levels import CertifiedThreshold, CoverageLevel
+from robfcp.calibration._prediction import Predictor
+from robfcp.calibration._storage import load_record, save_calibration
 from robfcp.calibration._text import summary_lines, target_text, threshold_texts, used_clients_text
 from robfcp.certificates import Certificate
 from robfcp.errors import RobfcpError
-from robfcp.reports import StratumKind, StratumNames, from_wire_score, terms, to_wire_score
-from robfcp.scores import ClassificationScore, Risk, Score
+from robfcp.reports import from_wire_score, terms, to_wire_score
+from robfcp.scores import Score
 
 if TYPE_CHECKING:
     from robfcp.calibration._record import Record
     from robfcp.evaluation import CoverageEvaluation
     from robfcp.federation import Federation, RejectedReport
     from robfcp.local import ClientFeedback, LocalThreshold
-
-T = TypeVar("T")
 
 
 class CertificateCurve(dict[int, Certificate]):
@@ -52,7 +47,7 @@ Curves = Mapping[int, Certificate] | Mapping[str, Mapping[int, Certificate]]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Calibration:
+class Calibration(Predictor):
     """Thresholds, the clients they rest on and what is proved about them.
 
     `threshold`, `certificate`, `statement`, `certificates` and `coverage` are single values where
@@ -110,12 +105,6 @@ class Calibration:
     array([[ True, False, False]])
     """
 
-    levels: tuple[CoverageLevel, ...]
-    has_multiple_levels: bool
-    by: StratumKind | None
-    score: Score | None
-    risk: Risk | None
-    classes: StratumNames | None
     defense: str
     is_guaranteed: bool
     certificate_confidence: float
@@ -127,23 +116,6 @@ class Calibration:
     version: str = __version__
     record: Record | None = None
     loaded_record_digest: str = ""
-
-    @property
-    def threshold(self) -> float | tuple[float, ...] | FloatArray:
-        """A label is in the set when its score is at most this; infinite takes every label.
-
-        By class or group an array: (C,), or (L, C) for several levels.
-        """
-        if self.by is None:
-            return self._single(self._level_thresholds)
-        if self.has_multiple_levels:
-            return self._stratum_thresholds
-        return self._stratum_thresholds[0]
-
-    @property
-    def strata(self) -> tuple[str, ...]:
-        """The names of the classes or groups that have thresholds of their own."""
-        return tuple(stratum.name for stratum in self.levels[0].strata)
 
     @property
     def certificate(self) -> Certificate | tuple[Certificate, ...]:
@@ -191,249 +163,6 @@ class Calibration:
         """The coverage asked for."""
         return self._single(tuple(float(level.coverage) for level in self.levels))
 
-    @property
-    def _level_thresholds(self) -> tuple[float, ...]:
-        """The threshold of each level; by class or group the largest of them."""
-        return tuple(level.threshold for level in self.levels)
-
-    @property
-    def _stratum_thresholds(self) -> FloatArray:
-        """(L, C) the threshold of each class or group."""
-        rows = []
-        for level in self.levels:
-            rows.append([stratum.threshold for stratum in level.strata])
-        return np.array(rows)
-
-    def _single(self, values: tuple[T, ...]) -> T | tuple[T, ...]:
-        """Return the only value where one coverage was asked for, else all of them."""
-        return values if self.has_multiple_levels else values[0]
-
-    def predict_set(
-        self,
-        probabilities: ArrayLike,
-        rng: Rng = None,
-        *,
-        score: Score | None = None,
-        groups: ArrayLike | None = None,
-        non_empty: bool = False,
-    ) -> NDArray[np.bool_]:
-        """(n, C) whether each label is in each sample's set; (n, C, L) for several levels.
-
-        Parameters
-        ----------
-        probabilities
-            (n, C) class probabilities; the columns of a frame are found by the classes' names.
-        rng
-            A seed or generator, for randomised scores.
-        score
-            The score, where the reports did not name it.
-        groups
-            (n,) each sample's group, where thresholds are by group.
-        non_empty
-            Put the label with the least score into sets that would be empty. Coverage can only
-            rise, by at most the share of empty sets: the certificate's lower bound holds, its
-            upper one no longer.
-
-        Returns
-        -------
-        (n, C) or (n, C, L) array of bool
-            L is the number of levels.
-
-        Examples
-        --------
-        >>> import robfcp
-        >>> federation = robfcp.Federation.from_counts([[50, 30, 20]] * 20, score=robfcp.LAC())
-        >>> calibration = robfcp.calibrate(federation, 0.75, defense="none")
-        >>> calibration.predict_set([[0.6, 0.4], [0.1, 0.9]])
-        array([[ True,  True],
-               [False,  True]])
-        >>> calibration.predict_set([[0.3, 0.3, 0.2, 0.2]])
-        array([[False, False, False, False]])
-        >>> calibration.predict_set([[0.3, 0.3, 0.2, 0.2]], non_empty=True)
-        array([[ True, False, False, False]])
-        """
-        table = reorder_columns(probabilities, self.classes)
-        thresholds = self._thresholds_for(groups, table.shape[:1])
-        rule = self.classification_score(score)
-        sets = rule.prediction_sets(table, thresholds, rng, non_empty=non_empty)
-        return sets if self.has_multiple_levels else sets[:, :, 0]
-
-    def iter_prediction_sets(
-        self,
-        probabilities: ArrayLike,
-        rng: Rng = None,
-        *,
-        score: Score | None = None,
-        non_empty: bool = False,
-    ) -> Iterator[tuple[slice, NDArray[np.bool_]]]:
-        """The sets as (rows, members) blocks, for more samples than memory holds.
-
-        Parameters
-        ----------
-        probabilities
-            (n, C) class probabilities, a memory map for instance.
-        rng
-            A seed or generator, for randomised scores.
-        score
-            The score, where the reports did not name it.
-        non_empty
-            Leave no set empty, as in `predict_set`.
-
-        Yields
-        ------
-        tuple
-            A slice of rows and their sets, as `predict_set` gives them.
-        """
-        table = reorder_columns(probabilities, self.classes)
-        if self.by == "group":
-            raise RobfcpError("iterate_sets: thresholds are by group; use predict_set(groups=...)")
-        rule = self.classification_score(score)
-        thresholds = self._thresholds_for(None, ())
-        for rows, sets in rule.iter_prediction_sets(table, thresholds, rng, non_empty=non_empty):
-            yield rows, sets if self.has_multiple_levels else sets[:, :, 0]
-
-    def predict_interval(
-        self,
-        predictions: ArrayLike,
-        *,
-        score: Score | None = None,
-        groups: ArrayLike | None = None,
-        non_empty: bool = False,
-    ) -> NDArray[np.float64]:
-        """(n, 2) lower and upper ends; (n, 2, L) for several levels.
-
-        Parameters
-        ----------
-        predictions
-            (n,) point predictions, or (n, 2) predicted quantiles for `CQR`.
-        score
-            The score, where the reports did not name it.
-        groups
-            (n,) each sample's group, where the thresholds are by group.
-        non_empty
-            Where the ends cross (quantiles moved inwards), take their middle for both.
-
-        Returns
-        -------
-        (n, 2) or (n, 2, L) array
-            L is the number of levels.
-
-        Examples
-        --------
-        >>> import robfcp
-        >>> grid = robfcp.Binning.open_ended([0.0, 0.5, 1.0, 2.0])
-        >>> reports = [
-        ...     robfcp.Report.from_scores(name, [0.1, 0.4, 0.4, 0.9, 1.5], grid) for name in "ab"
-        ... ]
-        >>> calibration = robfcp.calibrate(reports, 0.5, defense="none")
-        >>> calibration.predict_interval([3.0, 7.0], score=robfcp.AbsoluteResidual())
-        array([[2.5, 3.5],
-               [6.5, 7.5]])
-        """
-        rule = self.resolve_score(score)
-        values = as_array("predictions", predictions)
-        if self.by == "class":
-            raise RobfcpError("predict_interval: an interval has no classes; calibrate without by=")
-        if isinstance(rule, (ClassificationScore, type)) or not hasattr(rule, "interval"):
-            raise RobfcpError(
-                f"{getattr(rule, 'name', rule)}: is no regression score; use predict_set"
-            )
-
-        # (n or 1, L): samples that share a threshold are computed together.
-        n_levels = len(self.levels)
-        thresholds = self._thresholds_for(groups, values.shape[:1]).reshape(-1, n_levels)
-        intervals = np.empty((len(values), 2, n_levels))
-        for level, level_thresholds in enumerate(thresholds.T):
-            for threshold in np.unique(level_thresholds):
-                rows = np.broadcast_to(level_thresholds == threshold, len(values))
-                intervals[rows, :, level] = rule.interval(values[rows], threshold)
-
-        if non_empty:
-            crossed = intervals[:, :1] > intervals[:, 1:]
-            middles = intervals.mean(axis=1, keepdims=True)
-            intervals = np.where(crossed, middles, intervals)
-        return intervals if self.has_multiple_levels else intervals[:, :, 0]
-
-    def predict_multilabel(self, probabilities: ArrayLike) -> NDArray[np.bool_]:
-        """(n, C) whether each label is taken: 1 - p at most lambda; (n, C, L) for several levels.
-
-        Parameters
-        ----------
-        probabilities
-            (n, C) one probability a label, each in [0, 1].
-        """
-        if self.risk is None:
-            raise RobfcpError("predict_multilabel: the reports held no losses; use predict_set")
-        sets = self.risk.multilabel_sets(probabilities, self._level_thresholds)
-        return sets if self.has_multiple_levels else sets[:, :, 0]
-
-    def resolve_score(self, score: Score | None = None) -> Score:
-        """Return the score given, or the one that the reports name.
-
-        Parameters
-        ----------
-        score
-            The score, where the reports did not name it.
-
-        Returns
-        -------
-        Score
-            What sets and intervals are made with.
-        """
-        chosen = self.score if score is None else score
-        if chosen is None:
-            raise RobfcpError("score: the reports did not name their score; pass score=")
-        return chosen
-
-    def classification_score(self, score: Score | None = None) -> ClassificationScore:
-        """Return the score as `resolve_score` does; refuse one that is not for classes.
-
-        Parameters
-        ----------
-        score
-            As `resolve_score` takes it.
-        """
-        rule = self.resolve_score(score)
-        if not isinstance(rule, ClassificationScore):
-            raise RobfcpError(
-                f"{getattr(rule, 'name', rule)}: is no classification score; use predict_interval"
-            )
-        return rule
-
-    def _thresholds_for(self, groups: ArrayLike | None, shape: tuple[int, ...]) -> FloatArray:
-        """Return the thresholds as scores take them.
-
-        Parameters
-        ----------
-        groups : (n,) array_like or None
-            Each sample's group.
-        shape : tuple of int
-            (n,), the shape that groups must have.
-
-        Returns
-        -------
-        ndarray of float
-            (L,) one threshold a level, (C, L) by class, or (n, 1, L) by each sample's group.
-        """
-        if self.by is None:
-            if groups is not None:
-                raise RobfcpError("groups: the thresholds are not by group; leave them out")
-            return np.array(self._level_thresholds)
-        if self.by == "class":
-            return self._stratum_thresholds.T
-        if groups is None:
-            raise RobfcpError("groups: the thresholds are by group; pass each sample's group")
-
-        names = as_array("groups", groups).astype(str)
-        if names.shape != shape:
-            raise RobfcpError(f"groups: need one a sample {shape}, not shape {names.shape}")
-        column_of_group = {name: column for column, name in enumerate(self.strata)}
-        unknown = sorted(set(names.tolist()) - set(column_of_group))
-        if unknown:
-            raise RobfcpError(f"groups: {unknown[0]!r:.60} had no report; it has no threshold")
-        columns = [column_of_group[name] for name in names.tolist()]
-        return self._stratum_thresholds.T[columns][:, None, :]
-
     def with_record(self, record: Record | FilePath | None) -> Calibration:
         """Return the same calibration with another record, or without one.
 
@@ -461,38 +190,10 @@ class Calibration:
         if record is None:
             return replace(self, record=None)
         if isinstance(record, (str, os.PathLike)):
-            return replace(self, record=self._load_record(record))
+            return replace(self, record=load_record(self, record))
 
         # A record that was read may have been changed since: its digest is computed again.
         return replace(self, record=replace(record, file_digest=""))
-
-    def _load_record(self, path: FilePath) -> Record:
-        """Return the record in a file; refuse one that is not of this calibration."""
-        from robfcp.calibration._record import Record, RecordDocument
-
-        name = os.fspath(path)
-        if not Path(path).exists():
-            raise RobfcpError(
-                f"{name}: this calibration came without its record; load it from the folder where "
-                "its .record.json lies, or pass the reports again"
-            )
-        data = read_bounded(name, RecordDocument.max_bytes)
-        if sha256_of(data) != self.loaded_record_digest:
-            raise RobfcpError(
-                f"{name}: is not the record of this calibration (its digest differs); "
-                "pass the file that was written with it"
-            )
-
-        record = Record.from_json(data, name)
-        if record.summary != self.summary:
-            raise RobfcpError(f"{name}: does not fit the calibration (it sums up to another one)")
-        upper_edges = record.federation.binning.upper_edges
-        for threshold in self._level_thresholds:
-            if not np.isinf(threshold) and threshold not in upper_edges:
-                raise RobfcpError(
-                    f"{name}: does not fit the calibration (a threshold is not an edge of the grid)"
-                )
-        return record
 
     def record_path(self, path: FilePath) -> Path:
         """Return where the record lies if this calibration lies at `path`.
@@ -810,17 +511,7 @@ class Calibration:
         key
             The server's private key, as `robfcp.reports.signing.load_key` reads it, to sign with.
         """
-        if self.record is None or is_special(path):
-            self.to_document().save(path, key)
-            return
-
-        # A record that was read may be written with other bytes: its digest is computed again.
-        calibration = replace(self, record=replace(self.record, file_digest=""))
-        record_path = calibration.record_path(path)
-        with file_lock(record_path.with_name(".robfcp.lock")):
-            self.record.save(record_path)
-            calibration.to_document().save(path, key)
-            _remove_other_records(Path(path), record_path)
+        save_calibration(self, path, key)
 
     @classmethod
     def load(
@@ -860,12 +551,3 @@ class Calibration:
         return isinstance(other, Calibration) and self.to_json() == other.to_json()
 
     __hash__ = None  # type: ignore[assignment]
-
-
-def _remove_other_records(path: Path, kept_record: Path) -> None:
-    """Remove the records of calibrations that stood at `path` before."""
-    name_of_record = re.compile(re.escape(path.stem) + r"\.[0-9a-f]{12}\.record\.json")
-    for other in kept_record.parent.iterdir():
-        if other.name != kept_record.name and name_of_record.fullmatch(other.name):
-            with suppress(OSError):
-                other.unlink()

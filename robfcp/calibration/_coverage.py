@@ -53,16 +53,16 @@ def client_coverage(
     cumulative = np.stack([federation.cumulative_count(index) for index in bin_indices], axis=1)
 
     # Noise can take a share out of [0, 1].
-    shares = np.clip(cumulative / federation.total_counts[:, None], 0, 1)
-    shares = np.where(np.isinf(thresholds), 1.0, shares)
+    fractions = np.clip(cumulative / federation.total_counts[:, None], 0, 1)
+    fractions = np.where(np.isinf(thresholds), 1.0, fractions)
 
     strata = federation.strata
     if by_stratum and strata is not None:
         for column, level in enumerate(levels):
             _, covered, sizes = stratum_coverage(federation, level)
             n_samples = np.maximum(sizes.sum(axis=1), 1)
-            shares[strata.rows, column] = covered.sum(axis=1) / n_samples
-    return shares
+            fractions[strata.rows, column] = covered.sum(axis=1) / n_samples
+    return fractions
 
 
 def stratum_coverage(federation: Federation, level: CoverageLevel) -> StratumCoverage:

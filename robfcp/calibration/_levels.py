@@ -160,9 +160,13 @@ class CoverageLevel(CertifiedThreshold):
 
 def _threshold_to_document(threshold: float) -> float | None:
     """Return the threshold as JSON can hold it: null for an infinite one."""
-    return None if np.isinf(threshold) else threshold
+    if np.isinf(threshold):
+        return None
+    return threshold
 
 
 def _threshold_from_document(threshold: float | None) -> float:
     """Return the threshold that a file holds, where null is infinite."""
-    return np.inf if threshold is None else threshold
+    if threshold is None:
+        return np.inf
+    return threshold

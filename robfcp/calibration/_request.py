@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -34,8 +34,8 @@ class Request:
     ----------
     levels : tuple of Fraction
         The target coverages; of losses, one minus the risk level over the bound of the loss.
-    several : bool
-        Whether they were given as a list.
+    has_multiple_levels : bool
+        Whether they were given as a list, of one or more.
     by : {"class", "group"} or None
         Whether every class or group has a threshold of its own.
     clusters : dict of str to str, optional
@@ -49,7 +49,7 @@ class Request:
     """
 
     levels: tuple[Fraction, ...]
-    several: bool
+    has_multiple_levels: bool
     by: StratumKind | None
     clusters: dict[str, str] | None
     guarantee: Guarantee | None
@@ -87,8 +87,10 @@ class Request:
         if trusted_report is not None:
             _check_trusted_report(trusted_report, federation, guarantee, confidence)
 
-        levels, several = _parse_levels(federation, coverage, risk_level)
-        return Request(levels, several, kind, clusters, guarantee, trusted_report, confidence)
+        levels, has_multiple_levels = _parse_levels(federation, coverage, risk_level)
+        return Request(
+            levels, has_multiple_levels, kind, clusters, guarantee, trusted_report, confidence
+        )
 
     def trusted_interval(self, level: Fraction) -> TrustedInterval | None:
         """Return the interval in which the trusted samples hold the threshold, if there are any."""
@@ -124,24 +126,24 @@ def _check_guarantee(guarantee: Guarantee, federation: Federation, by: StratumKi
 
 
 def _check_trusted_report(
-    trusted: Report, federation: Federation, guarantee: Guarantee | None, confidence: float
+    trusted_report: Report, federation: Federation, guarantee: Guarantee | None, confidence: float
 ) -> None:
     """Refuse trusted samples that cannot be compared with the reports."""
     if isinstance(guarantee, LabelShiftGuarantee):
         raise RobfcpError(
             "anchor: is not proved with LabelShiftGuarantee; use MarginalGuarantee or PACGuarantee"
         )
-    if federation.risk is not None or trusted.risk is not None:
+    if federation.risk is not None or trusted_report.risk is not None:
         raise RobfcpError("anchor: is for scores, not for losses; leave it out")
-    if trusted.privacy is not None:
+    if trusted_report.privacy is not None:
         raise RobfcpError("anchor: holds noise; keep and pass an exact one")
-    if trusted.grid.digest != federation.binning.digest:
+    if trusted_report.grid.digest != federation.binning.digest:
         raise RobfcpError("anchor: is on another grid than the reports; make it with grid=")
 
-    both_name_a_score = trusted.score is not None and federation.score is not None
-    if both_name_a_score and trusted.score != federation.score:
+    both_name_a_score = trusted_report.score is not None and federation.score is not None
+    if both_name_a_score and trusted_report.score != federation.score:
         raise RobfcpError("anchor: has another score than the reports; use that")
-    if trusted.client in federation.clients:
+    if trusted_report.client in federation.clients:
         raise RobfcpError("anchor: is among the reports; trusted samples are in none")
     if confidence <= 0.5:
         raise RobfcpError("anchor: takes as much of the confidence again; state more than 0.5")
@@ -149,8 +151,8 @@ def _check_trusted_report(
 
 def _check_types(guarantee: object, trusted_report: object) -> None:
     """Refuse what is no guarantee and no report."""
-    kinds = (MarginalGuarantee, PACGuarantee, LabelShiftGuarantee)
-    if guarantee is not None and not isinstance(guarantee, kinds):
+    guarantee_types = (MarginalGuarantee, PACGuarantee, LabelShiftGuarantee)
+    if guarantee is not None and not isinstance(guarantee, guarantee_types):
         raise RobfcpError(
             f"promise: {guarantee!r:.60} is none; use robfcp.MarginalGuarantee(liars=1), say"
         )
@@ -176,16 +178,21 @@ def _parse_levels(
     if federation.risk is not None and coverage != DEFAULT_COVERAGE:
         raise RobfcpError("coverage: the reports hold losses; state risk= instead")
 
-    values: Any = coverage if risk_level is None else risk_level
-    is_list = isinstance(values, (Sequence, np.ndarray)) and not isinstance(values, str)
-    several = is_list and np.ndim(values) > 0
-    if several and len(values) == 0:
-        field, item = "coverage", "level"
-        if risk_level is not None:
-            field, item = "risk", "mean loss"
-        raise RobfcpError(f"{field}: the list is empty; give at least one {item}")
-    if not several:
-        values = [np.asarray(values, dtype=object)[()]]
+    field = "coverage"
+    item = "level"
+    values: Any = coverage
+    parse: Callable[[Any], Fraction] = parse_level
+    if federation.risk is not None:
+        field = "risk"
+        item = "mean loss"
+        values = risk_level
+        parse = federation.risk.coverage_level
 
-    parse = parse_level if federation.risk is None else federation.risk.coverage_level
-    return tuple(parse(value) for value in values), several
+    is_sequence = isinstance(values, (Sequence, np.ndarray)) and not isinstance(values, str)
+    has_multiple_levels = is_sequence and np.ndim(values) > 0
+    if not has_multiple_levels:
+        scalar: Any = np.asarray(values, dtype=object)[()]
+        return (parse(scalar),), False
+    if len(values) == 0:
+        raise RobfcpError(f"{field}: the list is empty; give at least one {item}")
+    return tuple(parse(value) for value in values), True

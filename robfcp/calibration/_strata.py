@@ -50,23 +50,23 @@ class StratumFederation:
         The classes or groups that it consists of.
     parent : Federation
         The round, with its strata.
-    number : int or None
+    stratum_index : int or None
         The position of the stratum among those of `parent`; None for a whole round.
     """
 
     name: str
     members: tuple[str, ...]
     parent: Federation
-    number: int | None = None
+    stratum_index: int | None = None
 
     def federation(self) -> Federation:
         """Return the clients that hold the stratum, with their counts of it.
 
         Made anew with every call, as there may be thousands of strata.
         """
-        if self.number is None:
+        if self.stratum_index is None:
             return self.parent
-        return self.parent.select_stratum(self.number)
+        return self.parent.select_stratum(self.stratum_index)
 
 
 def stratum_federations(
@@ -94,10 +94,10 @@ def stratum_federations(
         cluster_of_label = tuple(clusters.get(label, OTHER_STRATUM) for label in labels)
 
     # Number the clusters in the order of their first labels.
-    number_of_cluster: dict[str, int] = {}
+    index_of_cluster: dict[str, int] = {}
     for cluster in cluster_of_label:
-        number_of_cluster.setdefault(cluster, len(number_of_cluster))
-    names = tuple(number_of_cluster)
+        index_of_cluster.setdefault(cluster, len(index_of_cluster))
+    names = tuple(index_of_cluster)
 
     merges_labels = len(names) < len(labels)
     if merges_labels and federation.has_noise:
@@ -105,8 +105,8 @@ def stratum_federations(
         if is_private:
             raise RobfcpError("by: private reports hold noise a class; let sites report by cluster")
     if clusters is not None:
-        numbers = [number_of_cluster[cluster] for cluster in cluster_of_label]
-        federation = replace(federation, strata=strata.merge_strata(numbers, names))
+        cluster_indices = [index_of_cluster[cluster] for cluster in cluster_of_label]
+        federation = replace(federation, strata=strata.merge_strata(cluster_indices, names))
 
     members: dict[str, list[str]] = {name: [] for name in names}
     for label, cluster in zip(labels, cluster_of_label, strict=True):
@@ -114,9 +114,9 @@ def stratum_federations(
             members[cluster].append(label)
 
     results = []
-    for number, name in enumerate(names):
+    for index, name in enumerate(names):
         if members[name]:
-            results.append(StratumFederation(name, tuple(members[name]), federation, number))
+            results.append(StratumFederation(name, tuple(members[name]), federation, index))
     if not results:
         raise RobfcpError(f"by: no {by} has a name; every site merged all of them")
     return tuple(results)

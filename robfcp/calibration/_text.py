@@ -79,28 +79,28 @@ def _counted_clients_lines(calibration: Calibration) -> list[str]:
     """Return how many clients were excluded, rejected or missing."""
     summary = calibration.summary
     counts = {
-        _excluded_word(calibration): summary.n_flagged,
+        _exclusion_label(calibration): summary.n_flagged,
         "refused": summary.n_faulty,
         "missing": summary.n_missing,
     }
-    return [f"{number} {word}" for word, number in counts.items() if number > 0]
+    return [f"{count} {label}" for label, count in counts.items() if count > 0]
 
 
 def _named_clients_lines(calibration: Calibration) -> list[str]:
     """Return which clients were excluded, rejected or missing, and why."""
     lines = []
-    word = _excluded_word(calibration)
+    label = _exclusion_label(calibration)
     if calibration.federation.is_out_of_core:
         # A diagnosis reads whole reports, which are not in memory.
-        lines += [f"{word}: {client}: {why}" for client, why in calibration.reasons.items()]
+        lines += [f"{label}: {client}: {reason}" for client, reason in calibration.reasons.items()]
     else:
-        lines += _diagnosed_clients_lines(calibration, word)
+        lines += _diagnosed_clients_lines(calibration, label)
     lines += [f"refused: {rejected.reason}" for rejected in calibration.rejected_reports]
     lines += [f"missing: {client}" for client in calibration.missing_clients]
     return lines
 
 
-def _diagnosed_clients_lines(calibration: Calibration, word: str) -> list[str]:
+def _diagnosed_clients_lines(calibration: Calibration, label: str) -> list[str]:
     """Return the excluded clients, each with the reason and its likely cause."""
     # Diagnosis stands above calibration in the layers; only printing needs it.
     from robfcp.diagnosis import diagnose
@@ -108,12 +108,15 @@ def _diagnosed_clients_lines(calibration: Calibration, word: str) -> list[str]:
     diagnoses = diagnose(calibration, calibration.flagged_clients)
     lines = []
     for client, reason in calibration.reasons.items():
-        lines.append(f"{word}: {client}: {diagnoses[client].with_defense_reason(reason)}")
+        explanation = diagnoses[client].with_defense_reason(reason)
+        lines.append(f"{label}: {client}: {explanation}")
     if diagnoses:
         lines.append("robfcp.diagnose also tells who else deserves a look")
     return lines
 
 
-def _excluded_word(calibration: Calibration) -> str:
+def _exclusion_label(calibration: Calibration) -> str:
     """Return the word for excluded clients: a guaranteed threshold rests on them too."""
-    return "flagged" if calibration.is_guaranteed else "left out"
+    if calibration.is_guaranteed:
+        return "flagged"
+    return "left out"

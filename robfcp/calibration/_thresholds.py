@@ -105,7 +105,8 @@ def _calibrate_round(
     bound: MaliciousBound,
 ) -> CoverageLevel:
     """Return the guarantee's threshold, else the defense's, held by the trusted samples."""
-    confidence, trusted = request.confidence, request.trusted_interval(level)
+    confidence = request.confidence
+    trusted = request.trusted_interval(level)
     if request.guarantee is not None:
         guarantee = request.guarantee
         bin_index, certificate = guarantee.threshold(federation, level, confidence, trusted)
@@ -158,7 +159,9 @@ def _calibrate_strata(
     if request.trusted_report is not None:
         trusted = _trusted_intervals(request.trusted_report, by, strata, level, 1 - confidence)
 
-    max_points = None if len(strata) <= MAX_STRATA_ALL_POINTS else N_POINTS_OF_MANY_STRATA
+    max_points = None
+    if len(strata) > MAX_STRATA_ALL_POINTS:
+        max_points = N_POINTS_OF_MANY_STRATA
     labels = resolve_strata(federation, by).labels
     clients_merged_some = request.clusters is not None and OTHER_STRATUM in labels
 
@@ -285,7 +288,9 @@ class _StratumCalibrator:
             self.confidence,
             max_malicious_estimated=not self.bound.is_given,
         )
-        return certificate if self.trusted is None else self.trusted.annotate(certificate)
+        if self.trusted is None:
+            return certificate
+        return self.trusted.annotate(certificate)
 
     def _bin_of_few_holders(self, holders: Federation, benign_mask: BoolArray) -> int | None:
         """Return the bin where all holders may be malicious: nothing is guaranteed of any."""
@@ -302,7 +307,9 @@ class _StratumCalibrator:
 
         A finite threshold certifies nothing, an infinite one covers every sample.
         """
-        lower = 1.0 if bin_index is None else 0.0
+        lower = 0.0
+        if bin_index is None:
+            lower = 1.0
         max_malicious = self.bound.number
         if holders.n_clients > 0:
             point = CertificatePoint(max_malicious, lower, 1.0)
@@ -353,7 +360,9 @@ def _weakest_certificate(
 
     # A floor that trusted samples give holds for all strata only if each of them has one.
     floors = [certificate.floor for certificate in certificates if certificate.floor is not None]
-    floor = min(floors) if len(floors) == len(certificates) else None
+    weakest_floor = None
+    if len(floors) == len(certificates):
+        weakest_floor = min(floors)
 
     # Trusted samples that may lower a guaranteed threshold take as much of the confidence again.
     confidence = None
@@ -376,7 +385,7 @@ def _weakest_certificate(
     trusted_report = request.trusted_report
     return msgspec.structs.replace(
         weakest,
-        floor=floor,
+        floor=weakest_floor,
         trusted=0 if trusted_report is None else int(trusted_report.counts.sum()),
         upper=max(certificate.upper for certificate in certificates),
         confidence=confidence,

@@ -134,7 +134,8 @@ def select_benign_set(
 def check_benign_majority(federation: Federation, n_malicious: int) -> int:
     """Return the number of benign clients, K_b = K - K_m; refuse all but a benign majority."""
     n_clients = federation.n_clients
-    if not n_malicious >= 0 or 2 * n_malicious >= n_clients:
+    is_minority = n_malicious >= 0 and 2 * n_malicious < n_clients
+    if not is_minority:
         raise RobfcpError(
             f"liars: {n_malicious} of {n_clients} sites cannot be told from the honest ones; a "
             f"defence needs a majority of honest sites, that is at most {(n_clients - 1) // 2}"
@@ -182,8 +183,18 @@ def exclude_most_malicious(
     )
 
 
-def check_client_number(field: str, number: object) -> int | None:
-    """Return a number of clients that a defense was given as an int; None where none was given."""
-    if number is None:
-        return None
-    return check_integer(field, number, "give a number of sites")
+def normalize_client_numbers(defense: Defense, *parameters: str) -> None:
+    """Check the numbers of clients that a frozen defense was constructed with; make them ints.
+
+    Parameters
+    ----------
+    defense : Defense
+        A defense in its `__post_init__`; changed in place.
+    *parameters : str
+        The names of its parameters. None stays: no number was given.
+    """
+    for parameter in parameters:
+        value = getattr(defense, parameter)
+        if value is not None:
+            n_clients = check_integer(parameter, value, "give a number of sites")
+            object.__setattr__(defense, parameter, n_clients)

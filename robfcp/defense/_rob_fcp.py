@@ -1,4 +1,10 @@
-"""Rob-FCP, by its paper's text and by its authors' code: who is far from the others is left out."""
+"""Rob-FCP, by its paper's text and by its authors' code: clients far from the others are excluded.
+
+References
+----------
+Kang, Lin, Sun, Xiao and Li (2024), "Certifiably Byzantine-robust federated conformal prediction",
+ICML. Equations and Algorithm 1 are those of this paper.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +14,16 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal, get_args
 
 import numpy as np
-from numpy.typing import NDArray
 
+from robfcp._typing import FloatArray, IndexArray, IntArray
 from robfcp.binning import Binning
 from robfcp.defense._base import (
+    MALICIOUSNESS_DECIMALS,
     Assessment,
     Defense,
     check_benign_majority,
-    check_client_number,
     exclude_most_malicious,
+    normalize_client_numbers,
 )
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
@@ -25,7 +32,7 @@ Characterization = Literal["histogram", "gaussian", "k-means", "kernel", "quanti
 Metric = Literal["l1", "l2", "linf", "cosine", "kolmogorov", "wasserstein"]
 CHARACTERIZATIONS: tuple[Characterization, ...] = get_args(Characterization)
 METRICS: tuple[Metric, ...] = get_args(Metric)
-_SCIPY: Mapping[Metric, Literal["cityblock", "euclidean", "chebyshev", "sqeuclidean"]] = {
+_SCIPY_METRICS: Mapping[Metric, Literal["cityblock", "euclidean", "chebyshev", "sqeuclidean"]] = {
     "l1": "cityblock",
     "l2": "euclidean",
     "linf": "chebyshev",
@@ -33,128 +40,233 @@ _SCIPY: Mapping[Metric, Literal["cityblock", "euclidean", "chebyshev", "sqeuclid
     "kolmogorov": "chebyshev",
     "wasserstein": "cityblock",
 }
+QUANTILE_LEVELS = np.arange(1, 20, 2) / 20  # 1/20, 3/20, ..., 19/20
+MAX_LLOYD_STEPS = 25  # of k-means in one dimension, which settles in a few
+MIN_KERNEL_WIDTH = 1e-12  # in units of the score; it is a divisor
 MAX_CLIENTS_ALL_PAIRS = 200_000  # of which all pairs are compared
 COVARIANCE_RIDGE = 1e-6  # added to variances: those of points on a simplex are singular
 _CELLS = 2**21  # distances held at a time by one thread
-
-Vectors = NDArray[np.float64]
+_N_THREADS = 4
 
 
 def characterization_vectors(
     federation: Federation, characterization: Characterization = "histogram", n_bins: int = 100
-) -> Vectors:
-    """(K, d) vectors, one a client.
+) -> FloatArray:
+    """Return (K, d) the characterization vector of every client, Eq. (4) of the paper.
 
-    histogram: shares of `bins` uniform bins (of the report's own where these do not nest);
-    gaussian: mean and standard deviation; k-means: ten sorted weighted centres;
-    kernel: the histogram smoothed by a Gaussian of Scott's width; quantiles: the deciles
-    1/20, 3/20, ..., 19/20. A bin counts as its middle, an open-ended one as its finite edge.
+    A bin counts as its midpoint, an open-ended one as its finite edge.
+
+    Parameters
+    ----------
+    federation : Federation
+        The reports of one round.
+    characterization : str
+        "histogram": shares of uniform bins. "gaussian": mean and standard deviation. "k-means": ten
+        sorted weighted centers. "kernel": the histogram smoothed by a Gaussian of Scott's width.
+        "quantiles": those of the levels 1/20, 3/20, ..., 19/20.
+    n_bins : int
+        The number of uniform bins; the binning of the reports is used where these do not nest.
     """
     if characterization not in CHARACTERIZATIONS:
-        known = ", ".join(CHARACTERIZATIONS)
-        raise RobfcpError(f"characterisation: {characterization!r} is unknown; use one of {known}")
+        names = ", ".join(CHARACTERIZATIONS)
+        raise RobfcpError(f"characterisation: {characterization!r} is unknown; use one of {names}")
+
     federation = federation.projected_to_simplex()
-    edges, ends = federation.binning.edges, None
-    if np.isfinite(edges[[0, -1]]).all():
-        uniform = Binning.uniform(n_bins, edges[0], edges[-1])
-        ends = federation.binning.merged_bin_ends(uniform)
-    if ends is None:
-        counts = federation.counts
-    else:
-        counts, edges = federation.merge_bins(ends), uniform.edges
+    counts, edges = _uniform_counts(federation, n_bins)
     sizes = federation.sample_sizes[:, None]
-    shares: Vectors = counts / sizes
+    shares: FloatArray = counts / sizes
     if characterization == "histogram":
         return shares
-    low = np.where(np.isfinite(edges[:-1]), edges[:-1], edges[1:])
-    high = np.where(np.isfinite(edges[1:]), edges[1:], low)
-    x = np.nan_to_num(low / 2 + high / 2, posinf=0.0, neginf=0.0)
+
+    midpoints = _bin_midpoints(edges)
     if characterization == "gaussian":
-        mean = shares @ x
-        return np.stack([mean, np.sqrt(np.maximum(shares @ x**2 - mean**2, 0))], axis=1)
+        return _means_and_deviations(shares, midpoints)
     if characterization == "kernel":
         pooled = counts.sum(axis=0) / counts.sum()
-        spread = np.sqrt(max(float(pooled @ x**2 - (pooled @ x) ** 2), 0.0))
-        width = spread * float(np.median(federation.sample_sizes)) ** -0.2
-        width = max(width, float(np.diff(x).min(initial=np.inf)), 1e-12)
-        kernel = np.exp(-0.5 * ((x[:, None] - x) / width) ** 2)
-        smoothed: Vectors = shares @ (kernel / kernel.sum(axis=1, keepdims=True))
-        return smoothed
-    below, levels = np.cumsum(counts, axis=1) / sizes, np.arange(1, 20, 2) / 20
-    quantiles: Vectors = x[(below[:, None, :] >= levels[:, None] - 1e-12).argmax(axis=2)]
-    return quantiles if characterization == "quantiles" else _kmeans_centers(counts, x, quantiles)
+        median_size = float(np.median(federation.sample_sizes))
+        return _smoothed(shares, midpoints, pooled, median_size)
+
+    cdfs = np.cumsum(counts, axis=1) / sizes
+    quantiles = _quantiles(cdfs, midpoints)
+    if characterization == "quantiles":
+        return quantiles
+    return _kmeans_centers(counts, midpoints, quantiles)
 
 
-def _kmeans_centers(counts: NDArray[np.int64], x: Vectors, centres: Vectors) -> Vectors:
-    """Sorted centres of one-dimensional k-means (Lloyd) from those given."""
-    zero = np.zeros((len(counts), 1), dtype=np.int64)
-    mass = np.concatenate([zero, np.cumsum(counts, axis=1)], axis=1)
-    moment = np.concatenate([zero.astype(float), np.cumsum(counts * x, axis=1)], axis=1)
-    for _ in range(25):
-        # Sorted centres own intervals of sorted values, so cuts between them are enough.
-        cuts = np.searchsorted(x, (centres[:, 1:] + centres[:, :-1]) / 2)
-        ends = np.concatenate([zero, cuts, np.full_like(zero, x.size)], axis=1)
-        weight = np.diff(np.take_along_axis(mass, ends, axis=1), axis=1)
-        total = np.diff(np.take_along_axis(moment, ends, axis=1), axis=1)
-        moved = np.sort(np.where(weight > 0, total / np.maximum(weight, 1), centres), axis=1)
-        if np.array_equal(moved, centres):
+def _uniform_counts(federation: Federation, n_bins: int) -> tuple[IntArray, FloatArray]:
+    """Return (K, H) counts in uniform bins and their (H + 1,) edges.
+
+    Where uniform bins do not nest in those of the reports, the bins of the reports are returned.
+    """
+    binning = federation.binning
+    if np.isfinite(binning.edges[[0, -1]]).all():
+        uniform = Binning.uniform(n_bins, binning.edges[0], binning.edges[-1])
+        bin_ends = binning.merged_bin_ends(uniform)
+        if bin_ends is not None:
+            return federation.merge_bins(bin_ends), uniform.edges
+    return federation.counts, binning.edges
+
+
+def _bin_midpoints(edges: FloatArray) -> FloatArray:
+    """Return (H,) the midpoint of each bin; of an open-ended bin its finite edge, or 0."""
+    low = np.where(np.isfinite(edges[:-1]), edges[:-1], edges[1:])
+    high = np.where(np.isfinite(edges[1:]), edges[1:], low)
+    return np.nan_to_num(low / 2 + high / 2, posinf=0.0, neginf=0.0)
+
+
+def _means_and_deviations(shares: FloatArray, midpoints: FloatArray) -> FloatArray:
+    """Return (K, 2) the mean and the standard deviation of each client's scores."""
+    mean = shares @ midpoints
+    variance = np.maximum(shares @ midpoints**2 - mean**2, 0)
+    return np.stack([mean, np.sqrt(variance)], axis=1)
+
+
+def _smoothed(
+    shares: FloatArray, midpoints: FloatArray, pooled: FloatArray, median_size: float
+) -> FloatArray:
+    """Return (K, H) histograms smoothed by a Gaussian kernel of Scott's width.
+
+    The width is s n^(-1/5), where s is the standard deviation of the pooled scores and n the median
+    size of a client, but at least the least distance of two midpoints.
+
+    Parameters
+    ----------
+    shares : ndarray of shape (K, H)
+        The clients' histograms.
+    midpoints : ndarray of shape (H,)
+        Of the bins.
+    pooled : ndarray of shape (H,)
+        The histogram of all clients together.
+    median_size : float
+        n.
+    """
+    pooled_variance = float(pooled @ midpoints**2 - (pooled @ midpoints) ** 2)
+    pooled_deviation = np.sqrt(max(pooled_variance, 0.0))
+    least_distance = float(np.diff(midpoints).min(initial=np.inf))
+    width = max(pooled_deviation * median_size**-0.2, least_distance, MIN_KERNEL_WIDTH)
+
+    kernel = np.exp(-0.5 * ((midpoints[:, None] - midpoints) / width) ** 2)
+    smoothed: FloatArray = shares @ (kernel / kernel.sum(axis=1, keepdims=True))
+    return smoothed
+
+
+def _quantiles(cdfs: FloatArray, midpoints: FloatArray) -> FloatArray:
+    """Return (K, 10) the midpoint of the bin in which each CDF reaches each quantile level."""
+    reaches_level = cdfs[:, None, :] >= QUANTILE_LEVELS[:, None] - 1e-12
+    return np.asarray(midpoints[reaches_level.argmax(axis=2)])
+
+
+def _kmeans_centers(counts: IntArray, midpoints: FloatArray, centers: FloatArray) -> FloatArray:
+    """Return (K, 10) sorted centers of one-dimensional k-means, by Lloyd's steps.
+
+    Parameters
+    ----------
+    counts : ndarray of int, shape (K, H)
+        The clients' counts.
+    midpoints : ndarray of shape (H,)
+        Of the bins, ascending.
+    centers : ndarray of shape (K, 10)
+        The sorted centers to begin with.
+    """
+    # Cumulative counts and sums of scores: those between two bins are differences of two entries.
+    zeros = np.zeros((len(counts), 1), dtype=np.int64)
+    cumulative_count = np.concatenate([zeros, np.cumsum(counts, axis=1)], axis=1)
+    cumulative_sum = np.concatenate(
+        [zeros.astype(float), np.cumsum(counts * midpoints, axis=1)], axis=1
+    )
+
+    for _ in range(MAX_LLOYD_STEPS):
+        # Sorted centers own intervals of sorted values, so cuts between them are enough.
+        cuts = np.searchsorted(midpoints, (centers[:, 1:] + centers[:, :-1]) / 2)
+        bounds = np.concatenate([zeros, cuts, np.full_like(zeros, midpoints.size)], axis=1)
+        weights = np.diff(np.take_along_axis(cumulative_count, bounds, axis=1), axis=1)
+        sums = np.diff(np.take_along_axis(cumulative_sum, bounds, axis=1), axis=1)
+
+        means = sums / np.maximum(weights, 1)
+        updated = np.sort(np.where(weights > 0, means, centers), axis=1)
+        if np.array_equal(updated, centers):
             break
-        centres = moved
-    return centres
+        centers = updated
+    return centers
 
 
 def mean_neighbor_distances(
-    vectors: Vectors, metric: Metric, first_rank: int, last_rank: int
-) -> Vectors:
-    """(K,) mean distance of each client to its neighbours of rank first..last, nearest = 1.
+    vectors: FloatArray, metric: Metric, first_rank: int, last_rank: int
+) -> FloatArray:
+    """Return (K,) the mean distance of each client to its neighbors of some ranks.
 
-    l1, l2, linf: the norms of v_k - v_l; cosine: 1 - cos of their angle, |a - b|^2 / 2 for unit
-    vectors; kolmogorov, wasserstein: linf and l1 of the cumulated vectors. 0 where last < first.
+    Parameters
+    ----------
+    vectors : ndarray of shape (K, d)
+        The clients' vectors.
+    metric : str
+        "l1", "l2", "linf": the norms of v_k - v_l. "cosine": 1 - cos of their angle. "kolmogorov",
+        "wasserstein": linf and l1 of the cumulated vectors.
+    first_rank, last_rank : int
+        The ranks, both included; the nearest neighbor has rank 1. All distances are 0 where
+        `last_rank` is less than `first_rank`.
     """
     from scipy.spatial.distance import cdist
 
+    n_clients = len(vectors)
     if metric not in METRICS:
         raise RobfcpError(f"distance: {metric!r} is unknown; use one of {', '.join(METRICS)}")
-    n_clients, means = len(vectors), np.zeros(len(vectors))
     if n_clients > MAX_CLIENTS_ALL_PAIRS:
         raise RobfcpError(f"defence: all pairs of {n_clients:,} sites are too many; use consensus")
+    means = np.zeros(n_clients)
     if last_rank < first_rank:
         return means
-    points = vectors
+
+    points = _points_of_metric(vectors, metric)
+    block_size = max(1, _CELLS // n_clients)
+
+    def fill_block(start: int) -> None:
+        block = cdist(points[start : start + block_size], points, _SCIPY_METRICS[metric])
+        rows = np.arange(len(block))
+        block[rows, start + rows] = -1  # itself, before every neighbor
+        block.partition((first_rank, last_rank), axis=1)
+        neighbors = block[:, first_rank : last_rank + 1]
+        means[start : start + block_size] = neighbors.mean(axis=1)
+
+    with ThreadPoolExecutor(_N_THREADS) as pool:  # each holds a block
+        for _ in pool.map(fill_block, range(0, n_clients, block_size)):
+            pass
+
+    # |a - b|^2 / 2 is 1 - cos of the angle between unit vectors.
+    if metric == "cosine":
+        return means / 2
+    return means
+
+
+def _points_of_metric(vectors: FloatArray, metric: Metric) -> FloatArray:
+    """Return (K, d) points whose distance by SciPy is that of the vectors by the metric."""
     if metric == "cosine":
         norms = np.linalg.norm(vectors, axis=1, keepdims=True)
-        points = vectors / np.where(norms > 0, norms, 1)
-    elif metric in ("kolmogorov", "wasserstein"):
-        points = np.cumsum(vectors, axis=1)
-    step = max(1, _CELLS // n_clients)
-
-    def work(start: int) -> None:
-        block = cdist(points[start : start + step], points, _SCIPY[metric])
-        rows = np.arange(len(block))
-        block[rows, start + rows] = -1  # itself, before every neighbour
-        block.partition((first_rank, last_rank), axis=1)
-        means[start : start + step] = block[:, first_rank : last_rank + 1].mean(axis=1)
-
-    with ThreadPoolExecutor(4) as pool:  # each holds a block
-        for _ in pool.map(work, range(0, n_clients, step)):
-            pass
-    return means / 2 if metric == "cosine" else means
+        unit_vectors: FloatArray = vectors / np.where(norms > 0, norms, 1)
+        return unit_vectors
+    if metric in ("kolmogorov", "wasserstein"):
+        return np.cumsum(vectors, axis=1)
+    return vectors
 
 
 @dataclass(frozen=True)
 class RobFCP(Defense):
-    """The paper: trust the K_b clients with the lowest mean distance to their K_b - 1 nearest.
+    """Rob-FCP as its paper describes it, with the maliciousness score of Eq. (6).
+
+    Of K clients the K_b with the lowest mean distance to their K_b - 1 nearest neighbors are held
+    to be benign (Algorithm 1).
 
     Parameters
     ----------
-    liars
-        How many are left out, whatever they look like; the paper's estimate if None.
-    distance
+    liars : int, optional
+        How many clients are excluded, whatever they look like; the paper's estimate if None.
+    distance : str
         Between two clients' vectors: "l1", "l2", "linf", "cosine", "kolmogorov" or "wasserstein".
-    characterisation
+    characterisation : str
         A client's vector: "histogram", "gaussian", "k-means", "kernel" or "quantiles".
-    bins
-        The uniform bins vectors are made from; the report's own where these do not nest.
+    bins : int
+        The number of uniform bins that vectors are made from; the binning of the reports is used
+        where these do not nest.
 
     References
     ----------
@@ -177,59 +289,67 @@ class RobFCP(Defense):
 
     def __post_init__(self) -> None:
         if self.distance not in METRICS:
-            known = ", ".join(map(repr, METRICS))
-            raise RobfcpError(f"distance: {self.distance!r} is unknown; use {known}")
-        object.__setattr__(self, "liars", check_client_number("liars", self.liars))
+            names = ", ".join(map(repr, METRICS))
+            raise RobfcpError(f"distance: {self.distance!r} is unknown; use {names}")
+        normalize_client_numbers(self, "liars")
 
     def assess(self, federation: Federation) -> Assessment:
-        liars, stated = self.liars, self.liars is not None
-        if liars is None:
-            liars = self.estimate_n_malicious(federation)
-        n_benign = check_benign_majority(federation, liars)
+        n_malicious = self.liars
+        if n_malicious is None:
+            n_malicious = self.estimate_n_malicious(federation)
+        n_benign = check_benign_majority(federation, n_malicious)
         vectors = characterization_vectors(federation, self.characterisation, self.bins)
-        number = mean_neighbor_distances(vectors, self.distance, 1, n_benign - 1)
+        maliciousness = mean_neighbor_distances(vectors, self.distance, 1, n_benign - 1)
         return exclude_most_malicious(
-            federation, liars, number, "their neighbours", n_malicious_given=stated
+            federation,
+            n_malicious,
+            maliciousness,
+            "their neighbours",
+            n_malicious_given=self.liars is not None,
         )
 
     def estimate_n_malicious(self, federation: Federation) -> int:
-        """The paper's number of liars, from 1 to under half: never 0, whoever reports.
+        """Return the paper's estimate of the number of malicious clients, Eq. (8).
 
         Parameters
         ----------
-        federation
+        federation : Federation
             The reports of one round, at least three.
 
         Returns
         -------
         int
-            K - z for the z of the greatest contrast, clients ranked with ceil(K/2) taken as benign.
+            K - z for the z of the greatest contrast, where clients are ranked as if ceil(K/2) of
+            them were benign. From 1 to under half: never 0, whatever the reports.
         """
         vectors = characterization_vectors(federation)
-        number = mean_neighbor_distances(vectors, "l2", 1, -(-federation.n_clients // 2) - 1)
-        return estimate_n_malicious_by_likelihood(vectors, number, fit_variances=True)
+        n_benign_guess = -(-federation.n_clients // 2)
+        maliciousness = mean_neighbor_distances(vectors, "l2", 1, n_benign_guess - 1)
+        return estimate_n_malicious_by_likelihood(vectors, maliciousness, fit_variances=True)
 
 
 @dataclass(frozen=True)
 class RobFCPReleased(Defense):
-    """What the code released with the paper does: trust those nearest to their *farthest* others.
+    """Rob-FCP as the code released with its paper does it.
 
     It differs from the paper's text (`RobFCP`) in three things. Conformity scores 1 - s go to the
     bin `int((1 - s) / width) - 1`, so that those in [0, width) and those of exactly 1 share the
-    last bin: liars who report s = 0 stand apart from honest scores just above it, liars who report
-    a little more do not. Maliciousness is the mean distance to the K_b - 1 farthest others. And
-    the number of liars comes from the likelihood contrast with the covariance left at the identity.
+    last bin: malicious clients that report s = 0 are apart from benign scores just above it, those
+    that report a little more are not. Maliciousness is the mean distance to the K_b - 1 *farthest*
+    other clients. And the number of malicious clients comes from the likelihood contrast with the
+    covariance left at the identity.
 
-    Reports hold no single scores: those in the first bin of their grid count as exactly 0 where
-    that bin is finer than the view's (it ends at 1.1e-7 by default, about the rounding of a single
-    precision probability of 1); otherwise nobody's do.
+    Reports hold no single scores: those in the first bin of their binning count as exactly 0 where
+    that bin is finer than those of the vectors (it ends at 1.1e-7 by default, about the rounding of
+    a single precision probability of 1); otherwise no scores do.
 
     Parameters
     ----------
-    liars
-        How many are left out, whatever they look like; the code's own estimate if None.
-    bins
-        The uniform bins vectors are made from; the report's own where these do not nest.
+    liars : int, optional
+        How many clients are excluded, whatever they look like; the code's own estimate if None.
+    bins : int
+        The number of uniform bins that vectors are made from; the binning of the reports is used
+        where these do not nest.
 
     References
     ----------
@@ -249,29 +369,35 @@ class RobFCPReleased(Defense):
     name: ClassVar[str] = "rob-fcp-released"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "liars", check_client_number("liars", self.liars))
+        normalize_client_numbers(self, "liars")
 
     def assess(self, federation: Federation) -> Assessment:
-        liars = self.estimate_n_malicious(federation) if self.liars is None else self.liars
-        n_benign = check_benign_majority(federation, liars)
-        number = _mean_distance_to_farthest(released_code_vectors(federation, self.bins), n_benign)
-        stated = self.liars is not None
+        n_malicious = self.liars
+        if n_malicious is None:
+            n_malicious = self.estimate_n_malicious(federation)
+        n_benign = check_benign_majority(federation, n_malicious)
+        vectors = released_code_vectors(federation, self.bins)
         return exclude_most_malicious(
-            federation, liars, number, "the others", n_malicious_given=stated
+            federation,
+            n_malicious,
+            _mean_distance_to_farthest(vectors, n_benign),
+            "the others",
+            n_malicious_given=self.liars is not None,
         )
 
     def estimate_n_malicious(self, federation: Federation) -> int:
-        """The number of liars, from 1 to under half: never 0, whoever reports.
+        """Return the released code's estimate of the number of malicious clients.
 
         Parameters
         ----------
-        federation
+        federation : Federation
             The reports of one round, at least three.
 
         Returns
         -------
         int
-            K - z for the z of the greatest contrast, clients ranked with ceil(K/2) taken as benign.
+            K - z for the z of the greatest contrast, where clients are ranked as if ceil(K/2) of
+            them were benign. From 1 to under half: never 0, whatever the reports.
 
         Examples
         --------
@@ -281,69 +407,111 @@ class RobFCPReleased(Defense):
         1
         """
         vectors = released_code_vectors(federation, self.bins)
-        number = _mean_distance_to_farthest(vectors, -(-federation.n_clients // 2))
-        return estimate_n_malicious_by_likelihood(vectors, number, fit_variances=False)
+        n_benign_guess = -(-federation.n_clients // 2)
+        maliciousness = _mean_distance_to_farthest(vectors, n_benign_guess)
+        return estimate_n_malicious_by_likelihood(vectors, maliciousness, fit_variances=False)
 
 
-def released_code_vectors(federation: Federation, bins: int = 100) -> Vectors:
-    """(K, bins) shares with the scores of exactly 0 moved from the first bin to the last.
+def released_code_vectors(federation: Federation, n_bins: int = 100) -> FloatArray:
+    """Return (K, H) histograms with the scores of exactly 0 moved from the first bin to the last.
 
     The index int((1 - s) / width) - 1 also turns the other bins by one place and reverses them,
     which no distance here sees.
+
+    Parameters
+    ----------
+    federation : Federation
+        The reports of one round.
+    n_bins : int
+        As in `characterization_vectors`.
     """
-    whole = federation.projected_to_simplex()
-    vectors = characterization_vectors(whole, n_bins=bins)
-    if vectors.shape[1] < whole.binning.n_bins:
-        nothing = whole.cumulative_count(0) / whole.sample_sizes
-        vectors[:, 0] -= nothing
-        vectors[:, -1] += nothing
+    federation = federation.projected_to_simplex()
+    vectors = characterization_vectors(federation, n_bins=n_bins)
+    bins_were_merged = vectors.shape[1] < federation.binning.n_bins
+    if bins_were_merged:
+        zero_shares = federation.cumulative_count(0) / federation.sample_sizes
+        vectors[:, 0] -= zero_shares
+        vectors[:, -1] += zero_shares
     return vectors
 
 
-def _mean_distance_to_farthest(vectors: Vectors, n_benign: int) -> Vectors:
-    """Mean distance to the n_benign - 1 farthest others."""
-    return mean_neighbor_distances(vectors, "l2", len(vectors) - n_benign + 1, len(vectors) - 1)
+def _mean_distance_to_farthest(vectors: FloatArray, n_benign: int) -> FloatArray:
+    """Return (K,) the mean distance of each client to the n_benign - 1 farthest others."""
+    n_clients = len(vectors)
+    return mean_neighbor_distances(vectors, "l2", n_clients - n_benign + 1, n_clients - 1)
 
 
 def estimate_n_malicious_by_likelihood(
-    vectors: NDArray[np.float64], maliciousness: NDArray[np.float64], *, fit_variances: bool
+    vectors: FloatArray, maliciousness: FloatArray, *, fit_variances: bool
 ) -> int:
-    """K - z for the z in (K/2, K) of the greatest contrast, as the paper estimates it.
+    """Return K - z for the z in (K/2, K) of the greatest contrast, Eq. (8) of the paper.
 
-    The contrast is mean_{k<=z} log p(v_k) - mean_{k>z} log p(v_k), sites ranked by oddness and p
-    the normal density with mean and variances of the z best (`scaled`), or with unit variances.
+    The contrast is mean_{k<=z} log p(v_k) - mean_{k>z} log p(v_k), clients ranked by maliciousness
+    and p the normal density with mean and variances of the first z, or with unit variances.
+
     Faults of the published method: z = K is undefined, so it never answers 0; its first term is
-    constant for fitted variances, so that one far site decides; exact copies escape it.
+    constant for fitted variances, so that one far client decides; duplicate reports escape it.
+
+    Parameters
+    ----------
+    vectors : ndarray of shape (K, d)
+        The clients' vectors.
+    maliciousness : ndarray of shape (K,)
+        By which they are ranked; compared to twelve decimals.
+    fit_variances : bool
+        Whether the variances of p are fitted.
     """
     n_clients = len(vectors)
     if n_clients < 3:
         raise RobfcpError(f"clients: the likelihood contrast needs at least 3, got {n_clients}")
-    sizes, values = likelihood_contrasts(
-        vectors[np.argsort(np.round(maliciousness, 12), kind="stable")], fit_variances
-    )
-    return n_clients - int(sizes[np.argmax(values)])
+    order = np.argsort(np.round(maliciousness, MALICIOUSNESS_DECIMALS), kind="stable")
+    n_benign_values, contrasts = likelihood_contrasts(vectors[order], fit_variances)
+    return n_clients - int(n_benign_values[np.argmax(contrasts)])
 
 
-def likelihood_contrasts(
-    ranked: NDArray[np.float64], scaled: bool
-) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
-    """Every z in (K/2, K) and its contrast, all at once in O(K H) by prefix sums.
+def likelihood_contrasts(ranked: FloatArray, fit_variances: bool) -> tuple[IndexArray, FloatArray]:
+    """Return every z in (K/2, K) and its contrast, all at once in O(K d) by prefix sums.
 
-    sum_k (v_k - mu)^2 / s = (Q - 2 mu L + count mu^2) / s, with L and Q the sums of v and v^2;
-    one coordinate at a time, so that little is held beside the vectors.
+    Up to constants the contrast is a sum over the coordinates of
+
+        [mean_{k>z} (v_k - mu)^2 - mean_{k<=z} (v_k - mu)^2] / (2 s),
+
+    where mu and s are mean and variance of the coordinate over the first z clients. A sum of
+    (v_k - mu)^2 over n clients is Q - 2 mu L + n mu^2, with L and Q their sums of v_k and v_k^2.
+    One coordinate is computed at a time, so that little is held beside the vectors.
+
+    Parameters
+    ----------
+    ranked : ndarray of shape (K, d)
+        The vectors of all clients, the least malicious first.
+    fit_variances : bool
+        Whether s is fitted, with `COVARIANCE_RIDGE` added; else it is 1.
+
+    Returns
+    -------
+    n_benign_values : ndarray of int
+        The values of z.
+    contrasts : ndarray of float
+        Their contrasts.
     """
-    sizes = np.arange(len(ranked) // 2 + 1, len(ranked))
-    above, found = len(ranked) - sizes, np.zeros(len(sizes))
+    n_first = np.arange(len(ranked) // 2 + 1, len(ranked))
+    n_last = len(ranked) - n_first
+    contrasts = np.zeros(len(n_first))
     for column in ranked.T:
-        centred = column - column.mean()  # keeps the digits of the variances
-        linear, squares = np.cumsum(centred), np.cumsum(centred**2)
-        mean = linear[sizes - 1] / sizes
-        variance = np.maximum(squares[sizes - 1] / sizes - mean**2, 0) + COVARIANCE_RIDGE
-        inside = squares[sizes - 1] - sizes * mean**2
-        outside = (
-            (squares[-1] - squares[sizes - 1])
-            - 2 * mean * (linear[-1] - linear[sizes - 1])
-            + above * mean**2
-        )
-        found += 0.5 * (outside / above - inside / sizes) / (variance if scaled else 1.0)
-    return sizes, found
+        centered = column - column.mean()  # keeps the digits of the variances
+        sums = np.cumsum(centered)
+        square_sums = np.cumsum(centered**2)
+        first_sum = sums[n_first - 1]
+        first_square_sum = square_sums[n_first - 1]
+        last_sum = sums[-1] - first_sum
+        last_square_sum = square_sums[-1] - first_square_sum
+
+        mean = first_sum / n_first
+        first_deviations = first_square_sum - n_first * mean**2
+        last_deviations = last_square_sum - 2 * mean * last_sum + n_last * mean**2
+        difference = 0.5 * (last_deviations / n_last - first_deviations / n_first)
+        if fit_variances:
+            variance = np.maximum(first_square_sum / n_first - mean**2, 0) + COVARIANCE_RIDGE
+            difference = difference / variance
+        contrasts += difference
+    return n_first, contrasts

@@ -16,9 +16,18 @@ from robfcp.defense import get_defense
 from robfcp.defense.consensus import OutlierAnalysis, Tuning, analyze_outliers
 from robfcp.defense.consensus._basis import ClientViews, ComparisonBasis, common_classes
 from robfcp.defense.consensus._clipped_vote import ClippedVoteThreshold
-from robfcp.defense.consensus._comparison import ReferenceCounts, expected_counts
-from robfcp.defense.consensus._null import OverdispersedNull, benjamini_hochberg_cutoff
-from robfcp.defense.consensus._references import CandidateReference, SampledRound, concentrate
+from robfcp.defense.consensus._outlier_test import (
+    OverdispersedNull,
+    compare_with_members,
+    expected_counts,
+    reference_counts,
+)
+from robfcp.defense.consensus._references import (
+    CandidateReference,
+    SampledRound,
+    benjamini_hochberg_cutoff,
+    concentrate,
+)
 from robfcp.experiments import outputs
 from robfcp.experiments.redteam import redteam
 from robfcp.federation import Federation, SparseTable, StratifiedTable
@@ -98,10 +107,9 @@ def test_expected_counts_and_variances_equal_plain_loops() -> None:
         )
         contribution = counts * clients.reference_weight * members[:, None, None]
         total = contribution.sum(axis=0)
-        reference = ReferenceCounts.from_members(views, members)
-        assert reference.given_labels == pytest.approx(total)
+        assert reference_counts(clients, members) == pytest.approx(total)
         strength = Tuning().prior_strength
-        expected = expected_counts(counts, total - contribution, False, strength)
+        expected = expected_counts(counts, total - contribution, False, Tuning())
         for k in range(6):
             others = total - contribution[k]
             prior = (others.sum(axis=0) + 0.5) / (others.sum() + 0.5 * others.shape[1])
@@ -122,9 +130,7 @@ def test_expected_counts_and_variances_equal_plain_loops() -> None:
 def test_both_statistics_are_one_on_average_under_sampling(size: int) -> None:
     rng, everybody = np.random.default_rng(size), np.ones(40, dtype=bool)
     rounds = [views_of(benign_counts(40, size, rng)) for _ in range(40)]
-    comparisons = [
-        reference_of(views, everybody).compare(views, everybody).given_labels for views in rounds
-    ]
+    comparisons = [compare_with_members(views.given_labels, everybody) for views in rounds]
     assert np.mean([one.chi2_ratio for one in comparisons]) == pytest.approx(1, abs=0.08)
     most = 0.25 if size < 50 else 0.12  # 3/8 weighs more
     ratios = [one.anderson_darling_ratio for one in comparisons]
@@ -193,7 +199,8 @@ def test_members_that_fit_stay_in_the_majority_however_alike_others_are() -> Non
     tables = benign_counts(20, 200, rng)
     tables[:8] = np.round(200 / 3 * SHARES).astype(int)  # closer to the law than sampling is
     views, start = views_of(tables), np.arange(20) >= 9
-    assert (concentrate(views.given_labels, start) == start).all()
+    sampled = SampledRound.from_clients(views, len(start))
+    assert (concentrate(sampled, start) == start).all()
     assert not reference_of(views, start).refit_until_stable().verdict.is_excluded.any()
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -11,9 +11,6 @@ import numpy as np
 from robfcp._typing import BoolArray, FloatArray, IndexArray
 from robfcp.defense.consensus._tuning import Tuning
 from robfcp.federation import Federation
-
-# The merged bins end at the medians of the clients' own quantiles of these orders.
-QUANTILE_ORDERS = np.concatenate([[0.002, 0.02], np.arange(1, 10) / 10, [0.95, 0.98, 0.998]])
 
 
 def sample_clients(n_clients: int, max_sampled_clients: int, seed: int) -> IndexArray:
@@ -70,7 +67,7 @@ class ComparisonBasis:
         tuning : Tuning
             The constants of the defense.
         """
-        bin_ends = common_bin_ends(sampled)
+        bin_ends = common_bin_ends(sampled, tuning.quantile_orders)
         median_size = max(float(np.median(sampled.sample_sizes)), 1.0)
         n_inner_edges = len(bin_ends) - 1
         degrees_of_freedom = max(1.0, tuning.bin_freedom_factor * n_inner_edges)
@@ -233,18 +230,20 @@ class ClientViews(NamedTuple):
     pooled: ClientHistograms
 
 
-def common_bin_ends(federation: Federation) -> IndexArray:
+def common_bin_ends(federation: Federation, quantile_orders: Sequence[float]) -> IndexArray:
     """Return the last bin of each merged bin: medians of the clients' own quantiles.
 
     Parameters
     ----------
     federation : Federation
         A few clients; their counts are held as a whole.
+    quantile_orders : sequence of float
+        The orders of the quantiles.
     """
     cumulative = np.cumsum(np.maximum(federation.counts, 0), axis=1)
     cdfs = cumulative / np.maximum(cumulative[:, -1:], 1)
     last_bin = federation.binning.n_bins - 1
-    medians = [np.median((cdfs < order - 1e-12).sum(axis=1)) for order in QUANTILE_ORDERS]
+    medians = [np.median((cdfs < order - 1e-12).sum(axis=1)) for order in quantile_orders]
     ends = np.minimum(np.array(medians, dtype=np.intp), last_bin)
     return np.unique(np.append(ends, last_bin))
 

@@ -1,18 +1,19 @@
 """The default defense: an outlier test against plausible reference sets.
 
-1. Every client is compared with what its labels lead one to expect of its scores, given a reference
-   set without the client itself (`_comparison`).
-2. The differences become p-values under a null distribution with overdispersion, as benign clients
-   differ beyond sampling (`_null`).
+1. The reports are counted on a few bins, by class where reports keep classes (`_basis`).
+2. Every client is compared with what its labels lead one to expect of its scores, given a reference
+   set without the client itself, and the difference becomes a p-value (`_outlier_test`).
 3. A client is excluded only if no plausible benign population looks like it, and only if every
    plausible reference set says so (`_references`).
 4. The threshold is FCP's on the clients that are kept, raised by a clipped vote (`_clipped_vote`).
+
+The constants of all steps are in `_tuning`.
 """
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
@@ -27,8 +28,8 @@ from robfcp.defense._base import (
     Note,
     ThresholdRule,
     check_benign_majority,
-    check_client_number,
     exclude_most_malicious,
+    normalize_client_numbers,
     select_benign_set,
 )
 from robfcp.defense._duplicates import (
@@ -40,6 +41,7 @@ from robfcp.defense.consensus._basis import ComparisonBasis, sample_clients
 from robfcp.defense.consensus._clipped_vote import ClippedVoteThreshold
 from robfcp.defense.consensus._references import (
     CandidateReference,
+    OutlierVerdict,
     find_plausible_references,
     unique_masks,
 )
@@ -47,8 +49,6 @@ from robfcp.defense.consensus._tuning import Tuning
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
 from robfcp.guarantees import RankRule, rank_correction
-
-MIN_CLIENTS = 4  # with fewer, a malicious client looks like an unusual one
 
 Evidence = NDArray[Any]  # a structured array, one row a client; see `evidence_dtype`
 
@@ -108,6 +108,39 @@ class ConsensusAssessment(Assessment):
     analysis: OutlierAnalysis = field(kw_only=True)
     alternatives_vote: bool = field(kw_only=True)
     tuning: Tuning = field(kw_only=True)
+
+    @staticmethod
+    def from_assessment(
+        assessment: Assessment,
+        analysis: OutlierAnalysis,
+        tuning: Tuning,
+        *,
+        alternatives_vote: bool,
+    ) -> ConsensusAssessment:
+        """Return a verdict together with what its threshold needs to know.
+
+        Parameters
+        ----------
+        assessment : Assessment
+            The verdict.
+        analysis : OutlierAnalysis
+            What it was decided from.
+        tuning : Tuning
+            The constants of the defense.
+        alternatives_vote : bool
+            Whether other plausible references may raise the threshold.
+        """
+        return ConsensusAssessment(
+            maliciousness=assessment.maliciousness,
+            benign_mask=assessment.benign_mask,
+            reasons=assessment.reasons,
+            notes=assessment.notes,
+            n_malicious=assessment.n_malicious,
+            n_malicious_given=assessment.n_malicious_given,
+            analysis=analysis,
+            alternatives_vote=alternatives_vote,
+            tuning=tuning,
+        )
 
     def threshold_rule(
         self, federation: Federation, rank: RankRule = rank_correction
@@ -176,9 +209,7 @@ class Consensus(Defense):
     def __post_init__(self) -> None:
         if self.exactly is not None and self.at_most is not None:
             raise RobfcpError("at_most: exactly as many are to be left out; state one of the two")
-        for parameter in ("exactly", "at_most", "seed"):
-            value = check_client_number(parameter, getattr(self, parameter))
-            object.__setattr__(self, parameter, value)
+        normalize_client_numbers(self, "exactly", "at_most", "seed")
 
     def assess(self, federation: Federation) -> ConsensusAssessment:
         return self.decide(federation, self.find_outliers(federation))
@@ -230,16 +261,8 @@ class Consensus(Defense):
             assessment = self._exclude_exactly(federation, analysis, self.exactly)
         else:
             assessment = self._exclude_outliers(federation, analysis)
-        return ConsensusAssessment(
-            maliciousness=assessment.maliciousness,
-            benign_mask=assessment.benign_mask,
-            reasons=assessment.reasons,
-            notes=assessment.notes,
-            n_malicious=assessment.n_malicious,
-            n_malicious_given=assessment.n_malicious_given,
-            analysis=analysis,
-            alternatives_vote=self.exactly is None,
-            tuning=self.tuning,
+        return ConsensusAssessment.from_assessment(
+            assessment, analysis, self.tuning, alternatives_vote=self.exactly is None
         )
 
     def _exclude_exactly(
@@ -262,17 +285,16 @@ class Consensus(Defense):
     def _exclude_outliers(self, federation: Federation, analysis: OutlierAnalysis) -> Assessment:
         """Exclude the outliers, or the clearest of them where they are more than `at_most`."""
         n_outliers = int(analysis.is_excluded.sum())
-        n_malicious = n_outliers if self.at_most is None else self.at_most
-        check_benign_majority(federation, n_malicious)
+        n_malicious = n_outliers
+        if self.at_most is not None:
+            n_malicious = self.at_most
+        n_benign = check_benign_majority(federation, n_malicious)
 
         benign_mask = ~analysis.is_excluded
-        if n_malicious < n_outliers:
-            ranked = np.where(analysis.is_excluded, analysis.maliciousness, -np.inf)
-            n_benign = federation.n_clients - n_malicious
-            benign_mask = select_benign_set(federation, ranked, n_benign)
-
         reasons = analysis.reasons
         if n_malicious < n_outliers:
+            outlier_scores = np.where(analysis.is_excluded, analysis.maliciousness, -np.inf)
+            benign_mask = select_benign_set(federation, outlier_scores, n_benign)
             excluded = federation.names_of(~benign_mask)
             reasons = {client: reasons[client] for client in excluded}
         return Assessment(
@@ -317,7 +339,7 @@ def analyze_outliers(
         sampled = federation.select_rows(sampled_rows)
     basis = ComparisonBasis.from_federation(federation, sampled, tuning)
     references: list[CandidateReference] = []
-    if n_distinct >= MIN_CLIENTS:
+    if n_distinct >= tuning.min_clients:
         references = find_plausible_references(basis.client_views(sampled), n_distinct)
 
     evidence = collect_evidence(federation, basis, references, sampled_rows)[representative]
@@ -333,7 +355,7 @@ def analyze_outliers(
     is_other_population = is_outlier_of_best & ~is_excluded_by_some
 
     notes = duplicate_notes(duplicates)
-    if n_distinct < MIN_CLIENTS:
+    if n_distinct < tuning.min_clients:
         notes += (Note("fewer than four sites are too few to tell a liar from an unusual site"),)
     notes += _notes_on_doubts(federation, is_disputed, is_other_population)
 
@@ -407,30 +429,45 @@ def collect_evidence(
         With the fields of `evidence_dtype`.
     """
     is_member = np.zeros((federation.n_clients, len(references)), dtype=bool)
-    for number, reference in enumerate(references):
-        is_member[sampled_rows, number] = reference.members
+    for index, reference in enumerate(references):
+        is_member[sampled_rows, index] = reference.members
 
     def judge_block(block: Federation, is_member: BoolArray) -> Evidence:
         evidence = np.zeros(block.n_clients, evidence_dtype(len(references)))
         for rows in basis.iter_row_blocks(block.n_clients):
             clients = basis.client_views(block.select_rows(rows))
-            part = evidence[rows[0] : rows[-1] + 1]
-            for number, reference in enumerate(references):
-                comparisons = reference.compare(clients, is_member[rows, number])
-                p_values = reference.p_values(clients, comparisons)
-                verdict = reference.judge(clients, comparisons, p_values)
-                part["is_excluded"][:, number] = verdict.is_excluded
-                part["is_outlier"][:, number] = verdict.is_outlier
-                if number == 0:
-                    comparison = comparisons.given_labels
-                    part["maliciousness"] = -np.log10(verdict.p_value)
-                    part["suspected_larger"] = verdict.suspected_larger
-                    part["max_deviation_bin"] = comparison.max_deviation_bin
-                    part["observed_percent"] = np.rint(100 * comparison.observed_cdf)
-                    part["expected_percent"] = np.rint(100 * comparison.expected_cdf)
+            verdicts = []
+            for index, reference in enumerate(references):
+                verdicts.append(reference.judge(clients, is_member[rows, index]))
+            _record_verdicts(evidence[rows[0] : rows[-1] + 1], verdicts)
         return evidence
 
     return federation.map_blocks(judge_block, is_member)
+
+
+def _record_verdicts(evidence: Evidence, verdicts: Sequence[OutlierVerdict]) -> None:
+    """Write what every reference says of some clients into their rows of the evidence.
+
+    Parameters
+    ----------
+    evidence : structured ndarray, shape (k,)
+        With the fields of `evidence_dtype`; written in place.
+    verdicts : sequence of OutlierVerdict
+        On these clients, under every plausible reference, the best first.
+    """
+    for index, verdict in enumerate(verdicts):
+        evidence["is_excluded"][:, index] = verdict.is_excluded
+        evidence["is_outlier"][:, index] = verdict.is_outlier
+    if not verdicts:
+        return
+
+    best = verdicts[0]
+    comparison = best.comparison
+    evidence["maliciousness"] = -np.log10(best.p_value)
+    evidence["suspected_larger"] = best.suspected_larger
+    evidence["max_deviation_bin"] = comparison.max_deviation_bin
+    evidence["observed_percent"] = np.rint(100 * comparison.observed_cdf)
+    evidence["expected_percent"] = np.rint(100 * comparison.expected_cdf)
 
 
 def _notes_on_doubts(
@@ -456,14 +493,12 @@ def _notes_on_doubts(
 
 def _alternative_exclusions(evidence: Evidence, is_excluded: BoolArray) -> list[BoolArray]:
     """Return the sets of clients that single references exclude or call outliers."""
+    masks = []
     n_references = evidence["is_excluded"].shape[1]
-
-    def iter_masks() -> Iterable[BoolArray]:
-        for number in range(n_references):
-            yield evidence["is_excluded"][:, number]
-            yield evidence["is_outlier"][:, number]
-
-    return unique_masks(mask for mask in iter_masks() if (mask != is_excluded).any())
+    for index in range(n_references):
+        masks.append(evidence["is_excluded"][:, index])
+        masks.append(evidence["is_outlier"][:, index])
+    return unique_masks(mask for mask in masks if (mask != is_excluded).any())
 
 
 def _exclusion_reasons(
@@ -478,23 +513,24 @@ def _exclusion_reasons(
     if basis.n_classes:
         expectation = "its labels lead one to expect {}%"
 
-    words = ["maliciousness", "max_deviation_bin", "observed_percent", "expected_percent"]
-    distinct, index = np.unique(evidence[words][is_excluded], return_inverse=True)
+    fields = ["maliciousness", "max_deviation_bin", "observed_percent", "expected_percent"]
+    distinct, reason_index = np.unique(evidence[fields][is_excluded], return_inverse=True)
     reasons = [_exclusion_reason(row, upper_edges, expectation) for row in distinct]
     clients = federation.names_of(is_excluded)
-    return {client: reasons[k] for client, k in zip(clients, index, strict=True)}
+    return {client: reasons[index] for client, index in zip(clients, reason_index, strict=True)}
 
 
 def _exclusion_reason(row: Any, upper_edges: FloatArray, expectation: str) -> str:
     """Return the sentence about one client: its scores beside those that are expected of it."""
     p_value = 10.0 ** -float(row["maliciousness"])
-    rarity = f"1 in {1 / p_value:,.0f}" if p_value > 1e-6 else "fewer than 1 in a million"
+    rarity = "fewer than 1 in a million"
+    if p_value > 1e-6:
+        rarity = f"1 in {1 / p_value:,.0f}"
+
     score = upper_edges[row["max_deviation_bin"]]
-    return (
-        f"{row['observed_percent']}% of its scores are at most {score:.3g} where "
-        f"{expectation.format(row['expected_percent'])}: as far off as {rarity} honest sites of "
-        "its size would be"
-    )
+    observed = f"{row['observed_percent']}% of its scores are at most {score:.3g}"
+    expected = expectation.format(row["expected_percent"])
+    return f"{observed} where {expected}: as far off as {rarity} honest sites of its size would be"
 
 
 def estimate_n_malicious(federation: Federation) -> int:

@@ -14,25 +14,15 @@ from typing import NamedTuple
 import numpy as np
 
 from robfcp._typing import BoolArray, FloatArray
-from robfcp.defense.consensus._basis import ClientHistograms, ClientViews, common_classes
-from robfcp.defense.consensus._comparison import (
+from robfcp.defense.consensus._basis import ClientViews, common_classes
+from robfcp.defense.consensus._outlier_test import (
     Comparison,
-    Comparisons,
-    ReferenceCounts,
-    compare_views,
+    OutlierTest,
+    OutlierTestResults,
     compare_with_members,
-)
-from robfcp.defense.consensus._null import (
-    PValues,
-    ViewNulls,
-    benjamini_hochberg_cutoff,
     scaled_chi2_quantile,
 )
 from robfcp.defense.consensus._tuning import Tuning
-
-MAX_REFITS = 10  # a set that has not settled by then keeps changing a few clients
-MAX_CONCENTRATION_STEPS = 8
-MAX_MINORITY_STARTS = 2  # starts from the outliers of references that describe a minority
 
 
 class OutlierVerdict(NamedTuple):
@@ -48,12 +38,15 @@ class OutlierVerdict(NamedTuple):
         Clients that differ significantly, at the false discovery rate.
     suspected_larger : ndarray of bool
         Clients whose scores are larger than expected, at the level of a single test.
+    comparison : Comparison
+        How they compare with the reference, given the labels.
     """
 
     p_value: FloatArray
     is_excluded: BoolArray
     is_outlier: BoolArray
     suspected_larger: BoolArray
+    comparison: Comparison
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,20 +57,45 @@ class SampledRound:
     ----------
     clients : ClientViews
         The sampled clients.
+    tuning : Tuning
+        The constants of the defense.
     common_classes : ndarray of bool, shape (C,)
         The classes that most of them hold.
     n_clients : int
         Number of clients of the whole round, duplicates counted once.
+    max_fitting_ratio : float
+        The largest statistic by bin at which a client fits a reference.
     """
 
     clients: ClientViews
+    tuning: Tuning
     common_classes: BoolArray
     n_clients: int
+    max_fitting_ratio: float
 
     @staticmethod
     def from_clients(clients: ClientViews, n_clients: int) -> SampledRound:
-        """Collect what all references of a round share."""
-        return SampledRound(clients, common_classes(clients.given_labels), n_clients)
+        """Collect what all references of a round share.
+
+        Parameters
+        ----------
+        clients : ClientViews
+            The sampled clients.
+        n_clients : int
+            Number of clients of the whole round, duplicates counted once.
+        """
+        basis = clients.given_labels.basis
+        tuning = basis.tuning
+        max_fitting_ratio = scaled_chi2_quantile(
+            basis.degrees_of_freedom, tuning.fit_tail_probability
+        )
+        return SampledRound(
+            clients=clients,
+            tuning=tuning,
+            common_classes=common_classes(clients.given_labels),
+            n_clients=n_clients,
+            max_fitting_ratio=float(max_fitting_ratio),
+        )
 
 
 class CandidateReference:
@@ -103,30 +121,27 @@ class CandidateReference:
     ) -> None:
         self.sampled = sampled
         self.members = members
-        self.tuning: Tuning = sampled.clients.given_labels.basis.tuning
-        self._reference = ReferenceCounts.from_members(sampled.clients, members)
+        self._test, results = OutlierTest.fit(sampled.clients, members)
 
-        comparisons = self.compare(sampled.clients, members)
         if mean_misfit is None:
-            mean_misfit = max(float(comparisons.given_labels.chi2_ratio[members].mean()), 1.0)
+            misfits = results.given_labels.comparison.chi2_ratio
+            mean_misfit = max(float(misfits[members].mean()), 1.0)
         self.mean_misfit = mean_misfit
 
-        histograms = sampled.clients.given_labels
-        self._nulls = ViewNulls.fit(comparisons, histograms.sample_sizes, members, histograms.basis)
-        p_values = self.p_values(sampled.clients, comparisons)
+        p_values = results.given_labels.p_value
         self.p_cutoff = benjamini_hochberg_cutoff(
-            p_values.given_labels, sampled.n_clients, self.tuning.fdr_level
+            p_values, sampled.n_clients, sampled.tuning.fdr_level
         )
-        self.outlier_fraction = float((p_values.given_labels <= self.p_cutoff).mean())
-        self.verdict = self.judge(sampled.clients, comparisons, p_values)
+        self.outlier_fraction = float((p_values <= self.p_cutoff).mean())
+        self.verdict = self._verdict_from(sampled.clients, results)
 
     @property
     def overdispersion(self) -> float:
         """How much benign clients differ beyond sampling, from the pooled histograms."""
-        return self._nulls.pooled.null_by_bin.overdispersion
+        return self._test.pooled.null_by_bin.overdispersion
 
-    def compare(self, clients: ClientViews, is_member: BoolArray) -> Comparisons:
-        """Compare some clients with the reference, given their labels and without them.
+    def judge(self, clients: ClientViews, is_member: BoolArray) -> OutlierVerdict:
+        """Test some clients against this reference and decide which of them to exclude.
 
         Parameters
         ----------
@@ -135,23 +150,9 @@ class CandidateReference:
         is_member : ndarray of bool, shape (k,)
             Which of them belong to the reference.
         """
-        return compare_views(clients, self._reference, is_member)
+        return self._verdict_from(clients, self._test.apply(clients, is_member))
 
-    def p_values(self, clients: ClientViews, comparisons: Comparisons) -> PValues:
-        """Return the p-values of some clients in both views.
-
-        Parameters
-        ----------
-        clients : ClientViews
-            k clients, sampled or not.
-        comparisons : Comparisons
-            What `compare` returned for them.
-        """
-        return self._nulls.p_values(comparisons, clients.given_labels.sample_sizes)
-
-    def judge(
-        self, clients: ClientViews, comparisons: Comparisons, p_values: PValues
-    ) -> OutlierVerdict:
+    def _verdict_from(self, clients: ClientViews, results: OutlierTestResults) -> OutlierVerdict:
         """Decide which clients to exclude, given this reference.
 
         A significant difference is not enough: benign clients may come from other populations. A
@@ -168,51 +169,52 @@ class CandidateReference:
         ----------
         clients : ClientViews
             The k clients to judge.
-        comparisons : Comparisons
-            Their comparisons with this reference.
-        p_values : PValues
-            The p-values of these.
+        results : OutlierTestResults
+            Their comparisons with this reference, and the p-values.
         """
-        fdr_level = self.tuning.fdr_level
+        fdr_level = self.sampled.tuning.fdr_level
         family_level = fdr_level / self.sampled.n_clients  # Bonferroni over all clients
-
-        given_labels = clients.given_labels
-        in_common_classes = given_labels.counts[:, self.sampled.common_classes].sum(axis=(1, 2))
-        labels_are_reliable = 2 * in_common_classes >= given_labels.sample_sizes
+        given_labels, p_given_labels = results.given_labels
+        pooled, p_pooled = results.pooled
+        labels_are_reliable = self._labels_are_reliable(clients)
 
         # 1. Significance. Without reliable labels both views must pass the strict level.
         pooled_level = np.where(labels_are_reliable, fdr_level, family_level)
-        is_significant = p_values.given_labels <= family_level
-        is_significant &= p_values.pooled <= pooled_level
+        is_significant = p_given_labels <= family_level
+        is_significant &= p_pooled <= pooled_level
 
         # 2a. The client's CDF lies above the expected one in places and below it in others, in both
         # views. Another population has smaller or larger scores, not both. Where half of the
         # clients are outliers, beyond those expected by chance, crossing says nothing.
-        crossing = np.minimum(comparisons.given_labels.crossing, comparisons.pooled.crossing)
+        crossing = np.minimum(given_labels.crossing, pooled.crossing)
         reference_is_majority = self.outlier_fraction * (1 - fdr_level) < 0.5
-        crosses = (crossing > self.tuning.crossing_margin) & reference_is_majority
+        crosses = (crossing > self.sampled.tuning.crossing_margin) & reference_is_majority
 
         # 2b. A part of the expected mass is missing.
+        lacks_mass_given_labels = self._lacks_mass_without_labels(given_labels)
+        lacks_mass_in_both = lacks_mass_given_labels & self._lacks_mass_without_labels(pooled)
         lacks_mass = np.where(
-            labels_are_reliable,
-            self._lacks_expected_mass(comparisons.given_labels),
-            self._lacks_mass_without_labels(comparisons.given_labels)
-            & self._lacks_mass_without_labels(comparisons.pooled),
+            labels_are_reliable, self._lacks_expected_mass(given_labels), lacks_mass_in_both
         )
-        is_excluded = is_significant & (crosses | lacks_mass)
 
         # Larger scores than expected, at the level of one test. Such clients stay, but their
         # objections to a lower threshold count less in the vote.
-        larger_given_labels = comparisons.given_labels.has_larger_scores
-        larger_given_labels = (p_values.given_labels < fdr_level) & larger_given_labels
-        larger_pooled = (p_values.pooled < fdr_level) & comparisons.pooled.has_larger_scores
+        larger_given_labels = (p_given_labels < fdr_level) & given_labels.has_larger_scores
+        larger_pooled = (p_pooled < fdr_level) & pooled.has_larger_scores
 
         return OutlierVerdict(
-            p_value=p_values.given_labels,
-            is_excluded=is_excluded,
-            is_outlier=p_values.given_labels <= self.p_cutoff,
+            p_value=p_given_labels,
+            is_excluded=is_significant & (crosses | lacks_mass),
+            is_outlier=p_given_labels <= self.p_cutoff,
             suspected_larger=larger_given_labels | larger_pooled,
+            comparison=given_labels,
         )
+
+    def _labels_are_reliable(self, clients: ClientViews) -> BoolArray:
+        """Return (k,) whether most of a client's samples are of classes that most clients hold."""
+        histograms = clients.given_labels
+        common_counts = histograms.counts[:, self.sampled.common_classes]
+        return np.asarray(2 * common_counts.sum(axis=(1, 2)) >= histograms.sample_sizes)
 
     def _lacks_expected_mass(self, comparison: Comparison) -> BoolArray:
         """Return (k,) whether a client lacks mass that its labels lead one to expect.
@@ -221,8 +223,9 @@ class CandidateReference:
         lack most of the lower half; one with smaller scores must lack nearly all of the tail, which
         holds few samples and is held to a smaller ratio.
         """
-        lacks_lower_half = comparison.lower_half_ratio <= self.tuning.min_mass_ratio
-        lacks_tail = comparison.tail_ratio <= self.tuning.max_strict_ratio
+        tuning = self.sampled.tuning
+        lacks_lower_half = comparison.lower_half_ratio <= tuning.min_mass_ratio
+        lacks_tail = comparison.tail_ratio <= tuning.max_strict_ratio
         return np.where(comparison.has_larger_scores, lacks_lower_half, lacks_tail)
 
     def _lacks_mass_without_labels(self, comparison: Comparison) -> BoolArray:
@@ -237,15 +240,16 @@ class CandidateReference:
         Where many clients are outliers, the reference itself is in doubt. Then larger scores count
         only if hardly anything of the whole body is left.
         """
-        tuning = self.tuning
+        tuning = self.sampled.tuning
+        max_ratio = tuning.max_strict_ratio
         reference_is_in_doubt = self.outlier_fraction > tuning.many_outliers
         if reference_is_in_doubt:
             lacks_lower_mass = comparison.body_ratio <= tuning.max_body_ratio_in_doubt
         else:
-            lacks_body = comparison.body_ratio <= tuning.max_strict_ratio
-            lacks_lower_half = comparison.lower_half_ratio <= tuning.max_strict_ratio
+            lacks_body = comparison.body_ratio <= max_ratio
+            lacks_lower_half = comparison.lower_half_ratio <= max_ratio
             lacks_lower_mass = lacks_body | lacks_lower_half
-        lacks_tail = comparison.tail_ratio <= tuning.max_strict_ratio
+        lacks_tail = comparison.tail_ratio <= max_ratio
         return np.where(comparison.has_larger_scores, lacks_lower_mass, lacks_tail)
 
     def refit_until_stable(self) -> CandidateReference:
@@ -255,7 +259,7 @@ class CandidateReference:
         are left out: a reference is a majority.
         """
         current = self
-        for _ in range(MAX_REFITS):
+        for _ in range(self.sampled.tuning.max_refits):
             outliers = current.verdict.is_outlier
             if current.outlier_fraction >= 0.5:
                 largest_minority = (len(current.members) - 1) // 2
@@ -280,9 +284,32 @@ class CandidateReference:
         return float(np.maximum(np.concatenate(misfits), 1).mean())
 
 
+def benjamini_hochberg_cutoff(p_values: FloatArray, n_clients: int, fdr_level: float) -> float:
+    """Return the largest p-value that is rejected at a false discovery rate.
+
+    With p_(1) <= ... <= p_(k) the largest p_(j) <= fdr_level j / k (Benjamini and Hochberg 1995);
+    at least the Bonferroni level of the whole round.
+
+    Parameters
+    ----------
+    p_values : ndarray of shape (k,)
+        Of the sampled clients.
+    n_clients : int
+        K, the clients of the round.
+    fdr_level : float
+        The false discovery rate.
+    """
+    ordered = np.sort(p_values)
+    ranks = np.arange(1, len(p_values) + 1)
+    thresholds = fdr_level * ranks / len(p_values)
+    rejected = ordered[ordered <= thresholds]
+    return float(rejected.max(initial=fdr_level / n_clients))
+
+
 def smallest(values: FloatArray, n: int) -> BoolArray:
     """Return a mask of the n smallest of some values (k,); ties go to the first."""
-    return np.argsort(np.argsort(values, kind="stable")) < n
+    ranks = np.argsort(np.argsort(values, kind="stable"))
+    return np.asarray(ranks < n)
 
 
 def nearest_majority(distances: FloatArray) -> BoolArray:
@@ -290,7 +317,7 @@ def nearest_majority(distances: FloatArray) -> BoolArray:
     return smallest(distances, len(distances) // 2 + 1)
 
 
-def concentrate(clients: ClientHistograms, members: BoolArray) -> BoolArray:
+def concentrate(sampled: SampledRound, members: BoolArray) -> BoolArray:
     """Move a reference set towards the majority nearest to it.
 
     These are concentration steps as of Rousseeuw and Van Driessen (1999, FAST-MCD): the nearest
@@ -299,8 +326,8 @@ def concentrate(clients: ClientHistograms, members: BoolArray) -> BoolArray:
 
     Parameters
     ----------
-    clients : ClientHistograms
-        The sampled clients, given their labels.
+    sampled : SampledRound
+        The sampled clients.
     members : ndarray of bool, shape (k,)
         The set to begin with.
 
@@ -308,19 +335,21 @@ def concentrate(clients: ClientHistograms, members: BoolArray) -> BoolArray:
     -------
     ndarray of bool, shape (k,)
     """
-    fits_up_to = float(scaled_chi2_quantile(clients.basis.degrees_of_freedom, 0.05))
-    for _ in range(MAX_CONCENTRATION_STEPS):
+    clients = sampled.clients.given_labels
+    sizes = clients.sample_sizes
+    max_fitting = sampled.max_fitting_ratio
+    for _ in range(sampled.tuning.max_concentration_steps):
         misfit = compare_with_members(clients, members).chi2_ratio
 
         # Distances beyond sampling and what the members differ by.
         excess = max(np.median(misfit[members]) - 1, 0)
-        overdispersion = excess / np.median(clients.sample_sizes[members])
-        distance = misfit / (1 + overdispersion * clients.sample_sizes)
+        overdispersion = excess / np.median(sizes[members])
+        distance = misfit / (1 + overdispersion * sizes)
 
-        # First the members that fit, then the others that fit, then the rest.
-        fits = distance <= fits_up_to
-        among_fitting = np.where(members, 0, 1 + distance)
-        rank = np.where(fits, among_fitting, 1 + fits_up_to + distance)
+        # First the members that fit, then the others that fit, then those that do not.
+        fits = distance <= max_fitting
+        rank_if_fitting = np.where(members, 0, 1 + distance)
+        rank = np.where(fits, rank_if_fitting, 1 + max_fitting + distance)
         nearest = nearest_majority(rank)
         if (nearest == members).all():
             break
@@ -352,42 +381,43 @@ def find_plausible_references(clients: ClientViews, n_clients: int) -> list[Cand
         At least one.
     """
     sampled = SampledRound.from_clients(clients, n_clients)
-    histograms = clients.given_labels
-
-    def refine(starting_sets: Iterable[BoolArray]) -> list[CandidateReference]:
-        return [
-            CandidateReference(sampled, members).refit_until_stable()
-            for members in unique_masks(starting_sets)
-        ]
-
-    everybody = np.ones(len(histograms.sample_sizes), dtype=bool)
+    sizes = clients.given_labels.sample_sizes
+    everybody = np.ones(len(sizes), dtype=bool)
     cdfs = _pooled_cdfs(clients)
-    nearest_half = _nearest_to_median_cdf(cdfs, histograms.sample_sizes)
-    central_half = concentrate(histograms, nearest_half)
+    central_half = concentrate(sampled, _nearest_to_median_cdf(cdfs, sizes))
 
     # Primary candidates: the central half, everybody, and the outliers of either.
-    candidates = refine([central_half, everybody])
-    outlier_sets = [
+    primary = _refine(sampled, [central_half, everybody])
+    outlier_sets = unique_masks(
         candidate.verdict.is_outlier
-        for candidate in candidates
+        for candidate in primary
         if candidate.verdict.is_outlier.sum() > 1
-    ]
-    candidates += refine(concentrate(histograms, mask) for mask in unique_masks(outlier_sets))
-    max_misfit = _max_plausible_misfit(candidates)
+    )
+    primary += _refine(sampled, [concentrate(sampled, mask) for mask in outlier_sets])
 
     # Secondary candidates. They may save a client or raise the threshold, but do not tighten
-    # `max_misfit`: adding them must not make a primary candidate implausible.
+    # the limit of a plausible misfit: they must not make a primary candidate implausible.
+    max_misfit = _max_plausible_misfit(primary, sampled.tuning)
     hardest_half = nearest_majority(cdfs.mean(axis=1))  # the lowest CDFs: the largest scores
-    candidates += refine(concentrate(histograms, mask) for mask in (~central_half, hardest_half))
+    opposite_halves = [~central_half, hardest_half]
+    secondary = _refine(sampled, [concentrate(sampled, mask) for mask in opposite_halves])
     minority_starts = unique_masks(
         candidate.verdict.is_outlier
-        for candidate in candidates
+        for candidate in primary + secondary
         if candidate.outlier_fraction >= 0.5
     )
-    candidates += refine(minority_starts[:MAX_MINORITY_STARTS])
+    secondary += _refine(sampled, minority_starts[: sampled.tuning.max_minority_starts])
 
-    plausible = _best_per_outlier_set(candidates, max_misfit)
-    return _drop_overdispersed_rivals(plausible, clients)
+    plausible = _best_per_outlier_set(primary + secondary, max_misfit)
+    return _drop_overdispersed_rivals(plausible, sampled)
+
+
+def _refine(sampled: SampledRound, starting_sets: Iterable[BoolArray]) -> list[CandidateReference]:
+    """Return the stable reference that each distinct starting set leads to."""
+    candidates = []
+    for members in unique_masks(starting_sets):
+        candidates.append(CandidateReference(sampled, members).refit_until_stable())
+    return candidates
 
 
 def _pooled_cdfs(clients: ClientViews) -> FloatArray:
@@ -406,9 +436,8 @@ def _nearest_to_median_cdf(cdfs: FloatArray, sizes: FloatArray) -> BoolArray:
     return nearest_majority(squared_distances * sizes / (1 + sizes / np.median(sizes)))
 
 
-def _max_plausible_misfit(candidates: Sequence[CandidateReference]) -> float:
+def _max_plausible_misfit(candidates: Sequence[CandidateReference], tuning: Tuning) -> float:
     """Return the largest misfit at which a candidate is still plausible."""
-    tuning = candidates[0].tuning
     smallest_misfit = min(candidate.mean_misfit for candidate in candidates)
     return max(tuning.plausible_misfit_ratio, 1) * smallest_misfit
 
@@ -432,24 +461,25 @@ def _best_per_outlier_set(
 
 
 def _drop_overdispersed_rivals(
-    plausible: Sequence[CandidateReference], clients: ClientViews
+    plausible: Sequence[CandidateReference], sampled: SampledRound
 ) -> list[CandidateReference]:
     """Drop rivals that explain the best candidate's outliers away by a large overdispersion.
 
     Such a rival finds fewer of the same outliers. It is dropped where two populations fit the
-    reports far better: K log(ratio of misfits) > 2 log N, for K clients and N samples. The
-    histogram of a second population costs 1.25 log N by the criterion of Schwarz (1978).
+    reports far better: K log(ratio of misfits) > c log N, for K clients, N samples and c =
+    `population_cost`.
     """
     best, *rivals = plausible
     best_outliers = best.verdict.is_outlier
-    sample_sizes = clients.given_labels.sample_sizes
+    sample_sizes = sampled.clients.given_labels.sample_sizes
     n_samples = sample_sizes.sum()
     n_clients = len(sample_sizes)
-    max_misfit = best.two_population_misfit() * n_samples ** (2 / n_clients)
+    max_ratio = n_samples ** (sampled.tuning.population_cost / n_clients)
+    max_misfit = best.two_population_misfit() * max_ratio
 
-    kept = [best]
+    references = [best]
     for rival in rivals:
         finds_other_outliers = (rival.verdict.is_outlier & ~best_outliers).any()
         if finds_other_outliers or rival.two_population_misfit() <= max_misfit:
-            kept.append(rival)
-    return kept
+            references.append(rival)
+    return references
