@@ -82,6 +82,11 @@ def _asking(name: str) -> Iterator[None]:
         raise RobfcpError(f"{name}: Spark gave up ({printable(line, 200)}); see its log") from None
 
 
+def is_dataframe(paths: object) -> bool:
+    """Return whether something is a Spark frame rather than paths; Spark need not be installed."""
+    return hasattr(paths, "mapInArrow")
+
+
 def read_dataframe(frame: Any) -> Iterator[RejectedReport | SparkTable]:
     """The rows of a frame, and the files behind it that say nothing of what their rows share."""
     name = "frame"

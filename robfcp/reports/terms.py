@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 from datetime import date, datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -155,14 +156,37 @@ class RoundTerms(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
             "privacy": None if self.epsilon is None else Privacy(self.epsilon, self.delta or 0.0),
         }
 
+    def complete(self, expected: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what the caller expects of every report, completed by what was agreed.
+
+        Parameters
+        ----------
+        expected : mapping of str to object
+            The keys of `expected_context`; None where the caller expects nothing.
+
+        Raises
+        ------
+        RobfcpError
+            Where the caller expects something else than what was agreed.
+        """
+        completed = dict(expected)
+        for name, agreed in self.expected_context.items():
+            if agreed is None:
+                continue
+            value = expected[name]
+            if value is not None and value != agreed:
+                raise RobfcpError(f"{name}: {value} is not what was agreed ({agreed}); drop it")
+            completed[name] = agreed
+        return completed
+
     def with_options(self, **options: Any) -> RoundTerms:
-        """The terms with what a call states besides, refused where it states something else."""
-        stated = {name: value for name, value in options.items() if value is not None}
-        for name, value in stated.items():
+        """Return the terms with the options of a call, refused where these contradict the terms."""
+        given = {name: value for name, value in options.items() if value is not None}
+        for name, value in given.items():
             agreed = getattr(self, name)
             if agreed is not None and agreed != value:
                 raise RobfcpError(f"--{name}: {value} is not what was agreed ({agreed}); drop one")
-        return msgspec.structs.replace(self, **stated)
+        return msgspec.structs.replace(self, **given)
 
 
 class Verification(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

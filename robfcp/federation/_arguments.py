@@ -1,0 +1,80 @@
+"""What the caller of `Federation.from_counts` passes, checked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from robfcp._typing import IntArray
+from robfcp.errors import RobfcpError
+from robfcp.privacy import Privacy
+
+
+def privacy_of_clients(
+    privacy: Privacy | Sequence[Privacy | None] | None, n_clients: int
+) -> tuple[Privacy | None, ...]:
+    """Return the noise of each client's counts; empty where none holds any.
+
+    Parameters
+    ----------
+    privacy : Privacy, sequence of Privacy or None, optional
+        One for all clients, or one for each.
+    n_clients : int
+        K.
+    """
+    if isinstance(privacy, Privacy):
+        return (privacy,) * n_clients
+    privacy_by_client = tuple(privacy or ())
+    if not any(privacy_by_client):
+        return ()
+    if len(privacy_by_client) != n_clients:
+        raise RobfcpError("privacy: need one entry a site")
+    return privacy_by_client
+
+
+def check_exact_counts(counts: IntArray) -> None:
+    """Refuse (K, H) counts that can only stem from noise."""
+    if counts.min(initial=0) < 0:
+        raise RobfcpError("counts: a count is negative; only privacy's noise makes such")
+    if not counts.any(axis=1).all():
+        raise RobfcpError("counts: a site has no samples; leave it out")
+
+
+def check_distinct_names(clients: Sequence[str] | None, n_clients: int) -> tuple[str, ...]:
+    """Return K distinct names; client-00, client-01, ... where none are passed."""
+    if clients is None:
+        return default_client_names(n_clients, len(str(n_clients - 1)))
+    names = tuple(clients)
+    if len(names) != n_clients or len(set(names)) != n_clients:
+        raise RobfcpError("ids: need one distinct name a site")
+    return names
+
+
+def default_client_names(n_clients: int, width: int) -> tuple[str, ...]:
+    """Return client-00, client-01, ... padded so that names sort as numbers."""
+    return tuple(f"client-{k:0{width}d}" for k in range(n_clients))
+
+
+def sizes_of_noisy_counts(
+    counts: IntArray, privacy: tuple[Privacy | None, ...], sample_sizes: ArrayLike | None
+) -> IntArray:
+    """Return (K,) the sample sizes beside counts that hold noise.
+
+    Parameters
+    ----------
+    counts : (K, H) ndarray of int
+        The counts.
+    privacy : tuple of Privacy or None
+        The noise of each client's counts.
+    sample_sizes : (K,) array-like, optional
+        The true sizes. Where privacy protects them they may be left out: the noisy totals, at
+        least 1, are then in their place.
+    """
+    if sample_sizes is not None:
+        return np.asarray(sample_sizes).astype(np.int64)
+    are_hidden = any(noise is not None and noise.protects_sample_size for noise in privacy)
+    if not are_hidden:
+        raise RobfcpError("sizes: private counts need the true sizes beside them")
+    return np.maximum(counts.sum(axis=1), 1)
