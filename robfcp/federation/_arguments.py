@@ -1,8 +1,8 @@
-"""What the caller of `Federation.from_counts` passes, checked."""
+"""What the callers of a federation's constructors pass, checked."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike
 from robfcp._typing import IntArray
 from robfcp.errors import RobfcpError
 from robfcp.privacy import Privacy
+from robfcp.reports.terms import FilePath, read_keys
 
 
 def privacy_of_clients(
@@ -78,3 +79,26 @@ def sizes_of_noisy_counts(
     if not are_hidden:
         raise RobfcpError("sizes: private counts need the true sizes beside them")
     return np.maximum(counts.sum(axis=1), 1)
+
+
+def load_public_keys(
+    keys: Mapping[str, str] | FilePath | None, revoked: FilePath | None, round: str | None
+) -> Mapping[str, str]:
+    """Return each registered client's public key; "" where it is no longer valid.
+
+    Parameters
+    ----------
+    keys : mapping of str to str, or path-like
+        The keys, or the path of a registry.
+    revoked : path-like, optional
+        A file of public keys of the registry that are no longer valid.
+    round : str, optional
+        The round that reports must be signed for.
+    """
+    if keys is None:
+        raise RobfcpError("--revoked: goes with --keys, whose registry it is about; pass both")
+    if round is None:
+        raise RobfcpError("--keys: needs --round, or an old report could be used again")
+    if isinstance(keys, Mapping):
+        return keys
+    return read_keys(keys, revoked)

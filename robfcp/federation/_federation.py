@@ -23,6 +23,7 @@ from robfcp.federation import _intake
 from robfcp.federation._arguments import (
     check_distinct_names,
     check_exact_counts,
+    load_public_keys,
     privacy_of_clients,
     sizes_of_noisy_counts,
 )
@@ -64,11 +65,11 @@ class Federation:
     binning
         The bins all reports share.
     score
-        The score all reports name, if they do.
+        The score that all reports name, if any.
     round
-        The round all reports name, if they do.
+        The round that all reports name, if any.
     model
-        The model all reports name, if they do.
+        The model that all reports name, if any.
     rejected_reports
         The reports that were rejected, and why.
     missing_clients
@@ -82,7 +83,7 @@ class Federation:
     sizes_known
         Whether sizes are exact: no report hides its sample size, or sizes are registered.
     risk
-        The loss all reports hold in place of scores, if they do.
+        The loss whose counts the reports hold in place of those of scores, if any.
     strata
         The counts by class or group of the reports that keep them.
     all_label_counts
@@ -180,8 +181,8 @@ class Federation:
         """Whether noise moves any count: that of a huge budget never does."""
         if not self.privacy:
             return False
-        distinct = set(self.privacy) - {None}
-        noises = [cast(Privacy, p).noise_for_counts(self.counts_per_sample) for p in distinct]
+        distinct = {privacy for privacy in self.privacy if privacy is not None}
+        noises = [privacy.noise_for_counts(self.counts_per_sample) for privacy in distinct]
         return not all(noise.is_negligible for noise in noises)
 
     @property
@@ -792,14 +793,9 @@ class Federation:
         if isinstance(registered_sizes, (str, os.PathLike)):
             registered_sizes = round_terms.read_registered_sizes(registered_sizes)
 
-        if keys is None and revoked is not None:
-            raise RobfcpError("--revoked: goes with --keys, whose registry it is about; pass both")
-        if keys is not None:
-            if expected["round"] is None:
-                raise RobfcpError("--keys: needs --round, or an old report could be used again")
-            public_keys = (
-                keys if isinstance(keys, Mapping) else round_terms.read_keys(keys, revoked)
-            )
+        # Reports that are not signed by their client's registered key are rejected first.
+        if keys is not None or revoked is not None:
+            public_keys = load_public_keys(keys, revoked, expected["round"])
             reports, forged = _intake.verify_signatures(reports, public_keys, expected["round"])
             rejected = [*rejected, *forged]
             expected_clients = [*expected_clients, *public_keys]
