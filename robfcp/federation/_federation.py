@@ -75,7 +75,7 @@ class Federation:
     missing_clients
         The expected or registered clients that sent nothing.
     resubmitted_clients
-        The clients whose report came twice, the very same; it counts once.
+        The clients that sent the same report twice; it counts once.
     sizes_registered
         Whether sizes were registered beforehand.
     privacy
@@ -85,9 +85,9 @@ class Federation:
     risk
         The loss whose counts the reports hold in place of those of scores, if any.
     strata
-        The counts by class or group of the reports that keep them.
+        The counts by class or group of the clients that report them.
     all_label_counts
-        The scores of all labels as counts, of the reports that state them: one stratum.
+        Counts of the scores of all labels, of the clients that report them; one stratum.
     verification
         How each part of the reports was checked, for the record.
     rows
@@ -340,7 +340,7 @@ class Federation:
         return self._select(np.flatnonzero(is_selected))
 
     def without(self, clients: Iterable[str]) -> Federation:
-        """Exclude the reports of some clients, because the operator of the round says so.
+        """Exclude the reports of some clients by a decision of the round's operator.
 
         Parameters
         ----------
@@ -498,7 +498,7 @@ class Federation:
 
     @cached_property
     def is_coarsened(self) -> NDArray[np.bool_]:
-        """(K,) whose report is coarsened: samples are as high as its counts say, or lower.
+        """(K,) which reports are coarsened: their samples may lie below the bins reported.
 
         Reports that hold noise are not.
         """
@@ -506,13 +506,13 @@ class Federation:
 
     @property
     def _is_noise_free(self) -> BoolArray:
-        """(K,) whose report is not private."""
+        """(K,) which reports are not private."""
         if not self.privacy:
             return np.ones(self.n_clients, dtype=bool)
         return np.array([privacy is None for privacy in self.privacy])
 
     def count_spans(self) -> tuple[CountSpans, NDArray[np.bool_]]:
-        """Where the samples of all counts may lie, and whose report is coarsened."""
+        """Where the samples of all counts may lie, and which reports are coarsened."""
         return count_spans(
             self.table,
             self.strata,
@@ -671,8 +671,8 @@ class Federation:
         ----------
         paths
             Report files, signed or not; tables of reports in Parquet, whose counts stay there if
-            they are many; folders, which stand for the .json files in them and the tables in them
-            and below; or a Spark frame of such tables: what is computed runs there.
+            they are many; folders, of which the .json files and the tables, also those in folders
+            below, are read; or a Spark frame of such tables, whose counts stay on the cluster.
         agreed
             Who may report and what was agreed, as `from_reports` takes it: `keys`,
             `registered_sizes`, `quorum`, `round`, `model`, `score`, `binning`,
@@ -740,7 +740,7 @@ class Federation:
         score
             The expected score; the majority's if None.
         binning
-            The expected binning, others are refused before they are built; the majority's if None.
+            The expected binning; reports on others are rejected unread. The majority's if None.
         max_client_share
             Clients that claim a larger fraction of all samples are rejected.
         privacy
@@ -748,8 +748,8 @@ class Federation:
         revoked
             A file of public keys that are no longer valid, one a line.
         terms
-            What was agreed for the round, or the path of its file: round, model, score, binning
-            and privacy need not be stated besides.
+            What was agreed for the round, or the path of its file; it gives round, model, score,
+            binning and privacy where these arguments are None.
         expected_clients
             Who should report; the silent ones are listed as missing.
         rejected
@@ -767,7 +767,7 @@ class Federation:
         QuorumError
             Where too few reports are valid.
         RobfcpError
-            Where there is no majority, or the registry itself is wrong.
+            Where there is no majority, or the registry is not valid.
 
         Examples
         --------
@@ -867,7 +867,7 @@ class Federation:
         return replace(self, table=table, sample_sizes=counts.sum(axis=1), privacy=())
 
     def as_sample_counts(self) -> Federation:
-        """With one count a sample, for comparing clients; itself where it has that.
+        """With one count a sample, for comparing clients.
 
         The counts of losses are rounded to samples below each edge.
         """
@@ -880,18 +880,18 @@ class Federation:
 
     def _cap_client_share(self, max_share: float) -> Federation:
         """Return the federation without clients that claim more than a fraction of all samples."""
-        limit = check_fraction("max_share", max_share, "give 0.2, say", allow_one=True)
+        max_share = check_fraction("max_share", max_share, "give 0.2, say", allow_one=True)
         fractions = self.sample_sizes / self.n_samples
-        is_above = fractions > limit
+        is_above = fractions > max_share
         if is_above.all():
-            raise RobfcpError(f"max_share: every site holds more than {limit:g}; raise it")
+            raise RobfcpError(f"max_share: every site holds more than {max_share:g}; raise it")
         if not is_above.any():
             return self
 
         rejections = []
         for client, fraction in zip(self.names_of(is_above), fractions[is_above], strict=True):
             reason = (
-                f"{client}: claims {fraction:.1%} of all samples but the cap is {limit:.1%}; "
+                f"{client}: claims {fraction:.1%} of all samples but the cap is {max_share:.1%}; "
                 "check its size or raise max_share"
             )
             rejections.append(RejectedReport(client, "n_samples", reason))

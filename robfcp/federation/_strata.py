@@ -1,4 +1,4 @@
-"""The counts by class or group of the clients that keep them."""
+"""The counts by class or group of the clients that report them."""
 
 from __future__ import annotations
 

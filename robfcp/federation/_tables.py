@@ -12,7 +12,7 @@ from scipy.sparse import coo_array, csr_array
 from robfcp._typing import BoolArray, IndexArray, IntArray
 from robfcp.errors import RobfcpError
 
-# Grids of more bins are refused where their full table would have more than `_MAX_CELLS` cells.
+# Binnings of more bins are refused where their full table would have more than `_MAX_CELLS` cells.
 _MANY_BINS = 5_000
 _MAX_CELLS = 2**24
 
@@ -304,7 +304,7 @@ def _as_int64(counts: NDArray[Any]) -> NDArray[Any]:
 
 
 def check_table_size(n_clients: int, n_bins: int) -> None:
-    """Refuse more cells than a file of its size should cost; usual grids are for any number."""
+    """Refuse a fine binning of many clients, whose table would be large; usual ones are allowed."""
     if n_bins > _MANY_BINS and n_clients * n_bins > _MAX_CELLS:
         raise RobfcpError(
             f"grid: {n_bins} bins are too many for {n_clients} sites; use one of at most "
