@@ -21,13 +21,13 @@ class CountBlock(NamedTuple):
     Attributes
     ----------
     positions : (n,) ndarray of int
-        The places of these clients among all, rising.
+        The positions of these clients in the federation, rising.
     counts : SparseTable
         Their (n, H) counts.
     strata : StratifiedTable or None
-        The counts by class or group of those that keep them.
+        The counts by class or group of the clients that report them; its rows are rows of `counts`.
     all_label_counts : StratifiedTable or None
-        The scores of all labels of those that tell them.
+        The scores of all labels of the clients that report them; likewise.
     """
 
     positions: IndexArray
@@ -42,8 +42,16 @@ def pooled_view(block: CountBlock) -> tuple[IndexArray, CountTable]:
 
 
 def stratified_view(name: str, block: CountBlock) -> tuple[IndexArray, CountTable] | None:
-    """Return the rows of a block with counts of this name by stratum, and these; None if none."""
-    stratified = getattr(block, name)
+    """Return the rows of a block that have counts by stratum, and these counts; None if none.
+
+    Parameters
+    ----------
+    name : {"strata", "all_label_counts"}
+        Which counts of the block.
+    block : CountBlock
+        The counts of some clients.
+    """
+    stratified: StratifiedTable | None = getattr(block, name)
     if stratified is None:
         return None
     return stratified.rows, stratified.table
@@ -62,7 +70,7 @@ def build_block(
     Parameters
     ----------
     positions : (n,) ndarray of int
-        Places of these clients in the federation, rising.
+        Positions of these clients in the federation, rising.
     tables : sequence of three SparseCounts
         What the reports were collected in: counts, counts by stratum, scores of all labels. Rows
         are empty where a report has none.
@@ -82,23 +90,23 @@ def build_block(
         All strata are in the common order, whatever order a client used.
     """
     counts, counts_by_stratum, counts_of_all_labels = tables
-    names, kinds = names_of_kind
+    name_lists, list_of_client = names_of_kind
     pooled = counts.to_table(report_rows, n_bins)
 
     # Clients that report by stratum. Each may list its strata in its own order.
-    is_stratified = np.array([own is not None for own in names], dtype=bool)[kinds]
-    stratified_rows = np.flatnonzero(is_stratified)
+    has_names = np.array([names is not None for names in name_lists], dtype=bool)
+    stratified_rows = np.flatnonzero(has_names[list_of_client])
     strata = None
     if common is not None and len(stratified_rows):
         kind, common_names = common
         n_cells = n_strata(common_names) * n_bins
         table = counts_by_stratum.to_table(report_rows[stratified_rows], n_cells)
         unordered = StratifiedTable(kind, common_names, table, stratified_rows, n_bins)
-        strata = unordered.with_common_order(names, kinds[stratified_rows])
+        strata = unordered.with_common_order(name_lists, list_of_client[stratified_rows])
 
     # Clients that also report the scores of all labels.
-    tells_labels = counts_of_all_labels.lengths[report_rows] > 0
-    label_rows = np.flatnonzero(tells_labels)
+    has_all_labels = counts_of_all_labels.lengths[report_rows] > 0
+    label_rows = np.flatnonzero(has_all_labels)
     all_label_counts = None
     if len(label_rows):
         table = counts_of_all_labels.to_table(report_rows[label_rows], n_bins)

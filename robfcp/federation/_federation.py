@@ -1,10 +1,9 @@
-"""The validated reports of one round, stacked; the faulty ones listed with the reason."""
+"""The validated reports of one round as counts, with the clients that sent none."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cached_property, reduce
 from itertools import chain, pairwise, repeat
@@ -16,89 +15,83 @@ import numpy as np
 from msgspec import UNSET
 from numpy.typing import ArrayLike, NDArray
 
+from robfcp._typing import BoolArray, FloatArray, IndexArray
 from robfcp._validation import abbreviate, check_fraction
 from robfcp.binning import Binning
 from robfcp.errors import RobfcpError
 from robfcp.federation import _intake
-from robfcp.federation._blocks import CountBlock
+from robfcp.federation._arguments import (
+    check_distinct_names,
+    check_exact_counts,
+    load_public_keys,
+    privacy_of_clients,
+    sizes_of_noisy_counts,
+)
+from robfcp.federation._comparison import losses_as_samples, project_noisy_rows, round_counts
 from robfcp.federation._intake import FilePath, RejectedReport, UntrustedReport
-from robfcp.federation._spans import CountSpans, count_spans, detect_coarsened
+from robfcp.federation._passes import iter_block_results
+from robfcp.federation._spans import CountSpans, count_spans, detect_coarsened, lowest_tables
 from robfcp.federation._stored import StoredCountTable, scatter
 from robfcp.federation._strata import StratifiedTable
-from robfcp.federation._tables import (
-    CountTable,
-    SparseTable,
-    default_client_names,
-    project_to_simplex,
-)
+from robfcp.federation._tables import CountTable, SparseTable
 from robfcp.privacy import Noise, Privacy
 from robfcp.reports import Report, StratifiedCounts, _wire
 from robfcp.reports import terms as round_terms
 from robfcp.scores import Risk, Score
 
-BLOCK_ENTRIES = 2**20  # of a table: what is worked on at a time
+BLOCK_ENTRIES = 2**20  # counts other than 0 that are worked on at a time
 REPORTS_PER_READ = 2**16  # reports made of stored counts at a time
 
-Array = NDArray[np.float64]
 S = TypeVar("S")
 T = TypeVar("T")
 Add = Callable[[S, S], S]
 
 
-def select_values(values: tuple[T, ...], rows: NDArray[np.intp] | slice) -> tuple[T, ...]:
-    """The values at these places; none where there are none at all."""
-    if isinstance(rows, slice):
-        return values[rows]
-    if hasattr(values, "take"):
-        return cast("tuple[T, ...]", values.take(rows))
-    return tuple(map(values.__getitem__, rows.tolist())) if values else ()
-
-
 @dataclass(frozen=True, eq=False)
 class Federation:
-    """K clients' counts on one grid, with those who failed to send a valid report.
+    """The counts of K clients on one binning, with the clients that sent no valid report.
 
-    The counts stand in a table that holds only the bins in use where that is much smaller; the
-    methods work on either. `counts` is the whole (K, H) array: large for many clients.
+    Counts are kept as the bins in use of each client, in memory or where they are stored; the
+    methods work on either. `counts` is the full (K, H) array: large for many clients.
 
     Attributes
     ----------
     clients
         (K,) the clients' names.
     table
-        Their counts, dense or sparse.
+        Their counts.
     sample_sizes
         (K,) n_k; noisy totals where not `sizes_known`.
     binning
         The bins all reports share.
     score
-        The score all reports name, if they do.
+        The score that all reports name, if any.
     round
-        The round all reports name, if they do.
+        The round that all reports name, if any.
     model
-        The model all reports name, if they do.
+        The model that all reports name, if any.
     rejected_reports
-        The reports that were refused, and why.
+        The reports that were rejected, and why.
     missing_clients
-        The invited or registered clients that sent nothing.
+        The expected or registered clients that sent nothing.
     resubmitted_clients
-        The clients whose report came twice, the very same; it counts once.
+        The clients that sent the same report twice; it counts once.
     sizes_registered
         Whether sizes were registered beforehand.
     privacy
         An entry for each client if any report is private; empty otherwise.
     sizes_known
-        Whether sizes are exact: no report hides its own, or they are registered.
+        Whether sizes are exact: no report hides its sample size, or sizes are registered.
     risk
-        The loss all reports hold in place of scores, if they do.
+        The loss whose counts the reports hold in place of those of scores, if any.
     strata
-        The counts by class or group of the reports that keep them.
+        The counts by class or group of the clients that report them.
     all_label_counts
-        The scores of all labels as counts, of the reports that tell them: one stratum.
+        Counts of the scores of all labels, of the clients that report them; one stratum.
     verification
         How each part of the reports was checked, for the record.
     rows
-        Of one class or group: the places of its clients in the round.
+        Of one class or group: the positions of its clients in the round.
 
     Examples
     --------
@@ -129,22 +122,23 @@ class Federation:
     resubmitted_clients: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if not any(self.privacy):
-            object.__setattr__(self, "privacy", ())
-        # Arithmetic in the narrow types of a file would overflow.
-        object.__setattr__(
-            self, "sample_sizes", np.asarray(self.sample_sizes).astype(np.int64, copy=False)
-        )
+        normalized = {
+            # Sizes may come in the narrow type of a file, in which arithmetic would overflow.
+            "sample_sizes": np.asarray(self.sample_sizes).astype(np.int64, copy=False),
+            "privacy": self.privacy if any(self.privacy) else (),
+        }
+        for name, value in normalized.items():
+            object.__setattr__(self, name, value)
 
     def __repr__(self) -> str:
-        """A line without the reports."""
-        out = len(self.rejected_reports) + len(self.missing_clients)
-        also = f", {out} faulty or missing" if out else ""
-        return f"Federation({self.n_clients} sites, {self.n_samples} samples{also})"
+        """Return a line without the reports."""
+        n_excluded = len(self.rejected_reports) + len(self.missing_clients)
+        suffix = f", {n_excluded} faulty or missing" if n_excluded else ""
+        return f"Federation({self.n_clients} sites, {self.n_samples} samples{suffix})"
 
     @property
     def counts(self) -> NDArray[np.int64]:
-        """(K, H) counts; for a large sparse federation prefer the methods."""
+        """(K, H) counts; for a large federation prefer the methods."""
         return self.table.dense()
 
     @property
@@ -154,12 +148,12 @@ class Federation:
 
     @cached_property
     def counts_per_sample(self) -> int:
-        """How many counts one sample has: 1, or the parts of a loss."""
+        """How many counts one sample has: 1, or the resolution of a loss."""
         return 1 if self.risk is None else self.risk.resolution
 
     @property
     def total_counts(self) -> NDArray[np.int64]:
-        """(K,) what each client's counts add up to without noise: n_k, or its parts."""
+        """(K,) the sum of each client's counts without noise: n_k times `counts_per_sample`."""
         return self.counts_per_sample * self.sample_sizes
 
     @cached_property
@@ -170,37 +164,44 @@ class Federation:
     @property
     def n_private(self) -> int:
         """The number of clients whose counts hold noise."""
-        return sum(stated is not None for stated in self.privacy)
+        return sum(privacy is not None for privacy in self.privacy)
 
     @property
     def noise_models(self) -> tuple[Noise | None, ...]:
-        """(K,) the law of the noise on each of a client's counts; None where there is none."""
+        """(K,) the distribution of the noise on each of a client's counts; None without noise."""
         if not self.privacy:
             return (None,) * self.n_clients
         return tuple(
-            None if p is None else p.noise_for_counts(self.counts_per_sample) for p in self.privacy
+            None if privacy is None else privacy.noise_for_counts(self.counts_per_sample)
+            for privacy in self.privacy
         )
 
     @cached_property
     def has_noise(self) -> bool:
         """Whether noise moves any count: that of a huge budget never does."""
-        stated = {one for one in self.privacy if one is not None}
-        return not all(one.noise_for_counts(self.counts_per_sample).is_negligible for one in stated)
+        if not self.privacy:
+            return False
+        distinct = {privacy for privacy in self.privacy if privacy is not None}
+        noises = [privacy.noise_for_counts(self.counts_per_sample) for privacy in distinct]
+        return not all(noise.is_negligible for noise in noises)
 
     @property
     def noise_draws(self) -> int:
         """How many draws of noise one pooled count holds: one for each class reported."""
-        return self.strata.n_strata if self.has_private_reports and self.strata is not None else 1
+        if not self.has_private_reports or self.strata is None:
+            return 1
+        return self.strata.n_strata
 
     @property
     def noise_variances(self) -> NDArray[np.float64]:
         """(K,) variance of the noise on each of a client's counts; 0 where there is none."""
-        each = np.array([0.0 if law is None else law.variance for law in self.noise_models])
-        return each * self.noise_draws
+        models = self.noise_models
+        variances = np.array([0.0 if model is None else model.variance for model in models])
+        return variances * self.noise_draws
 
     @property
     def noise_free_strata(self) -> StratifiedTable | None:
-        """The counts by class or group where they are exact; None also where noise is in them."""
+        """The counts by class or group where they are exact; None also where they hold noise."""
         return None if self.has_noise else self.strata
 
     @cached_property
@@ -216,18 +217,18 @@ class Federation:
     def threshold_at(self, index: int | None) -> float:
         """The threshold at the upper edge of bin `index`; infinite where there is none.
 
-        Also infinite in the last bin where reports are private: their scores beyond the grid, and
-        those that are not numbers, count there.
+        Also infinite in the last bin where reports are private: their scores beyond the binning,
+        and those that are not numbers, count there.
 
         Parameters
         ----------
         index
-            A bin's number from 0, or None.
+            A bin's index, or None.
 
         Returns
         -------
         float
-            An upper edge of the grid, or infinity.
+            An upper edge of the binning, or infinity.
 
         Examples
         --------
@@ -245,7 +246,7 @@ class Federation:
         Parameters
         ----------
         index
-            A bin's number from 0.
+            A bin's index.
 
         Examples
         --------
@@ -256,12 +257,12 @@ class Federation:
         return self.table.cumulative_count(index)
 
     def cumulative_counts(self, edges: NDArray[np.intp] | None = None) -> NDArray[np.int64]:
-        """(K, H) counts at or below every upper edge, or (K, E) at the chosen, rising ones.
+        """(K, H) counts at or below every upper edge, or (K, E) at some of them.
 
         Parameters
         ----------
         edges
-            Rising bin numbers; all bins if None.
+            (E,) rising bin indices; all bins if None.
 
         Returns
         -------
@@ -277,16 +278,17 @@ class Federation:
         """
         if edges is None:
             return np.cumsum(self.table.dense(), axis=1)
-        ends = np.unique(np.append(edges, self.binning.n_bins - 1)).astype(np.intp)
-        return np.cumsum(self.merge_bins(ends), axis=1)[:, : len(edges)]
+        with_last_bin = np.append(edges, self.binning.n_bins - 1)
+        bin_ends = np.unique(with_last_bin).astype(np.intp)
+        return np.cumsum(self.merge_bins(bin_ends), axis=1)[:, : len(edges)]
 
     def pooled_counts(self, mask: NDArray[np.bool_] | None = None) -> NDArray[np.int64]:
-        """(H,) counts of the chosen clients together.
+        """(H,) counts of some clients together.
 
         Parameters
         ----------
         mask
-            (K,) who counts; everybody if None.
+            (K,) which clients; all of them if None.
 
         Examples
         --------
@@ -302,7 +304,7 @@ class Federation:
         Parameters
         ----------
         ends
-            Rising bin numbers, as `Binning.merged_bin_ends` gives them.
+            Rising bin indices, as `Binning.merged_bin_ends` gives them.
 
         Examples
         --------
@@ -314,17 +316,17 @@ class Federation:
         return self.table.merge_bins(np.asarray(ends))
 
     def select(self, mask: NDArray[np.bool_]) -> Federation:
-        """The chosen clients alone.
+        """Return the federation of some clients.
 
         Parameters
         ----------
         mask
-            (K,) whom to keep.
+            (K,) which clients.
 
         Returns
         -------
         Federation
-            In the same order, with the same faulty and missing clients.
+            In the same order, with the same rejected and missing clients.
 
         Examples
         --------
@@ -332,27 +334,29 @@ class Federation:
         >>> robfcp.Federation.from_counts([[1, 2, 3], [4, 0, 0]]).select([False, True]).clients
         ('client-1',)
         """
-        kept = np.asarray(mask, dtype=bool)
-        return self if kept.all() else self._chosen(np.flatnonzero(kept))
+        is_selected = np.asarray(mask, dtype=bool)
+        if is_selected.all():
+            return self
+        return self._select(np.flatnonzero(is_selected))
 
     def without(self, clients: Iterable[str]) -> Federation:
-        """Set the reports of some clients aside, because the operator of the round says so.
+        """Exclude the reports of some clients by a decision of the round's operator.
 
         Parameters
         ----------
         clients : iterable of str
-            Names of clients that reported. A client whose report was refused or is missing may
+            Names of clients that reported. A client whose report was rejected or is missing may
             be named too; it stays listed as it is.
 
         Returns
         -------
         Federation
-            The other reports. Those set aside are listed in `faulty`.
+            The remaining reports. Those excluded are listed in `rejected_reports`.
 
         Raises
         ------
         RobfcpError
-            Where a name is nobody's, or where no report would be left.
+            Where a name is no client's, or where no report would be left.
 
         Examples
         --------
@@ -365,12 +369,9 @@ class Federation:
         'client-0: was excluded by the operator; ask the operator why'
         """
         excluded = set(clients)
-        known = {
-            *self.clients,
-            *self.missing_clients,
-            *(fault.client for fault in self.rejected_reports),
-        }
-        unknown = sorted(excluded - known)
+        rejected_clients = {rejection.client for rejection in self.rejected_reports}
+        clients_of_round = {*self.clients, *self.missing_clients, *rejected_clients}
+        unknown = sorted(excluded - clients_of_round)
         if unknown:
             raise RobfcpError(
                 f"exclude: no client of this round is called {abbreviate(unknown)}; check the name"
@@ -382,16 +383,15 @@ class Federation:
         if is_excluded.all():
             raise RobfcpError("exclude: no report is left; exclude fewer clients")
 
-        rejected = []
+        rejections = []
         for client in self.names_of(is_excluded):
             reason = f"{client}: was excluded by the operator; ask the operator why"
-            rejected.append(RejectedReport(client, "client", reason))
+            rejections.append(RejectedReport(client, "client", reason))
+        resubmitted = [client for client in self.resubmitted_clients if client not in excluded]
         return replace(
             self.select(~is_excluded),
-            rejected_reports=(*self.rejected_reports, *rejected),
-            resubmitted_clients=tuple(
-                client for client in self.resubmitted_clients if client not in excluded
-            ),
+            rejected_reports=(*self.rejected_reports, *rejections),
+            resubmitted_clients=tuple(resubmitted),
         )
 
     def names_of(self, chosen: NDArray[Any]) -> Sequence[str]:
@@ -400,32 +400,20 @@ class Federation:
         Parameters
         ----------
         chosen
-            Their places from 0, or (K,) a mask.
+            Their positions from 0, or (K,) a mask.
         """
         rows = np.asarray(chosen)
-        return select_values(self.clients, np.flatnonzero(rows) if rows.dtype == bool else rows)
-
-    def _chosen(self, rows: NDArray[np.intp] | slice) -> Federation:
-        return replace(
-            self,
-            clients=select_values(self.clients, rows),
-            table=self.table.select(rows),
-            sample_sizes=self.sample_sizes[rows],
-            strata=None if self.strata is None else self.strata.select(rows),
-            all_label_counts=None
-            if self.all_label_counts is None
-            else self.all_label_counts.select(rows),
-            privacy=select_values(self.privacy, rows),
-            rows=None,
-        )
+        if rows.dtype == bool:
+            rows = np.flatnonzero(rows)
+        return _select_values(self.clients, rows)
 
     def select_rows(self, rows: NDArray[np.intp]) -> Federation:
-        """The clients at some rising places, in memory wherever the others are.
+        """The clients at some rising positions, in memory wherever the federation is.
 
         Parameters
         ----------
         rows
-            Rising places from 0.
+            Rising positions from 0, all different.
 
         Examples
         --------
@@ -433,28 +421,45 @@ class Federation:
         >>> robfcp.Federation.from_counts([[1, 2, 3], [4, 0, 0]]).select_rows([1]).counts
         array([[4, 0, 0]])
         """
-        found = self._chosen(np.asarray(rows))
         if not self.is_out_of_core:
-            return found
-        strata = found.strata
-        all_label_counts = found.all_label_counts
+            is_everything = len(rows) == self.n_clients
+            return self if is_everything else self._select(np.asarray(rows))
+
+        selected = self._select(np.asarray(rows))
+        strata = selected.strata
+        all_label_counts = selected.all_label_counts
         return replace(
-            found,
-            table=found.table.load(),
+            selected,
+            table=selected.table.load(),
             strata=None if strata is None else strata.load(),
             all_label_counts=None if all_label_counts is None else all_label_counts.load(),
+        )
+
+    def _select(self, rows: IndexArray | slice) -> Federation:
+        """Return the clients at some rising positions, where they are."""
+        strata = self.strata
+        all_label_counts = self.all_label_counts
+        return replace(
+            self,
+            clients=_select_values(self.clients, rows),
+            privacy=_select_values(self.privacy, rows),
+            sample_sizes=self.sample_sizes[rows],
+            table=self.table.select(rows),
+            strata=None if strata is None else strata.select(rows),
+            all_label_counts=None if all_label_counts is None else all_label_counts.select(rows),
+            rows=None,
         )
 
     def select_stratum(self, number: int) -> Federation:
         """One class or group as a federation of the clients that hold it.
 
         Where reports are private the numbers of samples are protected too: sizes are then noisy,
-        and whoever sent such a report holds every class.
+        and every client with such a report holds every class.
 
         Parameters
         ----------
         number
-            The class's place among the names of `strata`.
+            The position of the class among the names of `strata`.
 
         Examples
         --------
@@ -467,97 +472,77 @@ class Federation:
             raise RobfcpError(
                 "by: the reports keep no counts by class; make them with --by-class (by_class=True)"
             )
-        rows = self.strata.rows
-        noisy = np.array([self.privacy[k] is not None for k in rows]) if self.has_noise else None
-        rows, counts = self.strata.select_stratum(number, noisy)
-        totals = (
-            counts.cumulative_count(self.binning.n_bins - 1)
-            if len(rows)
-            else np.zeros(0, dtype=np.int64)
-        )
-        privacy = select_values(self.privacy, rows)
-        private = any(privacy)
+        is_noisy = None
+        if self.has_noise:
+            is_noisy = np.array([self.privacy[row] is not None for row in self.strata.rows])
+        rows, counts = self.strata.select_stratum(number, is_noisy)
+
+        sizes = np.zeros(0, dtype=np.int64)
+        if len(rows) > 0:
+            sizes = counts.cumulative_count(self.binning.n_bins - 1)
+        privacy = _select_values(self.privacy, rows)
+        is_private = any(privacy)
+        if is_private:
+            sizes = np.maximum(sizes, 1)
         return replace(
             self,
-            clients=select_values(self.clients, rows),
+            clients=_select_values(self.clients, rows),
             table=counts,
-            sample_sizes=np.maximum(totals, 1) if private else totals,
+            sample_sizes=sizes,
             strata=None,
             all_label_counts=None,
             privacy=privacy,
-            sizes_known=self.sizes_known and not private,
+            sizes_known=self.sizes_known and not is_private,
             rows=rows,
         )
 
     @cached_property
     def is_coarsened(self) -> NDArray[np.bool_]:
-        """(K,) whose report is in fives: its samples are as high as its counts say, or lower.
+        """(K,) which reports are coarsened: their samples may lie below the bins reported.
 
         Reports that hold noise are not.
         """
-        shape = self.binning.n_bins, self.counts_per_sample
-
-        def known(block: Federation) -> NDArray[np.bool_]:
-            found = np.zeros(block.n_clients, dtype=bool)
-            for rows, counts, _, n_strata in block._tables():
-                found[rows] = detect_coarsened(counts, n_strata, *shape)
-            return found & block._without_noise
-
-        return self.map_blocks(known)
+        return self.map_blocks(_detect_coarsened)
 
     @property
-    def _without_noise(self) -> NDArray[np.bool_]:
-        """(K,) whose report is not private."""
-        stated = [one is None for one in self.privacy]
-        return np.array(stated) if stated else np.ones(self.n_clients, dtype=bool)
-
-    def _tables(self) -> Iterator[tuple[NDArray[np.intp], CountTable, int, int]]:
-        """Rows, counts, the number of their first class and of their classes; C is no class's."""
-        strata, rows = self.strata, np.arange(self.n_clients)
-        if strata is None:
-            yield rows, self.table, 0, 1
-        else:
-            rest = np.setdiff1d(rows, strata.rows, assume_unique=True)
-            yield rest, self.table.select(rest), strata.n_strata, 1
-            yield strata.rows, strata.table, 0, strata.n_strata
+    def _is_noise_free(self) -> BoolArray:
+        """(K,) which reports are not private."""
+        if not self.privacy:
+            return np.ones(self.n_clients, dtype=bool)
+        return np.array([privacy is None for privacy in self.privacy])
 
     def count_spans(self) -> tuple[CountSpans, NDArray[np.bool_]]:
-        """Where all counts may lie, and who is in fives; C is the class of reports without any."""
-        known, found = np.zeros(self.n_clients, dtype=bool), []
-        shape, exact = (self.binning.n_bins, self.counts_per_sample), self._without_noise
-        for rows, counts, number, _ in self._tables():
-            part, known[rows] = count_spans(counts, *shape, exact[rows])
-            found.append(part._replace(row=rows[part.row], stratum=part.stratum + number))
-        return CountSpans(*map(np.concatenate, zip(*found, strict=True))), known
+        """Where the samples of all counts may lie, and which reports are coarsened."""
+        return count_spans(
+            self.table,
+            self.strata,
+            self.binning.n_bins,
+            self.counts_per_sample,
+            self._is_noise_free,
+        )
 
     def lowest_counts(self) -> Federation:
-        """The same with the samples of reports in fives as low as they may lie."""
-        (rows, classes, low, _, values), known = self.count_spans()
-        if not known.any():
+        """The same with the samples of coarsened reports as low as they may lie."""
+        spans, is_coarsened = self.count_spans()
+        if not is_coarsened.any():
             return self
-        n_bins, strata = self.binning.n_bins, self.strata
-        pooled = SparseTable.from_cells(rows, low, values, (self.n_clients, n_bins))
-        if strata is not None:
-            own = classes < strata.n_strata
-            cells, places = (classes * n_bins + low)[own], np.searchsorted(strata.rows, rows[own])
-            width = strata.n_strata * n_bins
-            by_class = SparseTable.from_cells(places, cells, values[own], (len(strata.rows), width))
-            strata = replace(strata, table=by_class)
-        return replace(self, table=pooled, strata=strata)
+        n_bins = self.binning.n_bins
+        table, strata = lowest_tables(spans, self.n_clients, n_bins, self.strata)
+        return replace(self, table=table, strata=strata)
 
     def __iter__(self) -> Iterator[Report]:
-        """The reports the federation was made of."""
-        for part in self._iter_in_memory():
-            yield from map(part._report, range(part.n_clients))
+        """Iterate over the reports the federation was made of."""
+        for block in self._iter_in_memory():
+            yield from map(block._report, range(block.n_clients))
 
-    def _iter_in_memory(self) -> Iterable[Federation]:
-        """Itself, or so many stored clients at a time as fit."""
-        ends = [*range(0, self.n_clients, REPORTS_PER_READ), self.n_clients]
-        return (
-            (self.select_rows(np.arange(*part)) for part in pairwise(ends))
-            if self.is_out_of_core
-            else [self]
-        )
+    def _iter_in_memory(self) -> Iterator[Federation]:
+        """Yield the federation itself, or as many stored clients at a time as fit."""
+        if not self.is_out_of_core:
+            yield self
+            return
+        starts = [*range(0, self.n_clients, REPORTS_PER_READ), self.n_clients]
+        for first, stop in pairwise(starts):
+            yield self.select_rows(np.arange(first, stop))
 
     def _report(self, k: int) -> Report:
         context, by = (self.binning, self.score, self.round, self.model), self.strata
@@ -641,7 +626,7 @@ class Federation:
         Returns
         -------
         Federation
-            Nothing about it was checked but its shape.
+            Nothing of it was checked but its shape.
 
         Examples
         --------
@@ -652,48 +637,42 @@ class Federation:
         array = np.asarray(counts)
         if array.ndim != 2 or array.dtype.kind not in "iu":
             raise RobfcpError("counts: need a (clients, bins) array of integers")
-        stated = (privacy,) * len(array) if isinstance(privacy, Privacy) else tuple(privacy or ())
-        private = any(stated)
-        if private and len(stated) != len(array):
-            raise RobfcpError("privacy: need one entry a site")
-        if not private and array.min(initial=0) < 0:
-            raise RobfcpError("counts: a count is negative; only privacy's noise makes such")
-        if not private and not array.any(axis=1).all():
-            raise RobfcpError("counts: a site has no samples; leave it out")
-        binning = binning or Binning.uniform(array.shape[1])
-        if array.shape[1] != binning.n_bins:
-            raise RobfcpError(
-                f"counts: {array.shape[1]} bins do not fit the grid's {binning.n_bins}"
-            )
-        names = (
-            tuple(clients)
-            if clients is not None
-            else default_client_names(len(array), len(str(len(array) - 1)))
-        )
-        if len(names) != len(array) or len(set(names)) != len(names):
-            raise RobfcpError("ids: need one distinct name a site")
+        n_clients, n_bins = array.shape
+        privacy_by_client = privacy_of_clients(privacy, n_clients)
+        if not privacy_by_client:
+            check_exact_counts(array)
+
+        if binning is None:
+            binning = Binning.uniform(n_bins)
+        if n_bins != binning.n_bins:
+            raise RobfcpError(f"counts: {n_bins} bins do not fit the grid's {binning.n_bins}")
+        names = check_distinct_names(clients, n_clients)
+
         array = array.astype(np.int64)
-        totals = array.sum(axis=1)
-        if private and sample_sizes is not None:
-            totals = np.asarray(sample_sizes).astype(np.int64)
-        elif private:
-            if not any(p is not None and p.protects_sample_size for p in stated):
-                raise RobfcpError("sizes: private counts need the true sizes beside them")
-            totals = np.maximum(totals, 1)
-        known = not private or sample_sizes is not None
-        held = SparseTable.from_dense(array)
-        return Federation(names, held, totals, binning, score, privacy=stated, sizes_known=known)
+        if privacy_by_client:
+            sizes = sizes_of_noisy_counts(array, privacy_by_client, sample_sizes)
+        else:
+            sizes = array.sum(axis=1)
+        return Federation(
+            names,
+            SparseTable.from_dense(array),
+            sizes,
+            binning,
+            score,
+            privacy=privacy_by_client,
+            sizes_known=not privacy_by_client or sample_sizes is not None,
+        )
 
     @staticmethod
     def from_files(paths: Any, **agreed: Any) -> Federation:
-        """The federation in report files; unreadable ones count as faulty, under their file name.
+        """The federation in report files; unreadable ones are rejected, under their file name.
 
         Parameters
         ----------
         paths
             Report files, signed or not; tables of reports in Parquet, whose counts stay there if
-            they are many; folders, which stand for the .json files in them and the tables in them
-            and below; or a Spark frame of such tables: what is computed runs there.
+            they are many; folders, of which the .json files and the tables, also those in folders
+            below, are read; or a Spark frame of such tables, whose counts stay on the cluster.
         agreed
             Who may report and what was agreed, as `from_reports` takes it: `keys`,
             `registered_sizes`, `quorum`, `round`, `model`, `score`, `binning`,
@@ -702,7 +681,8 @@ class Federation:
         Returns
         -------
         Federation
-            The valid reports; the others are listed as faulty, silent registered sites as missing.
+            The valid reports; the others are listed as rejected, silent registered clients as
+            missing.
 
         Examples
         --------
@@ -711,14 +691,10 @@ class Federation:
         >>> robfcp.Federation.from_files(["a.json", "nobody.json"]).rejected_reports[0].reason
         'nobody.json: no such file; check the path'
         """
-        from robfcp.fleet import read_dataframe, read_report_files  # only where files are read
+        from robfcp.fleet import is_dataframe, read_dataframe, read_report_files  # only for files
 
-        reports: Any
-        if hasattr(paths, "mapInArrow"):
-            reports = read_dataframe(paths)
-        else:
-            reports = read_report_files(paths)
-        return Federation.from_reports(reports, **agreed)
+        read: Callable[[Any], Any] = read_dataframe if is_dataframe(paths) else read_report_files
+        return Federation.from_reports(read(paths), **agreed)
 
     @staticmethod
     def from_reports(
@@ -739,15 +715,15 @@ class Federation:
         rejected: Iterable[RejectedReport] = (),
         signatures: str | None = None,
     ) -> Federation:
-        """The valid reports in the order of their names; the rest listed as faulty or missing.
+        """The valid reports in the order of their names; others are listed as rejected or missing.
 
-        Reports are taken one by one and only the bins in use are kept: pass an iterator where there
+        Reports are read one by one and only the bins in use are kept: pass an iterator where there
         are many.
 
         Parameters
         ----------
         reports
-            `Report` objects, their JSON, or what JSON decodes to, from anybody.
+            `Report` objects, their JSON, or what JSON decodes to, from any sender.
         keys
             By which key each client's report must be signed: a mapping, or the path of a registry.
             Needs `round`. Without keys a signature must only be by the key its report names.
@@ -755,8 +731,8 @@ class Federation:
             Who may report and with how many samples, registered beforehand: a mapping, or the path
             of a registry.
         quorum
-            The least number of valid reports, or their least share of those awaited: all that came,
-            the `expected_clients` and the registered.
+            The least number of valid reports, or their least fraction of those awaited: all that
+            came, the `expected_clients` and the registered.
         round
             The expected round; the majority's if None.
         model
@@ -764,20 +740,20 @@ class Federation:
         score
             The expected score; the majority's if None.
         binning
-            The expected grid, others are refused before they are built; the majority's if None.
+            The expected binning; reports on others are rejected unread. The majority's if None.
         max_client_share
-            Sites that claim a larger share of all samples are refused.
+            Clients that claim a larger fraction of all samples are rejected.
         privacy
             The agreed privacy; if None no report may claim more noise than most reports hold.
         revoked
-            A file of public keys that count no more, one a line.
+            A file of public keys that are no longer valid, one a line.
         terms
-            What was agreed for the round, or the path of its file: round, model, score, grid and
-            privacy need not be stated besides.
+            What was agreed for the round, or the path of its file; it gives round, model, score,
+            binning and privacy where these arguments are None.
         expected_clients
             Who should report; the silent ones are listed as missing.
         rejected
-            Faults that were found before.
+            Reports that were rejected before.
         signatures
             How an engine checked identities, for the record.
 
@@ -791,7 +767,7 @@ class Federation:
         QuorumError
             Where too few reports are valid.
         RobfcpError
-            Where there is no majority, or the registry itself is wrong.
+            Where there is no majority, or the registry is not valid.
 
         Examples
         --------
@@ -803,50 +779,51 @@ class Federation:
         """
         if isinstance(reports, (Report, bytes, str, Mapping)) or not isinstance(reports, Iterable):
             raise RobfcpError("reports: pass a list of them, also where there is only one")
-        stated: dict[str, Any] = {"score": score, "grid": binning, "round": round, "model": model}
-        stated["privacy"] = privacy
+        expected: dict[str, Any] = {
+            "score": score,
+            "grid": binning,
+            "round": round,
+            "model": model,
+            "privacy": privacy,
+        }
         if terms is not None:
-            own = (
-                terms
-                if isinstance(terms, round_terms.RoundTerms)
-                else round_terms.read_terms(terms)
-            )
-            for name, wanted in own.expected_context.items():
-                value = stated[name]
-                if None not in (wanted, value) and value != wanted:
-                    raise RobfcpError(f"{name}: {value} is not what was agreed ({wanted}); drop it")
-                stated[name] = value if wanted is None else wanted
+            if not isinstance(terms, round_terms.RoundTerms):
+                terms = round_terms.read_terms(terms)
+            expected = terms.complete(expected)
         if isinstance(registered_sizes, (str, os.PathLike)):
             registered_sizes = round_terms.read_registered_sizes(registered_sizes)
-        if keys is None and revoked is not None:
-            raise RobfcpError("--revoked: goes with --keys, whose registry it is about; pass both")
-        if keys is not None:
-            if stated["round"] is None:
-                raise RobfcpError("--keys: needs --round, or an old report could be used again")
-            public = keys if isinstance(keys, Mapping) else round_terms.read_keys(keys, revoked)
-            reports, forged = _intake.verify_signatures(reports, public, stated["round"])
-            rejected, expected_clients = [*rejected, *forged], [*expected_clients, *public]
+
+        # Reports that are not signed by their client's registered key are rejected first.
+        if keys is not None or revoked is not None:
+            public_keys = load_public_keys(keys, revoked, expected["round"])
+            reports, forged = _intake.verify_signatures(reports, public_keys, expected["round"])
+            rejected = [*rejected, *forged]
+            expected_clients = [*expected_clients, *public_keys]
             signatures = signatures or "by registered keys"
-        privacy = stated.pop("privacy")
-        known: Any = {"registered_sizes": registered_sizes, "privacy": privacy, "quorum": quorum}
+
+        expected_privacy = expected.pop("privacy")
         fields = _intake.read_reports(
-            reports, {**stated, "risk": None}, rejected, expected_clients, **known
+            reports,
+            {**expected, "risk": None},
+            rejected,
+            expected_clients,
+            registered_sizes=registered_sizes,
+            privacy=expected_privacy,
+            quorum=quorum,
         )
-        found, registered = (
-            fields.pop("signatures"),
-            "claimed" if registered_sizes is None else "registered",
+        embedded_signatures = fields.pop("signatures")
+        verification = round_terms.Verification(
+            signatures=signatures or embedded_signatures,
+            sizes="claimed" if registered_sizes is None else "registered",
+            **{name: "as stated" for name, value in expected.items() if value is not None},
         )
-        as_stated = {name: "as stated" for name, value in stated.items() if value is not None}
-        checked = round_terms.Verification(signatures or found, registered, **as_stated)
-        federation = Federation(**fields, verification=checked)
-        return (
-            federation
-            if max_client_share is None
-            else federation._cap_client_share(max_client_share)
-        )
+        federation = Federation(**fields, verification=verification)
+        if max_client_share is None:
+            return federation
+        return federation._cap_client_share(max_client_share)
 
     def save(self, path: FilePath) -> None:
-        """Write the valid reports as one table in Parquet, which `read` and anybody else reads.
+        """Write the valid reports as one table in Parquet, which `from_files` reads.
 
         Parameters
         ----------
@@ -873,75 +850,80 @@ class Federation:
         """
         if not self.has_noise:
             return self
-        noisy = self.noise_variances > 0
-        counts = self.counts.astype(np.float64)
-        counts[noisy] = project_to_simplex(
-            counts[noisy], self.total_counts[noisy].astype(np.float64)
-        )
-        return replace(self, table=SparseTable.from_dense(counts), privacy=())
+        return replace(self, table=SparseTable.from_dense(self._projected_counts), privacy=())
+
+    @property
+    def _projected_counts(self) -> FloatArray:
+        """(K, H) counts with the noisy rows projected onto histograms."""
+        is_noisy = self.noise_variances > 0
+        return project_noisy_rows(self.counts, self.total_counts, is_noisy)
 
     def with_integer_counts(self) -> Federation:
         """The projected counts rounded to whole numbers, for showing them."""
         if not self.has_noise:
             return self
-        counts = np.rint(self.projected_to_simplex().counts).astype(np.int64)
-        counts[~counts.any(axis=1), 0] = 1
-        return replace(
-            self, table=SparseTable.from_dense(counts), sample_sizes=counts.sum(axis=1), privacy=()
-        )
+        counts = round_counts(self._projected_counts)
+        table = SparseTable.from_dense(counts)
+        return replace(self, table=table, sample_sizes=counts.sum(axis=1), privacy=())
 
     def as_sample_counts(self) -> Federation:
-        """With one count a sample, for comparing clients; itself where it has that.
+        """With one count a sample, for comparing clients.
 
-        Losses are counted in parts: parts below each edge are rounded to samples.
+        The counts of losses are rounded to samples below each edge.
         """
         if self.counts_per_sample == 1:
             return self
-        samples = np.rint(self.cumulative_counts() / self.counts_per_sample).astype(np.int64)
-        counts = np.diff(np.maximum.accumulate(np.maximum(samples, 0), axis=1), axis=1, prepend=0)
-        counts[:, -1] += np.maximum(self.sample_sizes - counts.sum(axis=1), 0)
-        sizes = counts.sum(axis=1)
-        return replace(
-            self, table=SparseTable.from_dense(counts), sample_sizes=sizes, risk=None, privacy=()
-        )
+        cumulative = self.cumulative_counts()
+        counts = losses_as_samples(cumulative, self.sample_sizes, self.counts_per_sample)
+        table = SparseTable.from_dense(counts)
+        return replace(self, table=table, sample_sizes=counts.sum(axis=1), risk=None, privacy=())
 
     def _cap_client_share(self, max_share: float) -> Federation:
-        """Without the clients that claim more than the allowed share of all samples."""
-        limit = check_fraction("max_share", max_share, "give 0.2, say", allow_one=True)
-        shares = self.sample_sizes / self.n_samples
-        over = shares > limit
-        if over.all():
-            raise RobfcpError(f"max_share: every site holds more than {limit:g}; raise it")
-        faults = tuple(
-            RejectedReport(
-                self.clients[k],
-                "n_samples",
-                f"{self.clients[k]}: claims {shares[k]:.1%} of all samples but the cap is "
-                f"{limit:.1%}; check its size or raise max_share",
+        """Return the federation without clients that claim more than a fraction of all samples."""
+        max_share = check_fraction("max_share", max_share, "give 0.2, say", allow_one=True)
+        fractions = self.sample_sizes / self.n_samples
+        is_above = fractions > max_share
+        if is_above.all():
+            raise RobfcpError(f"max_share: every site holds more than {max_share:g}; raise it")
+        if not is_above.any():
+            return self
+
+        rejections = []
+        for client, fraction in zip(self.names_of(is_above), fractions[is_above], strict=True):
+            reason = (
+                f"{client}: claims {fraction:.1%} of all samples but the cap is {max_share:.1%}; "
+                "check its size or raise max_share"
             )
-            for k in np.flatnonzero(over)
-        )
-        return (
-            replace(self.select(~over), rejected_reports=self.rejected_reports + faults)
-            if faults
-            else self
+            rejections.append(RejectedReport(client, "n_samples", reason))
+        return replace(
+            self.select(~is_above), rejected_reports=(*self.rejected_reports, *rejections)
         )
 
+    @cached_property
+    def _is_one_block(self) -> bool:
+        """Whether the counts are in memory, and few enough to be worked on at a time."""
+        if not isinstance(self.table, SparseTable):
+            return False
+        return len(self.table.row_blocks(BLOCK_ENTRIES)) < 2
+
     def iter_blocks(self) -> Iterator[Federation]:
-        """The clients in order, some at a time, as federations of their own; one where few."""
-        parts = cast(SparseTable, self.table).row_blocks(BLOCK_ENTRIES)
-        return iter([self]) if len(parts) < 2 else map(self._chosen, parts)
+        """The clients in order, some at a time, as federations; of counts in memory only."""
+        if self._is_one_block:
+            yield self
+            return
+        for rows in cast(SparseTable, self.table).row_blocks(BLOCK_ENTRIES):
+            yield self._select(rows)
 
     def reduce_blocks(
         self, summary: Callable[..., S], *columns: NDArray[Any], add: Add[S] = add
     ) -> S:
-        """What is summed over all clients, block by block.
+        """The sum of a summary over all clients, block by block.
 
         Parameters
         ----------
         summary
-            Takes a block, a federation of some clients, and its part of every column; returns what
-            can be added.
+            Takes a block, a federation of some clients, and the rows of every column that belong
+            to it; returns what can be added.
         columns
             Arrays with a row a client.
         add
@@ -959,7 +941,10 @@ class Federation:
         >>> federation.reduce_blocks(lambda block: block.pooled_counts())
         array([5, 2, 3])
         """
-        return reduce(add, (found for _, found in self._passed(summary, columns)))
+        if self._is_one_block:
+            return summary(self, *columns)
+        results = iter_block_results(self, summary, columns)
+        return reduce(add, (result for _, result in results))
 
     def map_blocks(
         self, numbers: Callable[..., NDArray[Any]], *columns: NDArray[Any]
@@ -969,8 +954,8 @@ class Federation:
         Parameters
         ----------
         numbers
-            Takes a block, a federation of some clients, and its part of every column; returns an
-            array with a row for each of them.
+            Takes a block, a federation of some clients, and the rows of every column that belong
+            to it; returns an array with a row for each of these clients.
         columns
             Arrays with a row a client.
 
@@ -986,37 +971,27 @@ class Federation:
         >>> federation.map_blocks(lambda block: block.cumulative_count(1))
         array([3, 4])
         """
-        return scatter(self._passed(numbers, columns), self.n_clients)
+        if self._is_one_block:
+            return numbers(self, *columns)
+        return scatter(iter_block_results(self, numbers, columns), self.n_clients)
 
-    def _passed(
-        self, work: Callable[..., S], columns: tuple[NDArray[Any], ...]
-    ) -> Iterator[tuple[NDArray[np.intp] | slice, S]]:
-        """What `work` makes of every block, with the places of its clients."""
-        if isinstance(counts := self.table, StoredCountTable):
-            known = copy(self)
-            object.__setattr__(known, "clients", ())  # names stay here
 
-            def there(held: CountBlock) -> tuple[NDArray[np.intp] | slice, S]:
-                places, block = known._block(held)
-                return places, work(block, *(column[places] for column in columns))
+def _detect_coarsened(block: Federation) -> BoolArray:
+    """Return (K,) which reports of a block are coarsened."""
+    return detect_coarsened(
+        block.table,
+        block.strata,
+        block.binning.n_bins,
+        block.counts_per_sample,
+        block._is_noise_free,
+    )
 
-            yield from counts.source.iter_blocks(there)
-            return
-        first = 0
-        for block in self.iter_blocks():
-            rows = slice(first, first := first + block.n_clients)
-            yield rows, work(block, *(column[rows] for column in columns))
 
-    def _block(self, held: CountBlock) -> tuple[NDArray[np.intp], Federation]:
-        """Some stored clients as a federation without names, and their places."""
-        places, rows, counts = cast(StoredCountTable, self.table).select_block_rows(held)
-        split: dict[str, Any] = {}
-        for name in ("strata", "all_label_counts"):
-            if (kept := getattr(self, name)) is not None:
-                _, own, cells = kept.table.select_block_rows(held)
-                split[name] = replace(kept, table=cells, rows=np.searchsorted(rows, own))
-        split["sample_sizes"], split["privacy"] = (
-            self.sample_sizes[places],
-            select_values(self.privacy, places),
-        )
-        return places, replace(self, table=counts, **split)
+def _select_values(values: tuple[T, ...], rows: IndexArray | slice) -> tuple[T, ...]:
+    """Return the values at some positions; none where there are no values at all."""
+    if isinstance(rows, slice):
+        return values[rows]
+    if isinstance(values, tuple):
+        return tuple(values[row] for row in rows.tolist()) if values else ()
+    # The names of stored tables are packed in Arrow.
+    return values.take(rows)

@@ -1,10 +1,10 @@
-"""Counts that stay where they are, in files or on a cluster: questions are passes over blocks."""
+"""Counts that stay where they are, in files or on a cluster: methods are passes over blocks."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,19 +18,29 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-
 # Finds the rows of a block that have counts of a table, and these counts; None where it has none.
 View = Callable[["CountBlock"], tuple[IndexArray, CountTable] | None]
 
 
+class StoredBlocks(Protocol):
+    """The counts of a round where they are stored, some clients at a time."""
+
+    def iter_blocks(self, work: Callable[[CountBlock], T], /) -> Iterator[T]:
+        """Yield the result of `work` for every block.
+
+        The function runs where the block is, perhaps in another process. Every client is in exactly
+        one block; the blocks come in any order, which is the same at every pass.
+        """
+
+
 @dataclass(frozen=True, eq=False)
 class StoredCountTable:
-    """Counts that stay where they are: a question about them is a pass over blocks.
+    """Counts that stay where they are: every method that reads counts is a pass over all blocks.
 
     Attributes
     ----------
-    source : object
-        Its `iter_blocks(work)` yields what `work` makes of every block, wherever it runs.
+    source : StoredBlocks
+        Where the counts are.
     view : callable
         Finds the rows of a block that have counts of this table, and these counts.
     n_rows : int
@@ -38,63 +48,63 @@ class StoredCountTable:
     n_bins : int
         H, its bins.
     rows : (K,) ndarray of int or None
-        The places of its clients among all, rising; None where it has all of them.
+        The positions of its clients in the federation, rising; None where it has all of them.
     """
 
-    source: Any
+    source: StoredBlocks
     view: View
     n_rows: int
     n_bins: int
     rows: IndexArray | None = None
 
     def select_block_rows(self, block: CountBlock) -> tuple[IndexArray, IndexArray, CountTable]:
-        """Return what a block holds of the table.
+        """Return the rows and counts of a block that belong to the table.
 
         Returns
         -------
-        places : (n,) ndarray of int
-            Places in the table.
-        rows : (n,) ndarray of int
-            Rows of the block.
+        table_rows : (n,) ndarray of int
+            Rows of the table.
+        block_rows : (n,) ndarray of int
+            The same clients' rows of the block.
         counts : CountTable
             Their (n, H) counts.
         """
-        found = self.view(block)
-        if found is None:
-            nobody = np.zeros(0, dtype=np.intp)
-            return nobody, nobody, SparseTable.empty(self.n_bins)
-        rows, counts = found
-        positions = block.positions[rows]
+        view = self.view(block)
+        if view is None:
+            no_rows = np.zeros(0, dtype=np.intp)
+            return no_rows, no_rows, SparseTable.empty(self.n_bins)
+        block_rows, counts = view
+        positions = block.positions[block_rows]
         if self.rows is None:
-            return positions, rows, counts
+            return positions, block_rows, counts
 
-        places = np.searchsorted(self.rows, positions)
-        candidates = np.flatnonzero(places < len(self.rows))
-        is_own = self.rows[places[candidates]] == positions[candidates]
-        own = candidates[is_own]
-        return places[own], rows[own], counts.select(own)
+        table_rows = np.searchsorted(self.rows, positions)
+        candidates = np.flatnonzero(table_rows < len(self.rows))
+        is_in_table = self.rows[table_rows[candidates]] == positions[candidates]
+        selected = candidates[is_in_table]
+        return table_rows[selected], block_rows[selected], counts.select(selected)
 
     def iter_blocks(
         self, work: Callable[..., T], *columns: NDArray[Any]
     ) -> Iterator[tuple[IndexArray, T]]:
-        """Yield the places of every block's rows, and what `work` makes of its counts.
+        """Yield the table's rows of every block, and the result of `work` for their counts.
 
         Parameters
         ----------
         work : callable
-            Takes a block's counts and its part of every column.
+            Takes a block's counts, and the rows of every column that belong to them.
         *columns : ndarray
             Arrays with a row for each row of the table.
         """
 
         def work_on_block(block: CountBlock) -> tuple[IndexArray, T]:
-            places, _, counts = self.select_block_rows(block)
-            return places, work(counts, *(column[places] for column in columns))
+            rows, _, counts = self.select_block_rows(block)
+            return rows, work(counts, *(column[rows] for column in columns))
 
         return self.source.iter_blocks(work_on_block)
 
     def map_blocks(self, work: Callable[..., NDArray[Any]]) -> NDArray[Any]:
-        """Return (K, ...) what `work` makes of every block's counts, a row for each of theirs."""
+        """Return (K, ...) results of `work`, which returns a row for each row of a block."""
         return scatter(self.iter_blocks(work), self.n_rows)
 
     def dense(self) -> IntArray:
@@ -105,39 +115,39 @@ class StoredCountTable:
         """Return the counts other than 0; large."""
         return self.load().entries()
 
-    def row(self, k: int) -> IntArray:
-        """Return (H,) counts of client k."""
-        return self.select(slice(k, k + 1)).dense()[0]
+    def row(self, index: int) -> IntArray:
+        """Return (H,) counts of one client."""
+        return self.select(slice(index, index + 1)).dense()[0]
 
-    def select(self, chosen: IndexArray | slice) -> CountTable:
-        """Return the table of the chosen clients, in the given order.
+    def select(self, rows: IndexArray | slice) -> CountTable:
+        """Return the table of some clients, in the given order.
 
-        They stay where they are as long as their places rise.
+        They stay where they are as long as their rows rise.
         """
-        if isinstance(chosen, slice):
-            chosen = np.arange(chosen.start, min(chosen.stop, self.n_rows))
-        is_rising = bool((chosen[1:] > chosen[:-1]).all())
+        if isinstance(rows, slice):
+            rows = np.arange(rows.start, min(rows.stop, self.n_rows))
+        is_rising = bool((rows[1:] > rows[:-1]).all())
         if is_rising:
-            return self._select_rising(chosen)
-        rising, order = np.unique(chosen, return_inverse=True)
+            return self._select_rising(rows)
+        rising, order = np.unique(rows, return_inverse=True)
         return self._select_rising(rising).load().select(order)
 
-    def _select_rising(self, chosen: IndexArray) -> StoredCountTable:
-        """Return the clients at rising places, where they are."""
-        rows = chosen if self.rows is None else self.rows[chosen]
-        return replace(self, rows=rows, n_rows=len(chosen))
+    def _select_rising(self, rows: IndexArray) -> StoredCountTable:
+        """Return the clients at rising rows, where they are."""
+        positions = rows if self.rows is None else self.rows[rows]
+        return replace(self, rows=positions, n_rows=len(rows))
 
     def load(self) -> SparseTable:
         """Return the table in memory."""
-        places = [np.zeros(0, dtype=np.intp)]
-        parts = [SparseTable.empty(self.n_bins).csr]
-        for block_places, entries in self.iter_blocks(_entries_of):
-            places.append(block_places)
-            parts.append(SparseTable.from_entries(*entries, self.n_bins).csr)
+        rows = [np.zeros(0, dtype=np.intp)]
+        matrices = [SparseTable.empty(self.n_bins).csr]
+        for block_rows, entries in self.iter_blocks(_entries_of):
+            rows.append(block_rows)
+            matrices.append(SparseTable.from_entries(*entries, self.n_bins).csr)
 
         # Blocks hold the clients in the order of their files.
-        order = np.argsort(np.concatenate(places))
-        return SparseTable(vstack(parts, format="csr")[order])
+        order = np.argsort(np.concatenate(rows))
+        return SparseTable(vstack(matrices, format="csr")[order])
 
     @property
     def is_nonempty(self) -> BoolArray:
@@ -146,14 +156,14 @@ class StoredCountTable:
 
     def bin_slice(self, first: int, n_bins: int) -> StoredCountTable:
         """Return the table of `n_bins` bins from `first` on."""
-        view = self.view
+        whole_view = self.view
 
         def sliced_view(block: CountBlock) -> tuple[IndexArray, CountTable] | None:
-            found = view(block)
-            if found is None:
+            view = whole_view(block)
+            if view is None:
                 return None
-            rows, counts = found
-            return rows, counts.bin_slice(first, n_bins)
+            block_rows, counts = view
+            return block_rows, counts.bin_slice(first, n_bins)
 
         return replace(self, view=sliced_view, n_bins=n_bins)
 
@@ -161,18 +171,18 @@ class StoredCountTable:
         """Return (K,) counts up to and with bin `index`."""
         return self.map_blocks(lambda counts: counts.cumulative_count(index))
 
-    def merge_bins(self, ends: IndexArray) -> IntArray:
-        """Return (K, B) counts of merged bins; `ends` are their last bins, the last one H - 1."""
-        return self.map_blocks(lambda counts: counts.merge_bins(ends))
+    def merge_bins(self, bin_ends: IndexArray) -> IntArray:
+        """Return (K, B) counts of merged bins; `bin_ends` are their last bins."""
+        return self.map_blocks(lambda counts: counts.merge_bins(bin_ends))
 
     def pooled_counts(self, mask: BoolArray | None) -> IntArray:
         """Return (H,) counts of the clients of a (K,) mask together; of all if None."""
-        chosen = np.ones(self.n_rows, dtype=bool)
+        is_pooled = np.ones(self.n_rows, dtype=bool)
         if mask is not None:
-            chosen = np.asarray(mask)
+            is_pooled = np.asarray(mask)
         total = np.zeros(self.n_bins, dtype=np.int64)
-        for _, part in self.iter_blocks(_pooled_counts_of, chosen):
-            total += part
+        for _, block_total in self.iter_blocks(_pooled_counts_of, is_pooled):
+            total += block_total
         return total
 
 
@@ -182,20 +192,17 @@ def _entries_of(counts: CountTable) -> Entries:
 
 
 def _pooled_counts_of(counts: CountTable, mask: BoolArray) -> IntArray:
-    """Return the counts of the chosen clients of a block together."""
+    """Return the counts of the clients of a mask together."""
     return counts.pooled_counts(mask)
 
 
-def scatter(parts: Iterable[tuple[IndexArray | slice, NDArray[Any]]], n_rows: int) -> NDArray[Any]:
-    """Return (n_rows, ...) the rows of the parts, each at its places."""
+def scatter(blocks: Iterable[tuple[IndexArray | slice, NDArray[Any]]], n_rows: int) -> NDArray[Any]:
+    """Return (n_rows, ...) the values of all blocks, each at its rows."""
     result = None
-    for places, part in parts:
-        is_everything = len(part) == n_rows and isinstance(places, slice)
-        if is_everything:
-            return part
+    for rows, values in blocks:
         if result is None:
-            result = np.zeros((n_rows, *part.shape[1:]), part.dtype)
-        result[places] = part
+            result = np.zeros((n_rows, *values.shape[1:]), values.dtype)
+        result[rows] = values
     if result is None:
         return np.zeros(0, dtype=np.int64)
     return result

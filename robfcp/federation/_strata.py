@@ -1,14 +1,14 @@
-"""The counts by class or group of the clients that keep them."""
+"""The counts by class or group of the clients that report them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.sparse import csc_array
 
 from robfcp._typing import BoolArray, IndexArray, IntArray
 from robfcp.federation._tables import CountTable, SparseTable
@@ -30,7 +30,7 @@ class StratifiedTable:
     table : CountTable
         (R, C H) counts; column c H + h is stratum c, bin h.
     rows : (R,) ndarray of int
-        These clients' places in the federation, rising.
+        The positions of these clients in the federation, rising.
     n_bins : int
         H, the bins of a stratum.
     """
@@ -41,7 +41,7 @@ class StratifiedTable:
     rows: NDArray[np.intp]
     n_bins: int
 
-    @property
+    @cached_property
     def n_strata(self) -> int:
         """C, the number of classes or groups."""
         return n_strata(self.names)
@@ -58,48 +58,47 @@ class StratifiedTable:
         return self.table.merge_bins(last_cells)
 
     def row(self, client: int) -> IntArray | None:
-        """Return (C H,) counts of the client at a place of the federation; None without any."""
-        place = int(np.searchsorted(self.rows, client))
-        if place == len(self.rows) or self.rows[place] != client:
-            return None
-        return self.table.row(place)
+        """Return (C H,) counts of the client at a position of the federation; None without any."""
+        row = int(np.searchsorted(self.rows, client))
+        is_stratified = row < len(self.rows) and self.rows[row] == client
+        return self.table.row(row) if is_stratified else None
 
     def select_stratum(
-        self, number: int, noisy: BoolArray | None = None
+        self, stratum: int, is_noisy: BoolArray | None = None
     ) -> tuple[IndexArray, CountTable]:
         """Return the clients that hold one stratum, and their counts of it.
 
         Parameters
         ----------
-        number : int
-            The stratum's place among the names.
-        noisy : (R,) ndarray of bool, optional
-            Whose counts hold noise. They all hold the stratum, also with counts of 0: else who is
-            left would tell of the noise. Nobody's if None.
+        stratum : int
+            The stratum's position among the names.
+        is_noisy : (R,) ndarray of bool, optional
+            Which counts hold noise; none if None. These clients all hold the stratum, also with
+            counts of 0: else the noise would show in which clients are left out.
 
         Returns
         -------
         rows : (R',) ndarray of int
-            These clients' places in the federation, rising.
+            The positions of these clients in the federation, rising.
         table : CountTable
             Their (R', H) counts.
         """
-        table = self._stratum_table(number)
+        table = self._stratum_table(stratum)
         is_holder = table.is_nonempty
-        if noisy is not None:
-            is_holder = is_holder | noisy
+        if is_noisy is not None:
+            is_holder = is_holder | is_noisy
         holders = np.flatnonzero(is_holder)
         return self.rows[holders], table.select(holders)
 
-    def _stratum_table(self, number: int) -> CountTable:
+    def _stratum_table(self, stratum: int) -> CountTable:
         """Return (R, H) counts of one stratum."""
-        first = number * self.n_bins
+        first = stratum * self.n_bins
         if self.n_strata <= MANY_STRATA or not isinstance(self.table, SparseTable):
             return self.table.bin_slice(first, self.n_bins)
         return SparseTable(self._by_column[:, first : first + self.n_bins].tocsr())
 
     @cached_property
-    def _by_column(self) -> Any:
+    def _by_column(self) -> csc_array:
         """The counts in memory in compressed sparse columns, to slice many strata one by one."""
         assert isinstance(self.table, SparseTable)
         return self.table.csr.tocsc()
@@ -109,22 +108,22 @@ class StratifiedTable:
         return replace(self, table=self.table.load())
 
     def select(self, clients: IndexArray | slice) -> StratifiedTable:
-        """Return what some clients hold, with their places among these.
+        """Return the counts of some clients, with their positions among these.
 
         Parameters
         ----------
         clients : ndarray of int, or slice
-            Rising places in the federation.
+            Rising positions in the federation.
         """
-        own: IndexArray | slice
+        selected: IndexArray | slice
         if isinstance(clients, slice):
             first, stop = np.searchsorted(self.rows, [clients.start, clients.stop]).tolist()
-            own = slice(first, stop)
-            places = self.rows[own] - clients.start
+            selected = slice(first, stop)
+            rows = self.rows[selected] - clients.start
         else:
-            own = np.flatnonzero(np.isin(self.rows, clients))
-            places = np.searchsorted(clients, self.rows[own])
-        return replace(self, table=self.table.select(own), rows=places)
+            selected = np.flatnonzero(np.isin(self.rows, clients))
+            rows = np.searchsorted(clients, self.rows[selected])
+        return replace(self, table=self.table.select(selected), rows=rows)
 
     def merge_strata(self, cluster: Sequence[int], names: StratumNames) -> StratifiedTable:
         """Return the counts by merged strata.
@@ -132,7 +131,7 @@ class StratifiedTable:
         Parameters
         ----------
         cluster : (C,) sequence of int
-            What each stratum becomes a part of.
+            The merged stratum that each stratum goes to.
         names : tuple of str or int
             The merged strata's names.
         """
@@ -145,32 +144,36 @@ class StratifiedTable:
         return replace(self, names=names, table=moved)
 
     def with_common_order(
-        self, names_of_kind: Sequence[StratumNames | None], kinds: NDArray[np.int32]
+        self, name_lists: Sequence[StratumNames | None], list_of_row: NDArray[np.int32]
     ) -> StratifiedTable:
         """Return the counts with the strata of every row in the common order, that of `names`.
 
         Parameters
         ----------
-        names_of_kind : sequence
+        name_lists : sequence
             The different lists of names that clients use. A number alone means the common order.
-        kinds : (R,) ndarray of int
+        list_of_row : (R,) ndarray of int
             Which of these lists each row uses.
         """
-        place = {name: stratum for stratum, name in enumerate(self.labels)}
         orders = {}
-        for kind in np.unique(kinds).tolist():
-            own_names = names_of_kind[kind]
-            if isinstance(own_names, tuple) and own_names != self.names:
-                orders[kind] = np.array([place[name] for name in own_names])
+        for index in np.unique(list_of_row).tolist():
+            names = name_lists[index]
+            if isinstance(names, tuple) and names != self.names:
+                orders[index] = self._positions_of(names)
         if not orders:
             return self
 
         table = self.table.load()
         starts, cells, _ = table.entries()
         strata, bins = np.divmod(cells, self.n_bins)
-        kind_of_entry = np.repeat(kinds, np.diff(starts))
-        for kind, order in orders.items():
-            is_of_kind = kind_of_entry == kind
-            strata[is_of_kind] = order[strata[is_of_kind]]
+        list_of_entry = np.repeat(list_of_row, np.diff(starts))
+        for index, order in orders.items():
+            has_order = list_of_entry == index
+            strata[has_order] = order[strata[has_order]]
         moved = table.with_columns(strata * self.n_bins + bins, table.n_bins)
         return replace(self, table=moved)
+
+    def _positions_of(self, names: Sequence[str]) -> IndexArray:
+        """Return the positions of some strata among all of them."""
+        position_of_name = {name: position for position, name in enumerate(self.labels)}
+        return np.array([position_of_name[name] for name in names])

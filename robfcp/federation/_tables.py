@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import coo_array, csr_array
 
-from robfcp._typing import BoolArray, FloatArray, IndexArray, IntArray
+from robfcp._typing import BoolArray, IndexArray, IntArray
 from robfcp.errors import RobfcpError
 
-# Grids of more bins are refused where their full table would have more than `_MAX_CELLS` cells.
+# Binnings of more bins are refused where their full table would have more than `_MAX_CELLS` cells.
 _MANY_BINS = 5_000
 _MAX_CELLS = 2**24
 
@@ -38,7 +38,12 @@ class Entries(NamedTuple):
 
 
 class CountTable(Protocol):
-    """(K, H) counts of K clients in H bins, wherever they are."""
+    """(K, H) counts of K clients in H bins: in memory, in files or on a cluster.
+
+    Rows keep the order of the clients, whatever is asked. Whole numbers are returned as int64, so
+    that sums of them do not overflow. Methods that return a table leave the counts where they are;
+    `load`, `row`, `entries` and `dense` bring them into memory.
+    """
 
     @property
     def n_rows(self) -> int:
@@ -55,20 +60,26 @@ class CountTable(Protocol):
     def cumulative_count(self, index: int) -> IntArray:
         """Return (K,) counts up to and with bin `index`."""
 
-    def merge_bins(self, ends: IndexArray) -> IntArray:
-        """Return (K, B) counts of merged bins; `ends` are their last bins, the last one H - 1."""
+    def merge_bins(self, bin_ends: IndexArray) -> IntArray:
+        """Return (K, B) counts of merged bins.
+
+        Parameters
+        ----------
+        bin_ends : (B,) ndarray of int
+            The last bin of each merged one, rising; the last one is H - 1.
+        """
 
     def pooled_counts(self, mask: BoolArray | None) -> IntArray:
         """Return (H,) counts of the clients of a (K,) mask together; of all if None."""
 
-    def select(self, chosen: IndexArray | slice) -> CountTable:
-        """Return the table of the chosen clients, in the given order."""
+    def select(self, rows: IndexArray | slice) -> CountTable:
+        """Return the table of some clients, in the given order; a slice has no step."""
 
     def bin_slice(self, first: int, n_bins: int) -> CountTable:
         """Return the table of `n_bins` bins from `first` on."""
 
-    def row(self, k: int) -> IntArray:
-        """Return (H,) counts of client k."""
+    def row(self, index: int) -> IntArray:
+        """Return (H,) counts of one client."""
 
     def load(self) -> SparseTable:
         """Return the table in memory."""
@@ -92,7 +103,7 @@ class SparseTable:
         memory. All methods return counts as int64.
     """
 
-    csr: Any
+    csr: csr_array
 
     @staticmethod
     def from_entries(
@@ -128,7 +139,7 @@ class SparseTable:
 
     @staticmethod
     def empty(n_bins: int) -> SparseTable:
-        """Make a table of nobody."""
+        """Make a table of no clients."""
         return SparseTable(csr_array((0, n_bins), dtype=np.int64))
 
     @staticmethod
@@ -175,44 +186,45 @@ class SparseTable:
         is_counted = np.arange(self.n_bins) <= index
         return _as_int64(self.csr @ is_counted.astype(self.csr.dtype))
 
-    def merge_bins(self, ends: IndexArray) -> IntArray:
-        """Return (K, B) counts of merged bins; `ends` are their last bins, the last one H - 1."""
+    def merge_bins(self, bin_ends: IndexArray) -> IntArray:
+        """Return (K, B) counts of merged bins; `bin_ends` are their last bins."""
         # Counts projected for comparison are fractions, whose sum depends on the order of adding.
         # They keep that of numpy on the full table; whole numbers need none.
         if self.csr.dtype.kind == "f":
-            first_bins = np.concatenate([[0], ends[:-1] + 1])
+            first_bins = np.concatenate([[0], bin_ends[:-1] + 1])
             return np.add.reduceat(self.dense(), first_bins, axis=1)
 
         # To merge bins is to renumber the columns: making the table full adds up equal ones.
-        merged_bins = np.searchsorted(ends, np.arange(self.n_bins))
+        merged_bins = np.searchsorted(bin_ends, np.arange(self.n_bins))
         columns = merged_bins.astype(self.csr.indices.dtype)[self.csr.indices]
-        parts = (self.csr.data, columns, self.csr.indptr)
-        return _as_int64(csr_array(parts, shape=(self.n_rows, len(ends))).toarray())
+        arrays = (self.csr.data, columns, self.csr.indptr)
+        merged = csr_array(arrays, shape=(self.n_rows, len(bin_ends)))
+        return _as_int64(merged.toarray())
 
     def pooled_counts(self, mask: BoolArray | None) -> IntArray:
         """Return (H,) counts of the clients of a (K,) mask together; of all if None."""
-        chosen = np.ones(self.n_rows, dtype=bool)
+        is_pooled = np.ones(self.n_rows, dtype=bool)
         if mask is not None:
-            chosen = np.asarray(mask, dtype=bool)
-        return _as_int64(chosen.astype(self.csr.dtype) @ self.csr)
+            is_pooled = np.asarray(mask, dtype=bool)
+        return _as_int64(is_pooled.astype(self.csr.dtype) @ self.csr)
 
-    def select(self, chosen: IndexArray | slice) -> SparseTable:
-        """Return the table of the chosen clients, in the given order; of a slice, a view."""
-        if not isinstance(chosen, slice):
-            return SparseTable(self.csr[chosen])
-        first, stop, _ = chosen.indices(self.n_rows)
+    def select(self, rows: IndexArray | slice) -> SparseTable:
+        """Return the table of some clients, in the given order; of a slice, a view."""
+        if not isinstance(rows, slice):
+            return SparseTable(self.csr[rows])
+        first, stop, _ = rows.indices(self.n_rows)
         starts = self.csr.indptr[first : stop + 1]
-        here = slice(starts[0], starts[-1])
-        parts = (self.csr.data[here], self.csr.indices[here], starts - starts[0])
-        return SparseTable(csr_array(parts, shape=(stop - first, self.n_bins)))
+        entries = slice(starts[0], starts[-1])
+        arrays = (self.csr.data[entries], self.csr.indices[entries], starts - starts[0])
+        return SparseTable(csr_array(arrays, shape=(stop - first, self.n_bins)))
 
     def bin_slice(self, first: int, n_bins: int) -> SparseTable:
         """Return the table of `n_bins` bins from `first` on."""
         return SparseTable(self.csr[:, first : first + n_bins])
 
-    def row(self, k: int) -> IntArray:
-        """Return (H,) counts of client k."""
-        return self.select(slice(k, k + 1)).dense()[0]
+    def row(self, index: int) -> IntArray:
+        """Return (H,) counts of one client."""
+        return self.select(slice(index, index + 1)).dense()[0]
 
     def load(self) -> SparseTable:
         """Return the table itself, which is in memory."""
@@ -224,14 +236,14 @@ class SparseTable:
         bins = self.csr.indices.astype(np.int64)
         return Entries(starts, bins, _as_int64(self.csr.data))
 
-    def leading_counts(self, number: int) -> IntArray:
-        """Return (K, number) counts of the first entries of each row; 0 where it has fewer."""
+    def leading_counts(self, n_entries: int) -> IntArray:
+        """Return (K, n_entries) counts of the first entries of each row; 0 where it has fewer."""
         starts = self.csr.indptr
-        places = starts[:-1, None] + np.arange(number)
-        is_in_row = places < starts[1:, None]
+        positions = starts[:-1, None] + np.arange(n_entries)
+        is_in_row = positions < starts[1:, None]
         if not self.csr.nnz:
             return np.zeros(is_in_row.shape, dtype=np.int64)
-        counts = self.csr.data.take(places, mode="clip")
+        counts = self.csr.data.take(positions, mode="clip")
         return _as_int64(np.where(is_in_row, counts, 0))
 
     def dense(self) -> IntArray:
@@ -291,40 +303,8 @@ def _as_int64(counts: NDArray[Any]) -> NDArray[Any]:
     return counts.astype(np.int64, copy=False)
 
 
-def default_client_names(n_clients: int, width: int) -> tuple[str, ...]:
-    """Return client-00, client-01, ... padded so that names sort as numbers."""
-    return tuple(f"client-{k:0{width}d}" for k in range(n_clients))
-
-
-def project_to_simplex(values: FloatArray, totals: FloatArray) -> FloatArray:
-    """Return the closest non-negative rows with the given totals.
-
-    The projection of a row v onto the simplex of total s is max(v - tau, 0), with the tau that
-    makes its sum s (Duchi, Shalev-Shwartz, Singer and Chandra 2008, figure 1).
-
-    Parameters
-    ----------
-    values : (K, H) ndarray of float
-        The rows.
-    totals : (K,) ndarray of float
-        What each row adds up to afterwards.
-
-    Returns
-    -------
-    (K, H) ndarray of float
-        The projected rows.
-    """
-    falling = -np.sort(-values, axis=1)
-    excess = np.cumsum(falling, axis=1) - totals[:, None]
-    ranks = np.arange(1, values.shape[1] + 1)
-    n_positive = (falling * ranks > excess).sum(axis=1)
-    tau = np.take_along_axis(excess, n_positive[:, None] - 1, axis=1) / n_positive[:, None]
-    projected: FloatArray = np.maximum(values - tau, 0)
-    return projected
-
-
 def check_table_size(n_clients: int, n_bins: int) -> None:
-    """Refuse more cells than a file of its size should cost; usual grids are for any number."""
+    """Refuse a fine binning of many clients, whose table would be large; usual ones are allowed."""
     if n_bins > _MANY_BINS and n_clients * n_bins > _MAX_CELLS:
         raise RobfcpError(
             f"grid: {n_bins} bins are too many for {n_clients} sites; use one of at most "

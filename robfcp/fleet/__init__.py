@@ -7,10 +7,11 @@ from robfcp.fleet._parquet import (
     write_table,
     write_verdict_table,
 )
-from robfcp.fleet._spark import read_dataframe, read_tables
+from robfcp.fleet._spark import is_dataframe, read_dataframe, read_tables
 
 __all__ = [
     "ReplyStore",
+    "is_dataframe",
     "list_report_files",
     "read_dataframe",
     "read_report_files",

@@ -1,4 +1,4 @@
-"""Reports in a Spark frame: passes run where the rows are, Spark schedules, retries and moves."""
+"""Reports in a Spark frame: blocks are worked on where Spark keeps them, and only results move."""
 
 from __future__ import annotations
 
@@ -37,11 +37,15 @@ from robfcp.fleet._parquet import (
 )
 
 T = TypeVar("T")
-_GONE = re.compile(r"FILE_NOT_EXIST|FileNotFound|does not exist|PATH_NOT_FOUND")
+
+# What Spark and Hadoop write of a file that is no longer there.
+_FILE_IS_MISSING = re.compile(r"FILE_NOT_EXIST|FileNotFound|does not exist|PATH_NOT_FOUND")
+
+_ARRAY_CODE = 1  # of MessagePack's extension types: an array as numpy writes it
 
 
 def read_tables(paths: Iterable[object], url: str) -> Any:
-    """The tables at some paths, of any file system Spark knows, as a frame of a cluster's session.
+    """Return the tables at some paths, of any file system Spark reads, as a frame.
 
     Parameters
     ----------
@@ -59,33 +63,53 @@ def read_tables(paths: Iterable[object], url: str) -> Any:
             "--spark: needs Java 17 or later; apt-get install openjdk-17-jre-headless, say, or "
             "set JAVA_HOME"
         )
-    # a Path makes s3a:/bucket of s3a://bucket
-    wanted = [re.sub(r"^(\w{2,}):/(?!/)", r"\1://", str(path)) for path in paths]
-    with _asking("--spark"):
+    # A Path makes s3a:/bucket of s3a://bucket.
+    urls = [re.sub(r"^(\w{2,}):/(?!/)", r"\1://", str(path)) for path in paths]
+    with _spark_errors_in_one_line("--spark"):
         session = sql.SparkSession.builder.master(url).appName("robfcp").getOrCreate()
-        return session.read.parquet(*wanted)
+        return session.read.parquet(*urls)
 
 
 @contextmanager
-def _asking(name: str) -> Iterator[None]:
-    """Says in a line what Spark refuses in pages."""
+def _spark_errors_in_one_line(name: str) -> Iterator[None]:
+    """Raise an error of Spark, which fills pages, as one line.
+
+    Parameters
+    ----------
+    name : str
+        What the line is about: an option or a frame.
+    """
     try:
         yield
     except RobfcpError:
         raise
     except Exception as error:
-        if type(error).__module__.split(".")[0] not in ("pyspark", "py4j"):
+        package = type(error).__module__.split(".")[0]
+        if package not in ("pyspark", "py4j"):
             raise
-        if _GONE.search(str(error)):
+        message = str(error)
+        if _FILE_IS_MISSING.search(message):
             raise RobfcpError(f"{name}: a file of it is not there; check the path") from None
-        line = next((one for one in str(error).splitlines() if one.strip()), "")
-        raise RobfcpError(f"{name}: Spark gave up ({printable(line, 200)}); see its log") from None
+        lines = [line for line in message.splitlines() if line.strip()]
+        reason = printable(lines[0] if lines else "", 200)
+        raise RobfcpError(f"{name}: Spark gave up ({reason}); see its log") from None
+
+
+def is_dataframe(paths: object) -> bool:
+    """Return whether something is a Spark frame rather than paths; Spark need not be installed."""
+    return hasattr(paths, "mapInArrow")
 
 
 def read_dataframe(frame: Any) -> Iterator[RejectedReport | SparkTable]:
-    """The rows of a frame, and the files behind it that say nothing of what their rows share."""
-    name = "frame"
-    with _asking(name):
+    """Yield the rows of a frame, by what they share; reject files whose metadata do not state it.
+
+    Parameters
+    ----------
+    frame : pyspark.sql.DataFrame
+        Rows of tables of reports, as they lie in Parquet files.
+    """
+    name = SparkTable.name
+    with _spark_errors_in_one_line(name):
         types = import_module("pyspark.sql.pandas.types")
         problem = find_schema_mismatch(types.to_arrow_schema(frame.schema))
         if problem:
@@ -96,147 +120,201 @@ def read_dataframe(frame: Any) -> Iterator[RejectedReport | SparkTable]:
                 f"{name}: its rows lie in no file, whose metadata say what they share; write it to "
                 "Parquet with robfcp collect"
             )
-        texts = {file: _metadata(frame, file) for file in files}
-    kept = frame.select(*(one for one in schema().names if one in frame.columns))
-    for text in sorted(set(texts.values())):
-        own = [file for file in files if texts[file] == text]
+        metadata_of_file = {file: _read_metadata(frame, file) for file in files}
+
+    columns = [column for column in schema().names if column in frame.columns]
+    reports = frame.select(*columns)
+    for metadata in sorted(set(metadata_of_file.values())):
+        table_files = [file for file in files if metadata_of_file[file] == metadata]
+        first_file = table_files[0]
         try:
-            TableHeader.read(text, own[0], None)
+            TableHeader.read(metadata, first_file, None)
         except RobfcpError as error:
-            for file in own:
-                reason = str(error).replace(own[0], file)
+            for file in table_files:
+                reason = str(error).replace(first_file, file)
                 yield RejectedReport(f"file:{file}", "file", reason)
             continue
-        source = import_module("pyspark.sql.functions").input_file_name()
-        yield SparkTable(kept if len(own) == len(files) else kept.where(source.isin(own)), text)
+
+        rows = reports
+        if len(table_files) < len(files):
+            file_of_row = import_module("pyspark.sql.functions").input_file_name()
+            rows = reports.where(file_of_row.isin(table_files))
+        yield SparkTable(rows, metadata)
 
 
-def _metadata(frame: Any, file: str) -> bytes:
-    """What a file's rows share, read by Spark's own Parquet through its own file systems."""
-    jvm, settings = frame.sparkSession._jvm, frame.sparkSession._jsc.hadoopConfiguration()
-    hadoop, path = jvm.org.apache.parquet.hadoop, jvm.org.apache.hadoop.fs.Path(file)
-    place = hadoop.util.HadoopInputFile.fromPath(path, settings)
-    reader = hadoop.ParquetFileReader.open(place)
+def _read_metadata(frame: Any, file: str) -> bytes:
+    """Return what a file's rows share, read by Spark's own Parquet and file systems."""
+    jvm = frame.sparkSession._jvm
+    settings = frame.sparkSession._jsc.hadoopConfiguration()
+    hadoop = jvm.org.apache.parquet.hadoop
+    path = jvm.org.apache.hadoop.fs.Path(file)
+    input_file = hadoop.util.HadoopInputFile.fromPath(path, settings)
+    reader = hadoop.ParquetFileReader.open(input_file)
     try:
-        said = reader.getFileMetaData().getKeyValueMetaData().get(SHARED.decode())
-        return str(said or "").encode()
+        metadata = reader.getFileMetaData().getKeyValueMetaData().get(SHARED.decode())
+        return str(metadata or "").encode()
     finally:
         reader.close()
 
 
 class SparkTable(StoredTable):
-    """The rows of a frame that share one thing, kept by Spark as blocks of bytes.
+    """The rows of a frame that share one header, kept by Spark as blocks of bytes.
 
     Handing columns to Python costs more than all that is computed of them, so it is done once. A
-    block that is lost is made again by Spark; it must be of the same names.
+    block that is lost is made again by Spark; it must then have the same names.
+
+    Parameters
+    ----------
+    frame : pyspark.sql.DataFrame
+        The rows.
+    metadata : bytes
+        What they share, as it stands in their files.
     """
 
     is_out_of_core = True
     name = "frame"
     packed = ArrowNamesBuilder
 
-    def __init__(self, frame: Any, text: bytes) -> None:
-        self._text = text
-        disk = import_module("pyspark").StorageLevel.DISK_ONLY  # executors' memory is little
-        self._blocks = frame.mapInArrow(_packed, "block binary").persist(disk)
+    def __init__(self, frame: Any, metadata: bytes) -> None:
+        self._metadata = metadata
+        disk = import_module("pyspark").StorageLevel.DISK_ONLY  # executors have little memory
+        self._blocks = frame.mapInArrow(_pack_batches, "block binary").persist(disk)
         self.rows, self.places = [], []
-        self._seen: list[tuple[int, int]] = []  # of every block its partition, and its names' sum
+        self._block_ids: list[tuple[int, int]] = []  # of every block its partition and names' code
         weakref.finalize(self, _drop_cached, self._blocks).atexit = False
 
     def __getstate__(self) -> dict[str, Any]:
-        return {}  # what runs elsewhere finds its rows there
+        """Return nothing: a function that runs at an executor finds its rows there."""
+        return {}
 
-    def _passed(self, work: Callable[[int, Any], Any]) -> Iterator[Any]:
-        """What `work` makes of every partition's number and blocks, in the order of these."""
+    def _iter_results(self, work: Callable[[int, Any], Any]) -> Iterator[Any]:
+        """Yield the results of `work` for every partition, in the order of partitions.
+
+        Parameters
+        ----------
+        work : callable
+            Takes a partition's number and an iterable of its blocks, as record batches; returns an
+            iterable of results, of plain values and arrays.
+        """
 
         def run(batches: Iterable[Any]) -> Iterator[Any]:
-            pa, part = import_pyarrow(), import_module("pyspark").TaskContext.get().partitionId()
-            held = (one.as_buffer() for batch in batches for one in batch.column(0))
-            for found in work(int(part), (pa.ipc.open_stream(b).read_next_batch() for b in held)):
-                yield pa.RecordBatch.from_pydict({"found": [_encoded(found)]})
+            pa = import_pyarrow()
+            partition = int(import_module("pyspark").TaskContext.get().partitionId())
+            for result in work(partition, _unpack_batches(batches)):
+                yield pa.RecordBatch.from_pydict({"result": [_encode(result)]})
 
-        with _asking(self.name):
-            table = self._blocks.mapInArrow(run, "found binary").toArrow()
-        for found in table.column("found"):
-            yield _decoded(found.as_py())
+        with _spark_errors_in_one_line(self.name):
+            table = self._blocks.mapInArrow(run, "result binary").toArrow()
+        for result in table.column("result"):
+            yield _decode(result.as_py())
 
     def pieces(self, grid: Binning | None) -> Iterator[TableChunk]:
-        """The rows, checked where they are: little is told of each."""
-        shared = self._shared = TableHeader.read(self._text, self.name, grid)
+        """Yield the rows without their counts, checked where they are.
 
-        def check(part: int, batches: Iterable[Any]) -> Iterator[Any]:
+        Parameters
+        ----------
+        grid : Binning or None
+            The round's binning where it is stated: rows on another one are refused.
+        """
+        shared = self._shared = TableHeader.read(self._metadata, self.name, grid)
+
+        def check(partition: int, batches: Iterable[Any]) -> Iterator[Any]:
             for batch in batches:
-                piece = shared.piece(batch)
-                names, block = piece.block.names.to_pylist(), piece.block
-                own = names, narrowed(block.sizes), narrowed(block.kinds)
-                yield (part, _named(batch)), piece.right, own, piece.told, list(piece.others)
+                chunk = shared.piece(batch)
+                block = chunk.block
+                names = block.names.to_pylist()
+                columns = (names, narrowed(block.sizes), narrowed(block.kinds))
+                block_id = (partition, _code_of_names(batch))
+                yield block_id, chunk.right, columns, chunk.told, list(chunk.others)
 
-        nothing = SparseCounts.empty()
-        for seen, right, (names, sizes, kinds), told, others in self._passed(check):
-            self._seen.append(tuple(seen))
-            known = np.zeros(len(sizes), dtype=bool)
-            counts: Any = nothing, nothing, nothing
-            block = Block(names, sizes, shared.headers, kinds, known, *counts)
-            yield TableChunk(right, block, told, others)
+        no_counts = SparseCounts.empty()
+        for block_id, is_valid, columns, digests, invalid_rows in self._iter_results(check):
+            self._block_ids.append(tuple(block_id))
+            names, sizes, header_index = columns
+            is_report = np.zeros(len(sizes), dtype=bool)
+            tables: Any = (no_counts, no_counts, no_counts)
+            block = Block(names, sizes, shared.headers, header_index, is_report, *tables)
+            yield TableChunk(is_valid, block, digests, invalid_rows)
 
     def iter_blocks(self, work: Callable[[CountBlock], T]) -> Iterator[T]:
-        """What `work` makes of every block where it is, in the order of partitions."""
-        shared, places, common, seen = self._shared, self.places, self.common, self._seen
+        """Yield the results of `work` for every block, which runs where the block is."""
+        # Only these are sent to the executors, not the table.
+        shared = self._shared
+        positions = self.places
+        common = self.common
+        block_ids = self._block_ids
 
-        def held(part: int, batches: Iterable[Any]) -> Iterator[Any]:
-            wanted = iter([k for k, (own, _) in enumerate(seen) if own == part])
+        def work_on_blocks(partition: int, batches: Iterable[Any]) -> Iterator[Any]:
+            # One result a block, in a tuple; an empty tuple where blocks are not those of `pieces`.
+            expected = [index for index, (number, _) in enumerate(block_ids) if number == partition]
+            remaining = iter(expected)
             for batch in batches:
-                k = next(wanted, None)
-                if k is None or seen[k][1] != _named(batch):
+                index = next(remaining, None)
+                if index is None or block_ids[index][1] != _code_of_names(batch):
                     yield ()
                     return
-                yield (work(shared.held(batch, places[k], common)),)
-            if next(wanted, None) is not None:
+                yield (work(shared.held(batch, positions[index], common)),)
+            if next(remaining, None) is not None:
                 yield ()
 
-        for found in self._passed(held):
-            if not found:
+        for result in self._iter_results(work_on_blocks):
+            if not result:
                 raise RobfcpError(
                     f"{self.name}: its rows are others every time it is read, or in another order; "
                     "write it to Parquet first"
                 )
-            yield found[0]
+            yield result[0]
 
 
-def _packed(batches: Iterable[Any]) -> Iterator[Any]:
-    """Every batch as bytes, compressed."""
+def _pack_batches(batches: Iterable[Any]) -> Iterator[Any]:
+    """Yield every record batch as bytes, compressed, in a batch of one row."""
     pa = import_pyarrow()
+    options = pa.ipc.IpcWriteOptions(compression="zstd")
     for batch in batches:
-        stream, how = pa.BufferOutputStream(), pa.ipc.IpcWriteOptions(compression="zstd")
-        with pa.ipc.new_stream(stream, batch.schema, options=how) as writer:
+        stream = pa.BufferOutputStream()
+        with pa.ipc.new_stream(stream, batch.schema, options=options) as writer:
             writer.write_batch(batch)
         yield pa.RecordBatch.from_pydict({"block": [stream.getvalue().to_pybytes()]})
 
 
+def _unpack_batches(packed_batches: Iterable[Any]) -> Iterator[Any]:
+    """Yield the record batches that `_pack_batches` packed."""
+    pa = import_pyarrow()
+    for packed_batch in packed_batches:
+        for block in packed_batch.column(0):
+            yield pa.ipc.open_stream(block.as_buffer()).read_next_batch()
+
+
 def _drop_cached(blocks: Any) -> None:
-    """Spark needs its blocks no more, if it is there at all."""
+    """Let Spark forget its blocks, if it still runs."""
     with suppress(Exception):
         blocks.unpersist()
 
 
-def _named(batch: Any) -> int:
-    """A number that other names, or the same in another order, do not have."""
-    return zlib.crc32(msgspec.msgpack.encode(batch.column("client").to_pylist()))
+def _code_of_names(batch: Any) -> int:
+    """Return a code of a batch's names in their order, by which it is recognized."""
+    names = batch.column("client").to_pylist()
+    return zlib.crc32(msgspec.msgpack.encode(names))
 
 
-def _encoded(found: Any) -> bytes:
-    """What a pass found, in bytes; arrays as numpy writes them."""
-
-    def hook(value: Any) -> Any:
-        stream = io.BytesIO()
-        np.save(stream, np.asarray(value), allow_pickle=False)
-        return msgspec.msgpack.Ext(1, stream.getvalue())
-
-    return zlib.compress(msgspec.msgpack.encode(found, enc_hook=hook), 1)
+def _encode(result: Any) -> bytes:
+    """Return plain values and arrays as bytes."""
+    data = msgspec.msgpack.encode(result, enc_hook=_encode_array)
+    return zlib.compress(data, 1)
 
 
-def _decoded(data: bytes) -> Any:
-    def hook(code: int, value: memoryview) -> Any:
-        return np.load(io.BytesIO(value), allow_pickle=False)
+def _encode_array(array: Any) -> Any:
+    """Return an array as MessagePack's extension type, in the format of numpy's files."""
+    stream = io.BytesIO()
+    np.save(stream, np.asarray(array), allow_pickle=False)
+    return msgspec.msgpack.Ext(_ARRAY_CODE, stream.getvalue())
 
-    return msgspec.msgpack.decode(zlib.decompress(data), ext_hook=hook)
+
+def _decode(data: bytes) -> Any:
+    """Return the plain values and arrays in bytes."""
+    return msgspec.msgpack.decode(zlib.decompress(data), ext_hook=_decode_array)
+
+
+def _decode_array(_code: int, value: memoryview) -> Any:
+    """Return the array in MessagePack's extension type."""
+    return np.load(io.BytesIO(value), allow_pickle=False)

@@ -21,16 +21,16 @@ def coarsen(strata: StratifiedCounts, counts_per_sample: int = 1) -> StratifiedC
     bin.
 
     Scores only rise: no count up to an edge exceeds the true one, so no threshold falls and every
-    bound from below stays true, whatever the scores are. Nor does a sample lie below the cell
-    before its own; of ten or more, which keep their bin, only five and what exceeds a multiple of
-    five do. Bounds from above are therefore known too.
+    lower bound on coverage stays true, whatever the scores are. Nor does a sample lie below the
+    cell before its own; of a cell of ten or more, which keeps its bin, only five samples and what
+    exceeds a multiple of five may lie below it. Upper bounds are therefore possible too.
 
     Parameters
     ----------
     strata : StratifiedCounts
         Counts as they were, without noise.
     counts_per_sample : int
-        How many counts one sample makes; 1 but for losses.
+        How many counts one sample has; 1 but for losses.
 
     Returns
     -------
@@ -51,7 +51,7 @@ def coarsen(strata: StratifiedCounts, counts_per_sample: int = 1) -> StratifiedC
     coarsened = np.where((coarsened < min_count) & ~is_last_of_stratum, 0, coarsened)
     counts = np.diff(coarsened + counts_before_stratum[stratum], prepend=0)
 
-    # Where each cell is moved up to; many samples stay in their bin.
+    # The bin that each cell is moved up to; a cell of many samples stays in its bin.
     rounded_up = (bins // TOP_BIN_ROUNDING + 1) * TOP_BIN_ROUNDING
     top_end = np.minimum(np.where(sizes < min_count, n_bins, rounded_up), n_bins)
     midpoint = (bins + np.append(bins[1:], 0) - 1) // 2

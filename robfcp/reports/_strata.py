@@ -19,7 +19,7 @@ StratumKind = Literal["class", "group"]
 StratumNames = tuple[str, ...] | int
 MAX_STRATA = 20_000
 MAX_COUNT = 2**40  # of one cell; sums stay exact
-OTHER_STRATUM = "(other)"  # where a site merges what is too thin to be shown
+OTHER_STRATUM = "(other)"  # where a client merges strata too small to be reported
 _MAX_DENSE_RATIO = 16  # cells a sample up to which a full table is faster than sorting
 
 
@@ -34,11 +34,11 @@ class StratifiedCounts:
     names
         The strata's names in order, or only their number.
     cells
-        The cells in use, rising.
+        (U,) the cells in use, rising.
     counts
-        What is in them; never 0 unless they hold noise.
+        (U,) what they hold; never 0 unless they hold noise.
     n_bins
-        H, the bins of the grid.
+        H, the bins of the binning.
     """
 
     by: StratumKind
@@ -47,13 +47,13 @@ class StratifiedCounts:
     counts: IntArray
     n_bins: int
 
-    MIN_CELL_COUNT: ClassVar[int] = 5  # samples that a cell has at least, unless a report is fine
-    MIN_SAMPLES_PER_CLASS: ClassVar[int] = 25  # from which on classes are kept unless told
+    MIN_CELL_COUNT: ClassVar[int] = 5  # samples of a cell at least, unless a report is exact
+    MIN_SAMPLES_PER_CLASS: ClassVar[int] = 25  # from here on classes are reported by default
 
     def __post_init__(self) -> None:
         if self.by not in get_args(StratumKind):
             raise RobfcpError(f"strata: {self.by!r} is neither 'class' nor 'group'")
-        normalized = {
+        normalized: dict[str, Any] = {
             "names": check_stratum_names(self.by, self.names),
             "cells": _as_int_vector("cells", self.cells),
             "counts": _as_int_vector("counts", self.counts),
@@ -123,7 +123,7 @@ class StratifiedCounts:
             The bins of the scores.
         is_private : bool
             Whether noise is added later. A label that is none of the names then counts in the last
-            bin of the first one: a refusal would tell of a sample.
+            bin of the first one: a refusal would disclose a sample.
 
         Returns
         -------
@@ -158,11 +158,14 @@ class StratifiedCounts:
         return StratifiedCounts(by, known_names, cells, counts, n_bins)
 
     def merge_small_strata(self, min_count: int) -> StratifiedCounts:
-        """Merge all strata of fewer than `min_count` samples into one more."""
+        """Merge all strata of fewer than `min_count` samples into one more, the last one."""
         names = stratum_labels(self.names)
-        stratum, bins = np.divmod(self.cells, self.n_bins)
-        is_small = (self.stratum_sizes < min_count)[stratum]
-        moved = np.where(is_small, len(names) * self.n_bins + bins, self.cells)
+        strata, bins = np.divmod(self.cells, self.n_bins)
+        is_small = self.stratum_sizes < min_count
+        cells_if_merged = len(names) * self.n_bins + bins
+        moved = np.where(is_small[strata], cells_if_merged, self.cells)
+
+        # The bins of several small strata come together in one cell.
         cells, positions = np.unique(moved, return_inverse=True)
         counts = _sum_exactly(positions, self.counts, len(cells))
         return StratifiedCounts(self.by, (*names, OTHER_STRATUM), cells, counts, self.n_bins)
@@ -190,8 +193,8 @@ def _count_cells(cell_of_sample: IntArray, n_cells: int) -> tuple[IntArray, IntA
         return cells, table[cells]
 
     dtype = np.int32 if n_cells < 2**31 else np.int64  # small numbers sort faster
-    used, counts = np.unique(cell_of_sample.astype(dtype), return_counts=True)
-    return used.astype(np.int64), counts
+    cells, counts = np.unique(cell_of_sample.astype(dtype), return_counts=True)
+    return cells.astype(np.int64), counts
 
 
 def single_stratum(counts: IntArray) -> StratifiedCounts:
@@ -220,7 +223,7 @@ def check_stratum_names(by: str, names: Any) -> StratumNames:
     by : str
         "class" or "group"; only classes may be given by their number.
     names : object
-        What somebody states.
+        The names as a user or a report gives them.
 
     Returns
     -------
@@ -253,9 +256,9 @@ def _stratum_indices_or_minus_one(labels: NDArray[Any], names: StratumNames) -> 
     for row, label in enumerate(labels.tolist()):
         indices[row] = index_of_name.get(label) if isinstance(label, str) else label
 
-    numbers = as_integers(as_floats_or_nan(indices))
-    is_known = (numbers >= 0) & (numbers < len(index_of_name))
-    return np.where(is_known, numbers, -1)
+    integers = as_integers(as_floats_or_nan(indices))
+    is_stratum = (integers >= 0) & (integers < len(index_of_name))
+    return np.where(is_stratum, integers, -1)
 
 
 def _stratum_indices(labels: NDArray[Any], names: StratumNames) -> IntArray:

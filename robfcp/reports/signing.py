@@ -1,7 +1,8 @@
-"""Who wrote a file: Ed25519 signatures around its bytes, for federations without an engine.
+"""Ed25519 signatures of reports, for federations without a framework that checks identities.
 
-What is signed stands as it is, with the site's public key and a signature over it, each kind in a
-domain of its own. The round's name lies inside, so nothing can be used again in another round.
+A signed file holds the report's bytes as they are, the client's public key and a signature over the
+bytes, in a domain for each kind of report. The round's name is in the report, so that it cannot be
+used again in another round.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import base64
 import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
 import msgspec
 
@@ -32,8 +33,54 @@ _Y_OF_ORDER_8 = int.from_bytes(
 _Y_OF_SMALL_ORDER = (0, 1, _PRIME - 1, _Y_OF_ORDER_8, _PRIME - _Y_OF_ORDER_8)
 
 
+class SignableReport(Protocol):
+    """What a client signs: a report, or the report of a monitor.
+
+    Attributes
+    ----------
+    KIND : str
+        The kind of report, in whose domain it is signed.
+    client : str
+        The client it is of.
+    round : str or None
+        The round it is for; it must have one to be signed.
+    """
+
+    KIND: ClassVar[str]
+
+    @property
+    def client(self) -> str:
+        """The client's name."""
+
+    @property
+    def round(self) -> str | None:
+        """The round's name."""
+
+    def to_json(self) -> bytes:
+        """Return the report as JSON."""
+
+    @staticmethod
+    def from_json(data: bytes | str, source: str = "") -> Any:
+        """Return the report in untrusted JSON; raise ReportError where it is not valid."""
+
+
+R = TypeVar("R", bound=SignableReport)
+
+
 class SignedMessage(msgspec.Struct, forbid_unknown_fields=True):
-    """A body's bytes exactly as they were signed."""
+    """A file that holds a signed report; its fields are the keys of the file.
+
+    Attributes
+    ----------
+    kind : str
+        "signed-report", say.
+    key : str
+        The public key that signed it, as the file states it.
+    signature : str
+        In base64.
+    body : msgspec.Raw
+        The report's bytes exactly as they were signed.
+    """
 
     kind: str
     key: str
@@ -42,7 +89,7 @@ class SignedMessage(msgspec.Struct, forbid_unknown_fields=True):
 
     @property
     def is_valid(self) -> bool:
-        """Whether the signature is by the key that is named, in the domain of the kind."""
+        """Whether the signature is by the key that the file states, in the domain of the kind."""
         domain = signature_domain(self.kind)
         try:
             return valid_signature(self.key, self.signature, domain, bytes(self.body))
@@ -51,7 +98,18 @@ class SignedMessage(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def generate_key(path: str | os.PathLike[str]) -> str:
-    """Write a new private key that only its owner can read, and PATH.pub; the public key."""
+    """Write a new private key that only its owner can read, and PATH.pub.
+
+    Parameters
+    ----------
+    path : path-like
+        Where the private key goes; no file may be there.
+
+    Returns
+    -------
+    str
+        The public key.
+    """
     ed25519, serialization = _cryptography()
     key = ed25519.Ed25519PrivateKey.generate()
     pem = key.private_bytes(
@@ -74,7 +132,7 @@ def generate_key(path: str | os.PathLike[str]) -> str:
 
 
 def load_key(path: str | os.PathLike[str]) -> Ed25519PrivateKey:
-    """The private key in a file written by `generate_key`."""
+    """Return the private key in a file written by `generate_key`."""
     ed25519, serialization = _cryptography()
     try:
         key = serialization.load_pem_private_key(read_bounded(path, MAX_KEY_BYTES), password=None)
@@ -90,50 +148,58 @@ def load_key(path: str | os.PathLike[str]) -> Ed25519PrivateKey:
 
 
 def encode_public_key(key: Ed25519PrivateKey) -> str:
-    """The public key as it stands in a registry."""
+    """Return the public key as it stands in a registry."""
     return PREFIX + base64.b64encode(key.public_key().public_bytes_raw()).decode()
 
 
 def sign_bytes(key: Ed25519PrivateKey, domain: bytes, data: bytes) -> str:
-    """The signature over data of one kind, as text."""
+    """Return the signature over data in a domain, in base64."""
     return base64.b64encode(key.sign(domain + data)).decode()
 
 
 def valid_signature(key: str, signature: str, domain: bytes, data: bytes) -> bool:
-    """Whether the signature over data of one kind is by this public key."""
+    """Return whether a signature over data in a domain is by this public key."""
     from cryptography.exceptions import InvalidSignature
 
     try:
-        public_key("key", key).verify(base64.b64decode(signature, validate=True), domain + data)
+        raw_signature = base64.b64decode(signature, validate=True)
+        public_key("key", key).verify(raw_signature, domain + data)
     except (InvalidSignature, ValueError):
         return False
     return True
 
 
 def read_public_key(text: str) -> str:
-    """A public key as it stands in a registry, from itself or from the file keygen wrote."""
+    """Return a public key as it stands in a registry.
+
+    Parameters
+    ----------
+    text : str
+        The key, or the path of the file that keygen wrote.
+    """
     if not text.startswith(PREFIX):
-        words = read_bounded(text, MAX_KEY_BYTES).decode("utf-8", "replace").split()
-        text = _first_key([word.strip('"') for word in words])
+        content = read_bounded(text, MAX_KEY_BYTES).decode("utf-8", "replace")
+        text = _first_key(content)
     public_key("--server-key", text)
     return text
 
 
-def _first_key(words: list[str]) -> str:
-    """Return the first word that begins like a public key; empty where none does."""
-    for word in words:
-        if word.startswith(PREFIX):
-            return word
+def _first_key(content: str) -> str:
+    """Return the first token of a file that begins like a public key; empty where none does."""
+    for token in content.split():
+        candidate = token.strip('"')
+        if candidate.startswith(PREFIX):
+            return candidate
     return ""
 
 
 def signature_domain(kind: str) -> bytes:
-    """What keeps a signature over one kind from meaning anything else."""
+    """Return what is signed before the data, so that a signature is valid for one kind only."""
     return f"robfcp {kind} 1\n".encode()
 
 
-def sign(report: Any, key: Ed25519PrivateKey) -> bytes:
-    """The signed report as JSON; it must name its round, or it could be used again."""
+def sign(report: SignableReport, key: Ed25519PrivateKey) -> bytes:
+    """Return the signed report as JSON; it must name its round, or it could be used again."""
     if report.round is None:
         problem = f"a signed {report.KIND} must name its round"
         raise ReportError(report.client, "round", problem, "give --round")
@@ -145,12 +211,12 @@ def sign(report: Any, key: Ed25519PrivateKey) -> bytes:
 
 
 def looks_signed(data: bytes) -> bool:
-    """Whether a file could be a signed report; where it is not, nothing needs to be decoded."""
-    return b"signed-report" in data or b"\\u" in data  # the word may be spelled in escapes
+    """Return whether a file could be a signed report; where not, nothing needs to be decoded."""
+    return b"signed-report" in data or b"\\u" in data  # the kind may be spelled in escapes
 
 
 def check_embedded_key(data: bytes, source: str) -> bool:
-    """Whether a file is signed; refused where the signature is not by the key it names itself."""
+    """Return whether a file is signed; refuse one whose signature is not by the key it states."""
     signed = _signed(data)
     if signed is not None and not signed.is_valid:
         problem = "the signature is not by the key the report names"
@@ -159,22 +225,24 @@ def check_embedded_key(data: bytes, source: str) -> bool:
 
 
 def unwrap(data: bytes) -> bytes:
-    """What is inside a signed file, its signature unchecked; anything else as it is."""
+    """Return the report in a signed file, its signature unchecked; any other file as it is."""
     signed = _signed(data)
     return data if signed is None else bytes(signed.body)
 
 
-def verify(data: bytes, what: Any, keys: Mapping[str, str], round: str, source: str = "") -> Any:
+def verify(
+    data: bytes, report_type: type[R], keys: Mapping[str, str], round: str, source: str = ""
+) -> R:
     """Read the report in a signed file of this round.
 
     Parameters
     ----------
     data : bytes
         The file.
-    what : type
+    report_type : type
         Of which kind it must be: a report, or the report of a monitor.
     keys : mapping of str to str
-        The registered public key of every client; "" where it counts no more.
+        The registered public key of every client; "" where it is no longer valid.
     round : str
         The round it must be for.
     source : str
@@ -182,22 +250,22 @@ def verify(data: bytes, what: Any, keys: Mapping[str, str], round: str, source: 
 
     Returns
     -------
-    object
-        The report, of the kind asked for.
+    SignableReport
+        The report, of that type.
 
     Raises
     ------
     ReportError
         Where it is not signed by its client's registered key, or not for this round.
     """
-    client = _claimed(data, source or what.KIND)
+    client = _claimed(data, source or report_type.KIND)
     signed = _signed(data)
 
     # Who claims to have signed it, and whether that client may.
     if client not in keys:
         raise ReportError(client, "client", "is not registered", "add its key to the registry")
-    if signed is None or signed.kind != f"signed-{what.KIND}":
-        problem = f"the {what.KIND} is not signed"
+    if signed is None or signed.kind != f"signed-{report_type.KIND}":
+        problem = f"the {report_type.KIND} is not signed"
         raise ReportError(client, "signature", problem, "sign it with --sign")
     if not keys[client]:
         problem = "its key has expired or was revoked"
@@ -207,7 +275,7 @@ def verify(data: bytes, what: Any, keys: Mapping[str, str], round: str, source: 
     if signed.key != keys[client] or not signed.is_valid:
         problem = "the signature is not by its registered key"
         raise ReportError(client, "signature", problem, "sign it with the site's own key")
-    report = what.from_json(bytes(signed.body), client)
+    report: R = report_type.from_json(bytes(signed.body), client)
     if report.round != round:
         problem = f"signed for round {report.round}, not {round}: a replay"
         raise ReportError(client, "round", problem, "make one of this round")
@@ -215,7 +283,7 @@ def verify(data: bytes, what: Any, keys: Mapping[str, str], round: str, source: 
 
 
 def _signed(data: bytes) -> SignedMessage | None:
-    """Return the signed message that a file is; None where it is none."""
+    """Return a file as a signed message; None where it is none."""
     try:
         return msgspec.json.decode(data, type=SignedMessage)
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
@@ -223,7 +291,7 @@ def _signed(data: bytes) -> SignedMessage | None:
 
 
 def _claimed(data: bytes, source: str) -> str:
-    """The client a file names, signed or not."""
+    """Return the client that a file states, signed or not; `source` where it states none."""
     client = claimed_client(unwrap(data))
     if client is not None and are_client_names([client])[0]:
         return client
@@ -231,13 +299,24 @@ def _claimed(data: bytes, source: str) -> str:
 
 
 def public_key(client: str, text: str) -> Any:
-    """The key a text spells, refused where it spells none."""
+    """Return a public key of the type of cryptography; refuse a text that is none.
+
+    Parameters
+    ----------
+    client : str
+        How errors name its owner.
+    text : str
+        The key as it stands in a registry.
+    """
     ed25519, _ = _cryptography()
     try:
         if not text.startswith(PREFIX):
             raise ValueError
-        raw = base64.b64decode(text[len(PREFIX) :], validate=True)
-        is_canonical = base64.b64encode(raw).decode() == text[len(PREFIX) :]
+        encoded = text[len(PREFIX) :]
+        raw = base64.b64decode(encoded, validate=True)
+        is_canonical = base64.b64encode(raw).decode() == encoded
+
+        # The highest bit is the sign of x; the others are y, little-endian (RFC 8032, 5.1.2).
         y = int.from_bytes(raw, "little") % 2**255 % _PRIME
         if not is_canonical or y in _Y_OF_SMALL_ORDER:
             raise ValueError

@@ -1,9 +1,10 @@
-"""Who may report, and under which terms: the registry of names, sizes and keys; what was agreed."""
+"""Who may report, and under which terms: the registry of clients and the terms of a round."""
 
 from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 from datetime import date, datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -28,7 +29,17 @@ _DOMAIN = signature_domain("signed terms")
 class RegisteredClient(
     msgspec.Struct, forbid_unknown_fields=True, frozen=True, rename={"not_after": "not-after"}
 ):
-    """What a registry says of one client; its key counts no more after a day."""
+    """A client's entry in a registry.
+
+    Attributes
+    ----------
+    samples : int or None
+        How many calibration samples it has.
+    key : str or None
+        Its public key.
+    not_after : date or None
+        The last day on which its key is valid.
+    """
 
     samples: Annotated[int, msgspec.Meta(ge=1, le=MAX_SAMPLES)] | None = None
     key: str | None = None
@@ -36,11 +47,11 @@ class RegisteredClient(
 
 
 def read_registry(path: FilePath) -> dict[str, RegisteredClient]:
-    """Each client's entry, from JSON or TOML; a number alone is its samples."""
+    """Return each client's entry, from JSON or TOML; a number alone is its samples."""
     path = Path(path)
-    toml = path.suffix == ".toml"
-    remedy = 'write ["site-1"] and key = "ed25519:..."' if toml else "write {site: samples}"
-    table = _decode_file(path, read_bounded(path), remedy, toml=toml)
+    is_toml = path.suffix == ".toml"
+    remedy = 'write ["site-1"] and key = "ed25519:..."' if is_toml else "write {site: samples}"
+    table = _decode_file(path, read_bounded(path), remedy, is_toml=is_toml)
     if not isinstance(table, dict) or not table:
         raise RobfcpError(f"{path}: registers nobody; map site names to samples or keys")
     registry = {}
@@ -67,7 +78,7 @@ def _read_entry(path: Path, client: str, entry: Any) -> RegisteredClient:
 
 
 def read_registered_sizes(path: FilePath) -> dict[str, int]:
-    """How many samples each registered client has."""
+    """Return how many samples each registered client has."""
     sizes = {}
     for client, entry in read_registry(path).items():
         if entry.samples is None:
@@ -86,7 +97,7 @@ def read_keys(
     path : path-like
         The registry.
     revoked : path-like, optional
-        A file of public keys that count no more, one a line.
+        A file of public keys that are no longer valid, one a line.
     today : date, optional
         The day on which keys may have expired; today in UTC if None.
 
@@ -118,7 +129,7 @@ def read_keys(
 
 
 def _read_revoked(path: FilePath) -> set[str]:
-    """The public keys in a revocation list, one a line; # begins a comment."""
+    """Return the public keys in a revocation list, one a line; # begins a comment."""
     lines = read_bounded(path, 10**6).decode("utf-8", "replace").splitlines()
     keys = {line.split("#")[0].strip() for line in lines} - {""}
     for key in keys:
@@ -127,7 +138,7 @@ def _read_revoked(path: FilePath) -> set[str]:
 
 
 class RoundTerms(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """The terms of a round, a small TOML file that the server signs; what is None was not agreed.
+    """The terms of a round, a small TOML file that the server signs; None was not agreed.
 
     round = "2026-05"
     model = "sha256:..."
@@ -146,7 +157,10 @@ class RoundTerms(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
     @property
     def expected_context(self) -> dict[str, Any]:
-        """What every report has: grid, score, round, model and privacy; None where not agreed."""
+        """What every report must have, by name; None where nothing was agreed.
+
+        The names are "grid", "score", "round", "model" and "privacy".
+        """
         return {
             "grid": None if self.grid is None else parse_binning(self.grid),
             "score": None if self.score is None else get_score(self.score),
@@ -155,22 +169,50 @@ class RoundTerms(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
             "privacy": None if self.epsilon is None else Privacy(self.epsilon, self.delta or 0.0),
         }
 
+    def complete(self, expected: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what the caller expects of every report, completed by what was agreed.
+
+        Parameters
+        ----------
+        expected : mapping of str to object
+            The keys of `expected_context`; None where the caller expects nothing.
+
+        Raises
+        ------
+        RobfcpError
+            Where the caller expects something else than what was agreed.
+        """
+        completed = dict(expected)
+        for name, agreed in self.expected_context.items():
+            if agreed is None:
+                continue
+            value = expected[name]
+            if value is not None and value != agreed:
+                raise RobfcpError(f"{name}: {value} is not what was agreed ({agreed}); drop it")
+            completed[name] = agreed
+        return completed
+
     def with_options(self, **options: Any) -> RoundTerms:
-        """The terms with what a call states besides, refused where it states something else."""
-        stated = {name: value for name, value in options.items() if value is not None}
-        for name, value in stated.items():
+        """Return the terms with the options of a call, refused where these contradict the terms."""
+        given = {name: value for name, value in options.items() if value is not None}
+        for name, value in given.items():
             agreed = getattr(self, name)
             if agreed is not None and agreed != value:
                 raise RobfcpError(f"--{name}: {value} is not what was agreed ({agreed}); drop one")
-        return msgspec.structs.replace(self, **stated)
+        return msgspec.structs.replace(self, **given)
 
 
 class Verification(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How each part of the reports was checked, in words that stand in the record.
+    """How each field of the reports was checked, in words that stand in the record.
 
-    signatures: "not checked", "by registered keys", or what an engine vouches for.
-    sizes: "registered" beforehand, or "claimed" by the clients.
-    grid, score, round, model: "as stated" by the server, or "as most reports".
+    Attributes
+    ----------
+    signatures : str
+        "not checked", "by registered keys", or what a federated-learning framework checks.
+    sizes : str
+        "registered" beforehand, or "claimed" by the clients.
+    grid, score, round, model : str
+        "as stated" by the server, or "as most reports".
     """
 
     signatures: str = "not checked"
@@ -182,7 +224,15 @@ class Verification(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def read_terms(path: FilePath, server_key: str | None = None) -> RoundTerms:
-    """The terms in a file, which must be signed by the server's key where one is given."""
+    """Return the terms in a file.
+
+    Parameters
+    ----------
+    path : path-like
+        The file.
+    server_key : str, optional
+        The public key by which PATH.sig must be a signature of the file; not checked if None.
+    """
     data = read_bounded(path, MAX_TERMS_BYTES)
     if server_key is not None:
         signature = read_bounded(f"{os.fspath(path)}.sig", 1000).decode("ascii", "replace").strip()
@@ -190,33 +240,33 @@ def read_terms(path: FilePath, server_key: str | None = None) -> RoundTerms:
             raise RobfcpError(
                 f"{os.fspath(path)}: is not signed by the pinned key {server_key}; ask the server"
             )
-    known = f"use {', '.join(RoundTerms.__struct_fields__)}"
-    table = _decode_file(path, data, f"write name = value; {known}")
+    fields = f"use {', '.join(RoundTerms.__struct_fields__)}"
+    table = _decode_file(path, data, f"write name = value; {fields}")
     try:
         return msgspec.convert(table, RoundTerms)
     except msgspec.ValidationError as error:
-        raise RobfcpError(f"{os.fspath(path)}: {decode_error_reason(error)}; {known}") from None
+        raise RobfcpError(f"{os.fspath(path)}: {decode_error_reason(error)}; {fields}") from None
 
 
 def sign_terms(path: FilePath, key: Ed25519PrivateKey) -> str:
-    """Write PATH.sig, the server's signature over the file as it is; its place."""
-    read_terms(path)
+    """Write PATH.sig, the server's signature over the file as it is; return its path."""
+    read_terms(path)  # which refuses a file that is none
     target = f"{os.fspath(path)}.sig"
-    write_atomically(target, sign_bytes(key, _DOMAIN, read_bounded(path, MAX_TERMS_BYTES)) + "\n")
+    signature = sign_bytes(key, _DOMAIN, read_bounded(path, MAX_TERMS_BYTES))
+    write_atomically(target, signature + "\n")
     return target
 
 
-def _decode_file(path: FilePath, data: bytes, remedy: str, toml: bool = True) -> Any:
-    """What a file says in TOML or JSON, or one line that says why it cannot be read."""
-
+def _decode_file(path: FilePath, data: bytes, remedy: str, is_toml: bool = True) -> Any:
+    """Return the value of a TOML or JSON file; refuse with one line a file that is neither."""
     try:
-        if not toml:
+        if not is_toml:
             return json.loads(data, object_pairs_hook=_as_distinct)
         return msgspec.toml.decode(data.decode())  # by tomllib, or tomli on Python 3.10
     except ImportError:
         raise RobfcpError("toml: needs tomli; pip install 'robfcp[signatures]'") from None
     except (ValueError, RecursionError, OverflowError) as error:
-        language = "TOML" if toml else "JSON"
+        language = "TOML" if is_toml else "JSON"
         problem = f"not {language} ({decode_error_reason(error)})"
         raise RobfcpError(f"{os.fspath(path)}: {problem}; {remedy}") from None
 

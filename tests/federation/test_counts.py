@@ -424,3 +424,30 @@ def test_noise_that_leaves_multiples_of_five_is_not_taken_for_fives():
     assert known.tolist() == found.is_coarsened.tolist() == [False, True]
     assert (low == high)[rows == 0].all()
     assert found.lowest_counts().counts[0].tolist() == [10, 5, 0, 5]
+
+
+def test_reports_are_found_coarsened_alike_with_and_without_their_spans():
+    """Clients with classes, without, and with noise, in any proportion."""
+    rng = np.random.default_rng(5)
+    for n_stratified in range(5):
+        reports = []
+        for k in range(4):
+            scores = np.repeat(rng.random(8), 5) if k % 2 else rng.random(40)
+            labels = rng.integers(0, 2, 40)
+            strata = {"labels": labels, "classes": 2} if k < n_stratified else {}
+            reports.append(Report.from_scores(f"s{k}", scores, Binning.uniform(20), **strata))
+        federation = Federation.from_reports(reports)
+        spans, is_coarsened = federation.count_spans()
+        assert federation.is_coarsened.tolist() == is_coarsened.tolist()
+        totals = np.bincount(spans.row, spans.counts, minlength=4)
+        assert totals.tolist() == federation.sample_sizes.tolist()
+        n_strata = 1 if federation.strata is None else federation.strata.n_strata
+        is_pooled = spans.row >= n_stratified
+        assert (spans.stratum[is_pooled] == (n_strata if n_stratified else 0)).all()
+        assert (spans.stratum[~is_pooled] < n_strata).all()
+
+
+def test_all_clients_selected_are_the_federation():
+    federation = Federation.from_counts([[1, 2, 3], [4, 0, 0]])
+    assert federation.select_rows(np.arange(2)) is federation
+    assert federation.select([True, True]) is federation

@@ -1,0 +1,96 @@
+"""Counts as they are compared between clients: without noise, and with one count a sample.
+
+The results are for comparing and for showing clients. Guarantees rest on the counts as they were
+sent.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from robfcp._typing import BoolArray, FloatArray, IntArray
+
+
+def project_noisy_rows(counts: IntArray, totals: IntArray, is_noisy: BoolArray) -> FloatArray:
+    """Return the counts with the rows that hold noise projected onto histograms.
+
+    Parameters
+    ----------
+    counts : (K, H) ndarray of int
+        The counts as they were sent.
+    totals : (K,) ndarray of int
+        What each client's counts add up to without noise.
+    is_noisy : (K,) ndarray of bool
+        Which rows hold noise; the others stay as they are.
+
+    Returns
+    -------
+    (K, H) ndarray of float
+        The projected rows hold fractions.
+    """
+    projected = counts.astype(np.float64)
+    noisy_totals = totals[is_noisy].astype(np.float64)
+    projected[is_noisy] = project_to_simplex(projected[is_noisy], noisy_totals)
+    return projected
+
+
+def round_counts(counts: FloatArray) -> IntArray:
+    """Return (K, H) counts rounded to whole numbers; a client without any has one in bin 0."""
+    rounded = np.rint(counts).astype(np.int64)
+    is_empty = ~rounded.any(axis=1)
+    rounded[is_empty, 0] = 1
+    return rounded
+
+
+def losses_as_samples(
+    cumulative_counts: IntArray, sample_sizes: IntArray, counts_per_sample: int
+) -> IntArray:
+    """Return the counts of losses as counts of samples.
+
+    Parameters
+    ----------
+    cumulative_counts : (K, H) ndarray of int
+        The fractions of losses up to each edge, `counts_per_sample` of them for each sample.
+    sample_sizes : (K,) ndarray of int
+        How many samples each client has.
+    counts_per_sample : int
+        How many counts one sample has.
+
+    Returns
+    -------
+    (K, H) ndarray of int
+        What lies up to each edge is rounded to samples; noise may have made it fall.
+    """
+    samples = np.rint(cumulative_counts / counts_per_sample).astype(np.int64)
+    rising = np.maximum.accumulate(np.maximum(samples, 0), axis=1)
+    counts = np.diff(rising, axis=1, prepend=0)
+    n_missing = np.maximum(sample_sizes - counts.sum(axis=1), 0)
+    counts[:, -1] += n_missing
+    return counts
+
+
+def project_to_simplex(values: FloatArray, totals: FloatArray) -> FloatArray:
+    """Return the closest non-negative rows with the given totals.
+
+    The projection of a row v onto the simplex of total s is max(v - tau, 0), with the tau that
+    makes its sum s (Duchi, Shalev-Shwartz, Singer and Chandra 2008, figure 1).
+
+    Parameters
+    ----------
+    values : (K, H) ndarray of float
+        The rows.
+    totals : (K,) ndarray of float
+        What each row adds up to afterwards.
+
+    Returns
+    -------
+    (K, H) ndarray of float
+        The projected rows.
+    """
+    falling = -np.sort(-values, axis=1)
+    excess = np.cumsum(falling, axis=1) - totals[:, None]
+    ranks = np.arange(1, values.shape[1] + 1)
+    n_positive = (falling * ranks > excess).sum(axis=1)
+    tau = np.take_along_axis(excess, n_positive[:, None] - 1, axis=1) / n_positive[:, None]
+    projected: FloatArray = np.maximum(values - tau, 0)
+    return projected

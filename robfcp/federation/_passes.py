@@ -1,0 +1,94 @@
+"""Functions applied to a federation block by block, wherever its counts are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from robfcp._typing import IndexArray
+from robfcp.federation._blocks import CountBlock
+from robfcp.federation._stored import StoredCountTable
+from robfcp.federation._strata import StratifiedTable
+
+if TYPE_CHECKING:
+    from robfcp.federation._federation import Federation
+
+T = TypeVar("T")
+
+
+def iter_block_results(
+    federation: Federation, work: Callable[..., T], columns: tuple[NDArray[Any], ...]
+) -> Iterator[tuple[IndexArray | slice, T]]:
+    """Yield the rows of every block, and the result of `work` for it.
+
+    Parameters
+    ----------
+    federation : Federation
+        The reports of one round.
+    work : callable
+        Takes a block, a federation of some clients, and the rows of every column that belong to
+        them. Where counts are stored it runs where they are, perhaps in another process.
+    columns : tuple of ndarray
+        Arrays with a row for each client.
+    """
+    if federation.is_out_of_core:
+        yield from _iter_stored_results(federation, work, columns)
+        return
+    first = 0
+    for block in federation.iter_blocks():
+        rows = slice(first, first + block.n_clients)
+        yield rows, work(block, *(column[rows] for column in columns))
+        first = rows.stop
+
+
+def _iter_stored_results(
+    federation: Federation, work: Callable[..., T], columns: tuple[NDArray[Any], ...]
+) -> Iterator[tuple[IndexArray, T]]:
+    """Yield the same of counts that stay where they are."""
+    # Blocks need no names, which would have to be sent to where they are.
+    nameless = replace(federation, clients=(), rows=None)
+
+    def work_on_block(count_block: CountBlock) -> tuple[IndexArray, T]:
+        rows, block = _select_stored_block(nameless, count_block)
+        return rows, work(block, *(column[rows] for column in columns))
+
+    source = cast(StoredCountTable, federation.table).source
+    yield from source.iter_blocks(work_on_block)
+
+
+def _select_stored_block(
+    federation: Federation, count_block: CountBlock
+) -> tuple[IndexArray, Federation]:
+    """Return the rows of a block's clients, and these clients as a federation in memory."""
+    table = cast(StoredCountTable, federation.table)
+    rows, block_rows, counts = table.select_block_rows(count_block)
+    privacy = federation.privacy
+    if privacy:
+        privacy = tuple(privacy[row] for row in rows.tolist())
+    block = replace(
+        federation,
+        table=counts,
+        sample_sizes=federation.sample_sizes[rows],
+        privacy=privacy,
+        strata=_select_stored_strata(federation.strata, count_block, block_rows),
+        all_label_counts=_select_stored_strata(
+            federation.all_label_counts, count_block, block_rows
+        ),
+    )
+    return rows, block
+
+
+def _select_stored_strata(
+    strata: StratifiedTable | None, count_block: CountBlock, block_rows: IndexArray
+) -> StratifiedTable | None:
+    """Return the counts by stratum of a block, with rows among the selected `block_rows`."""
+    if strata is None:
+        return None
+    table = cast(StoredCountTable, strata.table)
+    _, stratified_rows, counts = table.select_block_rows(count_block)
+    rows = np.searchsorted(block_rows, stratified_rows)
+    return replace(strata, table=counts, rows=rows)
