@@ -1,6 +1,6 @@
 """The federation: untrusted reports in, one validated table of counts out, faults listed."""
 
-from robfcp.federation._agreement import BinningDigest, Header, check_quorum
+from robfcp.federation._agreement import check_quorum
 from robfcp.federation._arguments import default_client_names
 from robfcp.federation._blocks import CountBlock, build_block
 from robfcp.federation._federation import Federation
@@ -19,6 +19,7 @@ from robfcp.federation._intake import (
 from robfcp.federation._rows import GrowingColumns, SparseCounts, narrowed
 from robfcp.federation._strata import StratifiedTable
 from robfcp.federation._tables import CountTable, SparseTable
+from robfcp.reports import BinningDigest, Header
 
 __all__ = [
     "MAX_ENTRIES_PER_REPORT",

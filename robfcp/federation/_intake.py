@@ -21,14 +21,23 @@ from robfcp._validation import MAX_SAMPLES, are_client_names, check_client_name,
 from robfcp.binning import Binning
 from robfcp.errors import MAX_NAME, ReportError, RobfcpError, printable
 from robfcp.federation import _agreement
-from robfcp.federation._agreement import BinningDigest, Header, RejectionReason
+from robfcp.federation._agreement import RejectionReason
 from robfcp.federation._blocks import CountBlock, build_block, pooled_view, stratified_view
 from robfcp.federation._rows import GrowingColumns, RowParts, SparseCounts, sum_duplicate_cells
 from robfcp.federation._stored import StoredCountTable
 from robfcp.federation._strata import StratifiedTable
 from robfcp.federation._tables import check_table_size
 from robfcp.privacy import Privacy
-from robfcp.reports import Report, StratumKind, StratumNames, _wire, n_strata, signing
+from robfcp.reports import (
+    BinningDigest,
+    Header,
+    Report,
+    StratumKind,
+    StratumNames,
+    _wire,
+    n_strata,
+    signing,
+)
 
 T = TypeVar("T")
 FilePath = str | os.PathLike[str]

@@ -1,7 +1,9 @@
 """Reports: what a site sends. Counts on the grid, identity and context, the wire, signatures."""
 
 from robfcp.reports import signing, terms
-from robfcp.reports._report import Report
+from robfcp.reports._header import BinningDigest, Header
+from robfcp.reports._report import Report, report_row
+from robfcp.reports._row import HeaderReader, ReportRow, validate_report
 from robfcp.reports._strata import (
     MAX_STRATA,
     OTHER_STRATUM,
@@ -18,6 +20,8 @@ from robfcp.reports._wire import (
     decode_message,
     from_wire_binning,
     from_wire_score,
+    parse_report,
+    require_expected_binning,
     to_wire_binning,
     to_wire_score,
 )
@@ -25,7 +29,11 @@ from robfcp.reports._wire import (
 __all__ = [
     "MAX_STRATA",
     "OTHER_STRATUM",
+    "BinningDigest",
+    "Header",
+    "HeaderReader",
     "Report",
+    "ReportRow",
     "StratifiedCounts",
     "StratumKind",
     "StratumNames",
@@ -36,9 +44,13 @@ __all__ = [
     "from_wire_binning",
     "from_wire_score",
     "n_strata",
+    "parse_report",
+    "report_row",
+    "require_expected_binning",
     "signing",
     "stratum_labels",
     "terms",
     "to_wire_binning",
     "to_wire_score",
+    "validate_report",
 ]

@@ -7,17 +7,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from robfcp._typing import BoolArray, FloatArray, IntArray
-from robfcp._validation import MAX_SAMPLES, as_array, as_floats_or_nan
+from robfcp._typing import BoolArray, FloatArray
+from robfcp._validation import as_array, as_floats_or_nan
 from robfcp.binning import Binning
-from robfcp.errors import ReportError, RobfcpError
-from robfcp.privacy import Privacy, add_noise, noise_bound
+from robfcp.errors import RobfcpError
+from robfcp.privacy import Privacy, add_noise
 from robfcp.reports._strata import StratifiedCounts
 
-MIN_NOISE_PROBABILITY = 1e-10  # noise that is less likely than this is not taken for noise
 MAX_NOISY_CELLS = 100_000
 NOISY_RESOLUTION = 360  # noise is added to parts of a loss, so there are fewer
-REBUILD_HINT = "rebuild the report from the scores"
 
 
 def clip_to_binning(scores: NDArray[Any], binning: Binning) -> FloatArray:
@@ -78,100 +76,3 @@ def add_noise_to_strata(strata: StratifiedCounts, privacy: Privacy) -> Stratifie
     cells = np.arange(counts.size)
     noisy = add_noise(counts, privacy)
     return StratifiedCounts(strata.by, strata.names, cells, noisy, strata.n_bins)
-
-
-def check_noisy_size(
-    client: str,
-    privacy: Privacy,
-    n_samples: int | None,
-    counts: IntArray,
-    counts_per_sample: int,
-    strata: StratifiedCounts | None,
-) -> int:
-    """Return n_k of a private report; refuse counts that cannot come from it and the noise.
-
-    Parameters
-    ----------
-    client : str
-        Whose report it is.
-    privacy : Privacy
-        The noise that the counts are stated to hold.
-    n_samples : int or None
-        What the report states.
-    counts : IntArray
-        (H,) noisy counts.
-    counts_per_sample : int
-        How many counts one sample makes; 1 but for losses.
-    strata : StratifiedCounts or None
-        Noisy counts by class.
-
-    Returns
-    -------
-    int
-        What is stated; where the budget hides it the noisy total, at least 1.
-
-    Raises
-    ------
-    ReportError
-        Where such counts have a probability below `MIN_NOISE_PROBABILITY`.
-    """
-    if privacy.protects_sample_size:
-        if counts_per_sample > 1:
-            problem = "losses need n_samples, which add-remove privacy hides"
-            raise ReportError(client, "privacy", problem, REBUILD_HINT)
-        if n_samples is not None:
-            problem = "n_samples is stated though add-remove privacy hides it"
-            raise ReportError(client, "n_samples", problem, REBUILD_HINT)
-        _check_noisy_strata(client, privacy, strata, counts_per_sample, np.inf)
-        return max(1, int(counts.sum()))
-
-    is_whole = isinstance(n_samples, (int, np.integer)) and not isinstance(n_samples, bool)
-    if not is_whole or not 1 <= n_samples <= MAX_SAMPLES:  # type: ignore[operator]
-        problem = f"n_samples is {n_samples!r}, not a number of samples"
-        raise ReportError(client, "n_samples", problem, REBUILD_HINT)
-    size = int(n_samples)  # type: ignore[arg-type]
-    _check_noisy_counts(client, privacy, size, counts, counts_per_sample, strata)
-    _check_noisy_strata(client, privacy, strata, counts_per_sample, size)
-    return size
-
-
-def _check_noisy_counts(
-    client: str,
-    privacy: Privacy,
-    size: int,
-    counts: IntArray,
-    counts_per_sample: int,
-    strata: StratifiedCounts | None,
-) -> None:
-    """Refuse a total, or a count, that is farther from its sample size than noise can bring it."""
-    noise = privacy.noise_for_counts(counts_per_sample)
-    draws_per_bin = 1 if strata is None else strata.n_strata
-    expected_total = counts_per_sample * size
-
-    total = int(counts.sum())
-    slack = noise_bound(((noise, draws_per_bin * counts.size),), MIN_NOISE_PROBABILITY)
-    if abs(total - expected_total) > slack:
-        problem = f"counts sum to {total}, which noise cannot make of {size} samples"
-        raise ReportError(client, "counts", problem, REBUILD_HINT)
-
-    slack = noise_bound(((noise, draws_per_bin),), MIN_NOISE_PROBABILITY / counts.size)
-    if counts.min() < -slack or counts.max() > expected_total + slack:
-        problem = "a count is beyond what the stated noise can make of it"
-        raise ReportError(client, "counts", problem, REBUILD_HINT)
-
-
-def _check_noisy_strata(
-    client: str,
-    privacy: Privacy,
-    strata: StratifiedCounts | None,
-    counts_per_sample: int,
-    max_count: float,
-) -> None:
-    """Refuse a count by class that noise cannot make of anything from 0 to `max_count`."""
-    if strata is None or not strata.counts.size:
-        return
-    noise = privacy.noise_for_counts(counts_per_sample)
-    slack = noise_bound(((noise, 1),), MIN_NOISE_PROBABILITY / strata.counts.size)
-    if strata.counts.min() < -slack or strata.counts.max() > max_count + slack:
-        problem = f"a count by {strata.by} is beyond what the stated noise can make of it"
-        raise ReportError(client, "strata", problem, REBUILD_HINT)

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import msgspec
 import numpy as np
 from msgspec.structs import force_setattr
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from robfcp._files import MAX_FILE_BYTES, read_bounded, write_atomically
 from robfcp._probabilities import ClassColumns
+from robfcp._typing import IntArray
 from robfcp._validation import (
-    MAX_SAMPLES,
     Rng,
     abbreviate,
     as_array,
@@ -29,8 +29,11 @@ from robfcp._validation import (
 from robfcp.binning import Binning
 from robfcp.errors import ReportError, RobfcpError
 from robfcp.privacy import Privacy, add_noise
-from robfcp.reports import _noising, _wire
+from robfcp.reports import _checks, _noising, _wire
+from robfcp.reports._checks import REBUILD_HINT, CountSummary, StratumSummary
 from robfcp.reports._coarsening import coarsen, coarsen_counts, n_small_cells
+from robfcp.reports._header import BinningDigest, Header
+from robfcp.reports._row import CellCounts, HeaderReader, ReportRow, validate_report
 from robfcp.reports._strata import StratifiedCounts, StratumKind, n_strata, single_stratum
 from robfcp.reports.signing import sign
 from robfcp.scores import LAC, ClassificationScore, Risk, Score, get_score, scores_with_nan
@@ -39,18 +42,11 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 FilePath = str | os.PathLike[str]
-Whole = NDArray[np.int64]
 _DEFAULT_SCORE = LAC()
+_NOT_STATED: Any = None  # of an argument that follows from the others, or must not be left out
 
 
-class Report(
-    msgspec.Struct,
-    frozen=True,
-    eq=False,
-    forbid_unknown_fields=True,
-    tag_field="kind",
-    tag="report",
-):
+class Report(msgspec.Struct, frozen=True, eq=False):
     """One client's counts on the shared grid, checked on construction.
 
     With `privacy` the counts hold noise: they may be negative, and n_samples must be stated, unless
@@ -98,132 +94,99 @@ class Report(
     """
 
     client: str
-    counts: _wire.HeldCounts = None  # type: ignore[assignment]  # the sums of the strata
-    grid: _wire.HeldGrid = None  # type: ignore[assignment]  # which is refused
-    score: _wire.HeldScore | None = None
+    counts: IntArray = _NOT_STATED  # the sums of the strata
+    grid: Binning = _NOT_STATED  # which is refused
+    score: Score | None = None
     round: str | None = None
     model: str | None = None
-    n_samples: _wire.HeldSize = None  # type: ignore[assignment]  # the sum of the counts unless stated
+    n_samples: int = _NOT_STATED  # the sum of the counts
     privacy: Privacy | None = None
     risk: Risk | None = None
-    strata: _wire.HeldStrata | None = None
-    set_sizes: _wire.HeldCounts | None = None
+    strata: StratifiedCounts | None = None
+    set_sizes: IntArray | None = None
     schema: Literal[1] = 1
 
     KIND: ClassVar[str] = "report"
 
     def __post_init__(self) -> None:
         check_client_name(self.client)
-        force_setattr(self, "client", str(self.client))
-        self._read()
-        _check_context(self.client, self.grid, self.score, self.privacy)
-        for field in ("round", "model"):
-            check_text(self.client, field, getattr(self, field))
+        client = str(self.client)
+        _check_context(client, self.grid, self.score, self.privacy)
+        check_text(client, "round", self.round)
+        check_text(client, "model", self.model)
         if self.risk is not None and not isinstance(self.risk, Risk):
-            raise self._rejection("risk", f"{self.risk!r} is not a risk", 'pass Risk("fnr"), say')
-        derived = self.counts is None and isinstance(self.strata, StratifiedCounts)
-        stated = self.strata.pooled_counts if derived else self.counts  # type: ignore[union-attr]
-        counts = self._checked_counts("counts", stated)
+            problem = f"{self.risk!r} is not a risk"
+            raise ReportError(client, "risk", problem, 'pass Risk("fnr"), say')
+
+        counts, summary = self._checked_counts()
+        n_samples = self._checked_size(summary)
+        normalized = {
+            "client": client,
+            "counts": counts,
+            "n_samples": n_samples,
+            "set_sizes": self._checked_set_sizes(n_samples),
+        }
+        for name, value in normalized.items():
+            force_setattr(self, name, value)
+
+    def _checked_counts(self) -> tuple[IntArray, CountSummary]:
+        """Return the counts, read-only, and their summary; refuse what they must not be."""
+        stated: Any = self.counts
+        are_derived = stated is None and isinstance(self.strata, StratifiedCounts)
+        if are_derived:
+            assert self.strata is not None
+            stated = self.strata.pooled_counts
+        vector = _checks.as_count_vector(self.client, "counts", stated, self.grid.n_bins)
+        summary = _checks.summarize_array(vector)
+        _checks.check_limits(self.client, "counts", summary)
         if self.privacy is None:
-            if counts.min() < 0:
-                raise self._rejection("counts", f"counts[{int(counts.argmin())}] is negative")
-            if not counts.any():
-                raise self._rejection("counts", "counts are all zero")
+            if summary.smallest < 0:
+                _checks.reject_negative_count(self.client, int(vector.argmin()))
+            _checks.check_not_empty(self.client, summary)
+
+        counts = vector.astype(np.int64, copy=False)
         counts.flags.writeable = False
-        force_setattr(self, "counts", counts)
         if self.strata is not None:
-            self._check_strata(derived)
-        force_setattr(self, "n_samples", self._checked_size())
-        if self.set_sizes is not None:
-            force_setattr(self, "set_sizes", self._checked_set_sizes())
+            self._check_strata(self.strata)
+            if not are_derived and not np.array_equal(self.strata.pooled_counts, counts):
+                problem = f"counts by {self.strata.by} do not add up to the counts of all"
+                raise ReportError(self.client, "strata", problem, REBUILD_HINT)
+        return counts, summary
 
-    def _read(self) -> None:
-        """Understand what stands in a file: see `wire.HeldGrid` and its like."""
-        said: dict[str, Any] = {name: getattr(self, name) for name in _READ}
-        grid, strata = said.pop("grid"), said["strata"]
-        try:
-            if isinstance(grid, _wire.WireBinning):
-                force_setattr(self, "grid", _wire.from_wire_binning(grid))
-                if (strata is None) == (self.counts is None):
-                    raise self._rejection("counts", "a report has counts or counts by class")
-                if self.n_samples is None and self.privacy is None:
-                    raise self._rejection("n_samples", "n_samples is missing")
-            for name, value in said.items():
-                if isinstance(value, tuple(_wire.READERS)) and isinstance(self.grid, Binning):
-                    force_setattr(self, name, _wire.READERS[type(value)](value, self.grid))
-        except ReportError:
-            raise
-        except RobfcpError as error:
-            raise _wire.as_report_error(self.client, error) from None
-
-    def _rejection(
-        self, field: str, problem: str, remedy: str = _noising.REBUILD_HINT
-    ) -> ReportError:
-        return ReportError(self.client, field, problem, remedy)
-
-    def _checked_counts(self, field: str, values: Any) -> Whole:
-        """The counts as a fresh int64 vector, refused when they do not fit the grid."""
-        try:
-            counts = np.array(values)
-        except (ValueError, OverflowError):  # ragged lists
-            raise self._rejection(field, "counts are not a vector of integers") from None
-        if counts.ndim != 1 or counts.dtype.kind not in "iu":
-            kind = f"({counts.dtype}, {counts.ndim}-d)"
-            raise self._rejection(field, f"counts are not a vector of integers {kind}")
-        if counts.size != self.grid.n_bins:
-            fault = f"{counts.size} counts do not fit the grid's {self.grid.n_bins} bins"
-            raise self._rejection(field, fault)
-        total = counts.sum(dtype=np.float64)
-        if max(counts.max(), total, -int(counts.min()), -total) > MAX_SAMPLES:
-            raise self._rejection(field, f"counts exceed {MAX_SAMPLES} samples")
-        return counts.astype(np.int64, copy=False)
-
-    def _check_strata(self, derived: bool) -> None:
-        """Refuse counts by class that do not belong to the report's own."""
-        strata = self.strata
-        if not isinstance(strata, StratifiedCounts) or self.risk is not None:
-            raise self._rejection("strata", "counts by class go with scores, not with losses")
+    def _check_strata(self, strata: StratifiedCounts) -> None:
+        """Refuse counts by class that cannot belong to the report."""
+        if not isinstance(strata, StratifiedCounts):
+            problem = "counts by class go with scores, not with losses"
+            raise ReportError(self.client, "strata", problem, REBUILD_HINT)
+        _checks.check_strata_go_with_scores(self.client, self.risk)
         if strata.n_bins != self.grid.n_bins:
             problem = f"counts by {strata.by} are for {strata.n_bins} bins, not the grid's"
-            raise self._rejection("strata", problem)
-        if self.privacy is None and strata.counts.min(initial=1) < 1:
-            raise self._rejection("strata", f"a count by {strata.by} is not positive")
-        if not derived and not np.array_equal(strata.pooled_counts, self.counts):
-            problem = f"counts by {strata.by} do not add up to the counts of all"
-            raise self._rejection("strata", problem)
+            raise ReportError(self.client, "strata", problem, REBUILD_HINT)
+        if self.privacy is None:
+            _checks.check_positive_strata(self.client, _summarize_strata(strata))
 
-    def _checked_size(self) -> int:
-        """n_k, refused where the counts do not add up to it or noise cannot make them of it."""
-        unit = 1 if self.risk is None else self.risk.resolution
-        if self.privacy is not None:
-            return _noising.check_noisy_size(
-                self.client, self.privacy, self.n_samples, self.counts, unit, self.strata
+    def _checked_size(self, counts: CountSummary) -> int:
+        """Return n_k; refuse counts that do not add up to it, or noise cannot make of it."""
+        counts_per_sample = 1 if self.risk is None else self.risk.resolution
+        if self.privacy is None:
+            return _checks.check_sample_size(
+                self.client, self.n_samples, counts.total, counts_per_sample
             )
-        total, n = int(self.counts.sum()), self.n_samples
-        if unit == 1 and n is None:
-            return total
-        whole = isinstance(n, (int, np.integer)) and not isinstance(n, bool)
-        if whole and unit * int(n) == total:
-            return int(n)
-        words = f"counts sum to {total} but n_samples says {n!r}"
-        if unit > 1:
-            words = f"the losses fall by {total} parts, not by {unit} for each of {n!r} samples"
-        raise self._rejection("n_samples", words, "rebuild the report")
+        strata = None if self.strata is None else _summarize_strata(self.strata)
+        return _checks.check_noisy_size(
+            self.client, self.privacy, self.n_samples, counts_per_sample, counts, strata
+        )
 
-    def _checked_set_sizes(self) -> Whole:
-        """The scores of all labels as counts, refused where they cannot belong to the report."""
-        if self.privacy is not None:
-            raise self._rejection("set_sizes", *_ALL_LABELS_NOT_PRIVATE)
-        if self.risk is not None:
-            raise self._rejection("set_sizes", "sizes of sets go with scores, not with losses")
-        counts = self._checked_counts("set_sizes", self.set_sizes)
-        if counts.min() < 0:
-            raise self._rejection("set_sizes", "a count of labels is negative")
-        total, n = int(counts.sum()), self.n_samples
-        if total < n or total % n:
-            problem = f"{total} labels do not make as many for each of {n} samples"
-            raise self._rejection("set_sizes", problem)
-        return counts
+    def _checked_set_sizes(self, n_samples: int) -> IntArray | None:
+        """Return the scores of all labels as counts; refuse what they must not be."""
+        if self.set_sizes is None:
+            return None
+        _checks.check_all_labels_allowed(self.client, self.privacy, self.risk)
+        n_bins = self.grid.n_bins
+        vector = _checks.as_count_vector(self.client, "set_sizes", self.set_sizes, n_bins)
+        summary = _checks.summarize_array(vector)
+        _checks.check_all_label_counts(self.client, summary, n_samples)
+        return vector.astype(np.int64, copy=False)
 
     @property
     def n_small_cells(self) -> int:
@@ -401,8 +364,8 @@ class Report(
         if binning is None:
             binning = score.default_binning() if isinstance(score, Score) else Binning.default()
         _check_context(client, binning, score, privacy)
-        if all_label_scores is not None and privacy is not None:
-            raise ReportError(client, "set_sizes", *_ALL_LABELS_NOT_PRIVATE)
+        if all_label_scores is not None:
+            _checks.check_all_labels_allowed(client, privacy, None)
         with _named(client):
             values = as_array("scores", scores)
             if values.ndim != 1:
@@ -583,18 +546,24 @@ class Report(
         >>> robfcp.Report.from_json(report.to_json()) == report
         True
         """
-        said = {
-            **msgspec.structs.asdict(self),
-            "grid": _wire.to_wire_binning(self.grid),
+        states_size = self.privacy is None or not self.privacy.protects_sample_size
+        fields = {
+            "kind": self.KIND,
+            "schema": self.schema,
+            "client": self.client,
             "counts": _wire.to_wire_counts(self.counts) if self.strata is None else None,
+            "grid": _wire.to_wire_binning(self.grid),
             "score": _wire.to_wire_score(self.score),
+            "round": self.round,
+            "model": self.model,
+            "n_samples": self.n_samples if states_size else None,
+            "privacy": self.privacy,
+            "risk": self.risk,
             "strata": None if self.strata is None else _wire.to_wire_strata(self.strata),
             "set_sizes": None if self.set_sizes is None else _wire.to_wire_counts(self.set_sizes),
         }
-        if self.privacy is not None and self.privacy.protects_sample_size:
-            del said["n_samples"]
-        said = {name: value for name, value in said.items() if value is not None}
-        return msgspec.json.encode({"kind": self.KIND, "schema": self.schema, **said})
+        stated = {name: value for name, value in fields.items() if value is not None}
+        return msgspec.json.encode(stated)
 
     @staticmethod
     def from_json(data: bytes | str, source: str = "report", grid: Binning | None = None) -> Report:
@@ -627,7 +596,28 @@ class Report(
         >>> robfcp.Report.from_json(data).n_samples
         3
         """
-        return _wire.decode_message(Report, data, source, "send what robfcp report wrote", grid)
+        wire = _wire.parse_report(data, source, grid)
+        row = validate_report(wire, HeaderReader(grid))
+        header = row.header
+        binning = header.binning.binning() if grid is None else grid
+        strata = None
+        if row.strata is not None and header.strata is not None:
+            cells = np.array(row.strata.cells, dtype=np.int64)
+            counts = np.array(row.strata.counts, dtype=np.int64)
+            strata = StratifiedCounts(*header.strata, cells, counts, binning.n_bins)
+        return Report(
+            row.client,
+            _dense(row.counts, binning.n_bins),
+            binning,
+            header.score,
+            header.round,
+            header.model,
+            _NOT_STATED if header.protects_sample_size else row.n_samples,
+            header.privacy,
+            header.risk,
+            strata,
+            _dense(row.all_label_counts, binning.n_bins),
+        )
 
     def save(self, path: FilePath, key: Ed25519PrivateKey | None = None) -> None:
         """Write the JSON whole or not at all.
@@ -683,11 +673,46 @@ class Report(
         return f"Report({self.client!r}, {self.n_samples} samples, {self.grid!r}{by}{noise})"
 
 
-_ALL_LABELS_NOT_PRIVATE = (
-    "sizes of sets would tell what the noise hides",
-    "leave them out of private reports",
-)
-_READ = ("grid", "score", "counts", "strata", "set_sizes")
+def report_row(report: Report) -> ReportRow:
+    """Return what a report counts, as the row of a table."""
+    strata = report.strata
+    header = Header(
+        BinningDigest.of(report.grid),
+        report.score,
+        report.round,
+        report.model,
+        report.risk,
+        report.privacy,
+        None if strata is None else (strata.by, strata.names),
+    )
+    counts = None
+    listed_strata = None
+    if strata is None:
+        counts = _sparse(report.counts)
+    else:
+        listed_strata = CellCounts(strata.cells, strata.counts)
+    all_labels = None if report.set_sizes is None else _sparse(report.set_sizes)
+    return ReportRow(report.client, report.n_samples, header, counts, listed_strata, all_labels)
+
+
+def _sparse(counts: IntArray) -> CellCounts:
+    """Return the counts other than 0 with their bins."""
+    bins = np.flatnonzero(counts)
+    return CellCounts(bins, counts[bins])
+
+
+def _dense(counts: CellCounts | None, n_bins: int) -> Any:
+    """Return the counts of all bins; None without any."""
+    if counts is None:
+        return None
+    vector = np.zeros(n_bins, dtype=np.int64)
+    vector[np.asarray(counts.cells, dtype=np.intp)] = counts.counts
+    return vector
+
+
+def _summarize_strata(strata: StratifiedCounts) -> StratumSummary:
+    """Return what the rules need to know of counts by class."""
+    return StratumSummary(strata.by, strata.n_strata, _checks.summarize_array(strata.counts))
 
 
 def _check_context(client: str, grid: object, score: object, privacy: object) -> None:

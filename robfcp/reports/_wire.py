@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict
 from functools import lru_cache
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 import numpy as np
@@ -75,18 +74,26 @@ class WireStratifiedCounts(msgspec.Struct, forbid_unknown_fields=True, gc=False)
     counts: list[Count]
 
 
-if TYPE_CHECKING:  # what a report holds ...
-    HeldGrid: TypeAlias = Binning
-    HeldScore: TypeAlias = Score
-    HeldStrata: TypeAlias = StratifiedCounts
-    HeldCounts: TypeAlias = NDArray[np.int64]
-    HeldSize: TypeAlias = int
-else:  # ... and what stands for it in a file: the report reads it when it is made
-    HeldGrid, HeldScore, HeldStrata = WireBinning, WireScore, WireStratifiedCounts
-    HeldCounts, HeldSize = list[int] | WireCounts, int | None
+class WireReport(
+    msgspec.Struct, forbid_unknown_fields=True, tag_field="kind", tag="report", gc=False
+):
+    """A report as it stands in a file, each field of the right type and nothing else checked."""
+
+    schema: Literal[1]
+    client: str
+    grid: WireBinning
+    n_samples: int | None = None
+    counts: list[int] | WireCounts | msgspec.UnsetType = msgspec.UNSET
+    score: WireScore | None = None
+    round: str | None = None
+    model: str | None = None
+    risk: Risk | None = None
+    strata: WireStratifiedCounts | None = None
+    set_sizes: list[int] | WireCounts | None = None
+    privacy: Privacy | None = None
 
 
-class _Header(msgspec.Struct):
+class _MessageHeader(msgspec.Struct):
     """As much as is read of what may be broken: whose it is, what it is, on which grid."""
 
     client: Any = None
@@ -96,37 +103,76 @@ class _Header(msgspec.Struct):
     privacy: Any = None
 
 
-def decode_message(
-    what: type[T], data: bytes | str, source: str, remedy: str, grid: Binning | None = None
-) -> T:
-    """What a site sent, or a line naming client, field and remedy.
+_UNREADABLE = (UnicodeError, RecursionError, OverflowError, ValueError)  # msgspec's among them
+_REPORT_DECODER = msgspec.json.Decoder(WireReport)
+_REPORT_HINT = "send what robfcp report wrote"
 
-    `grid` is the round's where it is known: nothing is built for another one, however large.
+
+def parse_report(data: bytes | str, source: str, expected: Binning | None = None) -> WireReport:
+    """Return what a client sent as its report; refuse what is no report, or of another binning.
+
+    Parameters
+    ----------
+    data : bytes or str
+        JSON from anybody.
+    source : str
+        How errors name the report until its client is known.
+    expected : Binning, optional
+        The round's binning where it is known.
+
+    Raises
+    ------
+    ReportError
+        Naming client, field and remedy.
     """
-    kind, client = what.__struct_config__.tag, source
     try:
-        header = msgspec.json.decode(data, type=_Header)
-        client = header.client if isinstance(header.client, str) else source
-        if header.kind not in (kind, None):
-            problem = f"is of kind {header.kind!r:.40}, not a {kind}"
-            raise ReportError(client, "kind", problem, remedy)
-        if header.grid is None and "grid" in what.__struct_fields__:
-            raise ReportError(client, "grid", "'grid' is missing", remedy)
-        if header.schema != 1 or isinstance(header.schema, bool):
-            problem = f"schema {header.schema!r:.40} is unknown to this version (it reads 1)"
-            raise ReportError(client, "schema", problem, "update robfcp at the server")
-        if isinstance(said := header.privacy, dict):
-            derived = {"mechanism": "auto", "scale": 0}  # what a report must not leave to be found
-            fields = Privacy.__struct_fields__
-            missing = [one for one in fields if said.get(one) in (None, derived.get(one))]
-            if missing:
-                problem = f"privacy leaves out {', '.join(missing)}"
-                raise ReportError(client, "privacy", problem, remedy)
-        if grid is not None:
+        report = _REPORT_DECODER.decode(data)
+    except _UNREADABLE:
+        # Decoding it once more, step by step, finds the words.
+        return decode_message(WireReport, data, source, _REPORT_HINT, expected)
+    if report.privacy is not None:
+        # What must be stated of noise cannot be told from defaults any more.
+        return decode_message(WireReport, data, source, _REPORT_HINT, expected)
+    if expected is not None:
+        require_expected_binning(report.client, report.grid, expected)
+    return report
+
+
+def decode_message(
+    message_type: type[T],
+    data: bytes | str,
+    source: str,
+    remedy: str,
+    expected: Binning | None = None,
+) -> T:
+    """Return what a client sent, or refuse it in a line naming client, field and remedy.
+
+    Parameters
+    ----------
+    message_type : type
+        A tagged msgspec struct.
+    data : bytes or str
+        JSON from anybody.
+    source : str
+        How errors name the message until its client is known.
+    remedy : str
+        What errors advise.
+    expected : Binning, optional
+        The round's binning where it is known: nothing is built for another one, however large.
+    """
+    kind = message_type.__struct_config__.tag
+    client = source
+    try:
+        header = msgspec.json.decode(data, type=_MessageHeader)
+        if isinstance(header.client, str):
+            client = header.client
+        needs_binning = "grid" in message_type.__struct_fields__
+        _check_message_header(header, client, str(kind), needs_binning, remedy)
+        if expected is not None:
             stated = msgspec.convert({"grid": header.grid}, dict[str, WireBinning])["grid"]
-            require_expected_binning(client, stated, grid)
-        return msgspec.json.decode(data, type=what)
-    except (UnicodeError, RecursionError, OverflowError, ValueError) as error:
+            require_expected_binning(client, stated, expected)
+        return msgspec.json.decode(data, type=message_type)
+    except _UNREADABLE as error:
         cause = error.__cause__ if isinstance(error, msgspec.ValidationError) else error
         if isinstance(cause, ReportError):
             raise cause from None
@@ -137,115 +183,123 @@ def decode_message(
         raise ReportError(client, field[1] if field else str(kind), problem, remedy) from None
 
 
+def _check_message_header(
+    header: _MessageHeader, client: str, kind: str, needs_binning: bool, remedy: str
+) -> None:
+    """Refuse a message of another kind or version, and privacy that is half stated."""
+    if header.kind not in (kind, None):
+        problem = f"is of kind {header.kind!r:.40}, not a {kind}"
+        raise ReportError(client, "kind", problem, remedy)
+    if needs_binning and header.grid is None:
+        raise ReportError(client, "grid", "'grid' is missing", remedy)
+    if header.schema != 1 or isinstance(header.schema, bool):
+        problem = f"schema {header.schema!r:.40} is unknown to this version (it reads 1)"
+        raise ReportError(client, "schema", problem, "update robfcp at the server")
+
+    if isinstance(header.privacy, dict):
+        # A report must not leave to the reader what follows from the rest.
+        derived = {"mechanism": "auto", "scale": 0}
+        missing = [
+            name
+            for name in Privacy.__struct_fields__
+            if header.privacy.get(name) in (None, derived.get(name))
+        ]
+        if missing:
+            problem = f"privacy leaves out {', '.join(missing)}"
+            raise ReportError(client, "privacy", problem, remedy)
+
+
 def as_report_error(client: str, error: RobfcpError) -> ReportError:
-    """A refusal of something a report names, as one of the report."""
+    """Return the refusal of something that a report names as one of the report."""
     field = str(error).split(":", 1)[0]
     return ReportError(client, field, str(error), "send a report of this round")
 
 
 def claimed_client(data: bytes | str) -> str | None:
-    """The client that even a broken report names; None where it names none."""
+    """Return the client that even a broken report names; None where it names none."""
     with suppress(msgspec.MsgspecError, UnicodeError, RecursionError):
-        client = msgspec.json.decode(data, type=_Header).client
+        client = msgspec.json.decode(data, type=_MessageHeader).client
         return client if isinstance(client, str) else None
     return None
 
 
-def to_wire_binning(grid: Binning) -> WireBinning:
-    """The grid as it stands in a file."""
-    with suppress(RobfcpError):
-        if named_binning(grid.name, grid.parameters) == grid:
-            return WireBinning(grid.name, grid.digest, dict(grid.parameters))
-    finite = np.isfinite(grid.edges)
+def to_wire_binning(binning: Binning) -> WireBinning:
+    """Return a binning as it stands in a file."""
+    if _is_made_by_its_name(binning):
+        return WireBinning(binning.name, binning.digest, dict(binning.parameters))
+    is_finite = np.isfinite(binning.edges)
     return WireBinning(
-        grid.name,
-        grid.digest,
-        edges=grid.edges[finite].tolist(),
-        open_below=not finite[0],
-        open_above=not finite[-1],
+        binning.name,
+        binning.digest,
+        edges=binning.edges[is_finite].tolist(),
+        open_below=not is_finite[0],
+        open_above=not is_finite[-1],
     )
 
 
+def _is_made_by_its_name(binning: Binning) -> bool:
+    """Whether name and parameters are enough to build the binning again."""
+    try:
+        return named_binning(binning.name, binning.parameters) == binning
+    except RobfcpError:
+        return False
+
+
 def from_wire_binning(wire: WireBinning) -> Binning:
-    """The grid a file names, refused when its digest does not fit."""
-    bins = wire.parameters.get("bins", 0) if wire.edges is None else len(wire.edges)
-    if not isinstance(bins, (int, float)) or bins > MAX_WIRE_BINS:
+    """Return the binning that a file names; refuse it when its digest does not fit."""
+    n_edges = wire.parameters.get("bins", 0) if wire.edges is None else len(wire.edges)
+    if not isinstance(n_edges, (int, float)) or n_edges > MAX_WIRE_BINS:
         raise RobfcpError(f"grid: more than {MAX_WIRE_BINS} bins; use a coarser grid")
     if wire.edges is None:
-        grid = _built(wire.name, *wire.parameters.items())
+        binning = _built(wire.name, *wire.parameters.items())
     else:
         edges = [-np.inf] * wire.open_below + wire.edges + [np.inf] * wire.open_above
-        grid = Binning(np.array(edges, dtype=np.float64), wire.name)
-    if grid.digest != wire.digest:
+        binning = Binning(np.array(edges, dtype=np.float64), wire.name)
+    if binning.digest != wire.digest:
         raise RobfcpError("grid: the digest does not fit the edges; rebuild the report")
-    return grid
+    return binning
 
 
-def require_expected_binning(client: str, grid: Binning | WireBinning, expected: Binning) -> None:
-    """Refuse a report on another grid than the round's before that is built, however large."""
-    if grid.digest != expected.digest:
-        stated = f"{printable(grid.name, 40)} {printable(grid.digest[:8])}"
+def require_expected_binning(
+    client: str, binning: Binning | WireBinning, expected: Binning
+) -> None:
+    """Refuse a report on another binning than the round's before that is built, however large."""
+    if binning.digest != expected.digest:
+        stated = f"{printable(binning.name, 40)} {printable(binning.digest[:8])}"
         problem = f"grid: grid is {stated}, not the round's {expected}; use this round's grid"
         raise as_report_error(client, RobfcpError(problem))
 
 
-@lru_cache(maxsize=8)  # reports of a round name one grid, hostile ones many large ones
+@lru_cache(maxsize=8)  # reports of a round name one binning, hostile ones many large ones
 def _built(name: str, *parameters: tuple[str, Parameter]) -> Binning:
     return named_binning(name, dict(parameters))
 
 
 def to_wire_score(score: Score | None) -> WireScore | None:
-    """The score as it stands in a file."""
+    """Return a score as it stands in a file; None where it could not be made again from one."""
     if score is None or type(score) is not BUILTIN_SCORES.get(score.name):
-        return None  # a score of somebody's own could not be made again from a file
+        return None
     return WireScore(score.name, asdict(score))  # type: ignore[call-overload]
 
 
 def from_wire_score(wire: WireScore | None) -> Score | None:
-    """The score a file names."""
+    """Return the score that a file names."""
     return None if wire is None else get_score(wire.name, **wire.parameters)
 
 
 def to_wire_counts(counts: NDArray[np.int64]) -> list[int] | WireCounts:
-    """Dense or sparse, whichever is shorter."""
+    """Return counts as they stand in a file: dense or sparse, whichever is shorter."""
     (bins,) = np.nonzero(counts)
     if 2 * bins.size < counts.size:
         return WireCounts(bins.tolist(), counts[bins].tolist())
     return counts.tolist()
 
 
-def from_wire_counts(wire: WireCounts, n_bins: int) -> NDArray[np.int64]:
-    """Dense counts."""
-    if len(wire.bins) != len(wire.counts):
-        raise RobfcpError("counts: bins and counts differ in length; rebuild the report")
-    bins = np.array(wire.bins, dtype=np.intp)
-    if bins.max(initial=0) >= n_bins or (np.diff(bins) <= 0).any():
-        raise RobfcpError(f"counts: bins must rise strictly within 0..{n_bins - 1}; rebuild it")
-    dense = np.zeros(n_bins, dtype=np.int64)
-    dense[bins] = wire.counts
-    return dense
-
-
 def to_wire_strata(strata: StratifiedCounts) -> WireStratifiedCounts:
-    """Counts by class as they stand in a file."""
+    """Return counts by class as they stand in a file."""
     names = msgspec.Raw(msgspec.json.encode(strata.names))
     steps = np.diff(strata.cells, prepend=0).tolist()
     return WireStratifiedCounts(strata.by, names, steps, strata.counts.tolist())
-
-
-def from_wire_strata(wire: WireStratifiedCounts, grid: Binning) -> StratifiedCounts:
-    """Counts by class."""
-    names = msgspec.json.decode(wire.names)
-    return StratifiedCounts(
-        wire.by, names, np.cumsum(wire.steps), np.array(wire.counts), grid.n_bins
-    )
-
-
-READERS: dict[type, Callable[[Any, Binning], Any]] = {
-    WireScore: lambda said, grid: from_wire_score(said),
-    WireCounts: lambda said, grid: from_wire_counts(said, grid.n_bins),
-    WireStratifiedCounts: from_wire_strata,
-}
 
 
 Unset = msgspec.UnsetType
