@@ -210,7 +210,6 @@ KNOWN = {
         "reports/_wire.py",
     },
     "private modules stay in their package": {
-        "cli/demo.py: robfcp.calibration._calibrate",
         "experiments/baselines.py: robfcp.calibration._calibrate",
         "experiments/baselines.py: robfcp.defense._rob_fcp",
         "experiments/data_faults.py: robfcp.calibration._calibrate",
