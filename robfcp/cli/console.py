@@ -165,6 +165,15 @@ def load_terms(path: Path | None, key: str | None, **options: Any) -> terms.Roun
     return terms.read_terms(path, parse_public_key(key)).with_options(**options)
 
 
+def load_private_key(path: Path | None) -> Any:
+    """Return the private key that --sign names; None for no signature."""
+    if path is None:
+        return None
+    from robfcp.reports import signing
+
+    return signing.load_key(path)
+
+
 def parse_public_key(text: str | None) -> str | None:
     """Return the public key that --server-key names."""
     if text is None:
@@ -194,7 +203,7 @@ class Printer:
         from rich.table import Table
         from rich.text import Text
 
-        lines = [[_cell_text(value) for value in row] for row in rows]
+        lines = [_row_texts(row) for row in rows]
         table = Table(
             title=Text(printable(title), "bold"), title_justify="left", header_style="bold"
         )
@@ -225,12 +234,12 @@ class Printer:
                 )
             )
 
-    def list(self, word: str, lines: Sequence[str]) -> None:
-        """Print a line each under one word, and how many more there are."""
+    def list(self, label: str, lines: Sequence[str]) -> None:
+        """Print a line each under one label, and how many more there are."""
         for line in lines[:MAX_LISTED]:
-            self.line(f"{word}  {line}")
+            self.line(f"{label}  {line}")
         if len(lines) > MAX_LISTED:
-            self.line(f"{word}  ... and {len(lines) - MAX_LISTED} more; --json has them all")
+            self.line(f"{label}  ... and {len(lines) - MAX_LISTED} more; --json has them all")
 
     def wrote(self, *paths: Path | None) -> None:
         """Print where results went."""
@@ -291,6 +300,11 @@ def _as_builtin(value: Any) -> Any:
 def _is_number(cell: str) -> bool:
     """Whether a cell of a table is a number, with or without a sign or a percent sign."""
     return cell.translate(_SIGNS_OF_NUMBERS).isdigit()
+
+
+def _row_texts(row: Sequence[object]) -> list[str]:
+    """Return the values of a row as a table shows them."""
+    return [_cell_text(value) for value in row]
 
 
 def _cell_text(value: object) -> str:

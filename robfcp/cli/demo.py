@@ -34,7 +34,7 @@ NAMES = {
 }
 N_REPORT_ZEROS = 19  # malicious hospitals of the main story
 N_REPORT_ONES = 6  # of the other story, which makes sets wide
-KINDS = ("all honest", "every report believed", "defended")  # what pictures compare
+STORY_NAMES = ("all honest", "every report believed", "defended")  # what pictures compare
 BAR_WIDTH = 40  # characters of the longest bar
 
 Line = Mapping[str, Any]  # how one defense does, as `compare_defenses` gives it
@@ -157,8 +157,10 @@ def _print_introduction(scenario: FaultScenario, printer: Printer) -> None:
 
 def _print_story(results: DemoResults, printer: Printer) -> None:
     """Print what wrong reports do without a defense, and what they do with ours."""
-    scenario, benign = results.scenario, results.benign
-    undefended, defended = results.undefended, results.defended
+    scenario = results.scenario
+    benign = results.benign
+    undefended = results.undefended
+    defended = results.defended
     wrong_sets = _wrong_sets_of_1000(results)
     set_sizes = [round(line["set_size"], 2) for line in results.wide_lines]
     hospital = _hospital_with_most_harm(benign, undefended)
@@ -189,7 +191,7 @@ def _print_story(results: DemoResults, printer: Printer) -> None:
 
 
 def _wrong_sets_of_1000(results: DemoResults) -> list[int]:
-    """Return how many sets are wrong of the outcome that suffers most, for each of `KINDS`."""
+    """Return how many sets of the outcome that suffers most are wrong, for `STORY_NAMES`."""
     class_coverage = results.undefended["by_class"]
     worst_class = class_coverage.index(results.undefended["worst_class"])
     lines = (results.benign, results.undefended, results.defended)
@@ -208,9 +210,9 @@ def _hospital_with_most_harm(benign: Line, undefended: Line) -> str:
 
 
 def _print_bars(title: str, values: Sequence[float], printer: Printer) -> None:
-    """Print a picture: a bar for each of `KINDS`."""
+    """Print a picture: a bar for each of `STORY_NAMES`."""
     lines = [f"   {title}:"]
-    for name, value in zip(KINDS, values, strict=True):
+    for name, value in zip(STORY_NAMES, values, strict=True):
         length = round(BAR_WIDTH * value / max(values))
         lines.append(f"   {name:<22}{'#' * length} {value:g}")
     printer.line("\n".join([*lines, ""]))

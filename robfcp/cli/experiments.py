@@ -32,7 +32,7 @@ SCORES = "lac, aps, raps, saps or ordinal-aps"
 DATASETS = ", ".join(
     dict.fromkeys([*datasets.dataset_names(), *datasets.dataset_names(sites=True)])
 )
-LEAVE_SITES_OUT = "leave-sites-out"
+LEAVE_ONE_OUT = "leave-sites-out"
 SIMULATED_DEFENSES = ("none", "rob-fcp", Consensus.name)
 HARMFUL = -0.0005  # coverage lost by an attack that is called harmful
 MAX_WORLDS_SHOWN = 10
@@ -452,7 +452,9 @@ def _print_ranking(
             coverage_lost, growth = line[name]
             costs.append(f"{coverage_lost:+.2f} {growth:.1f}x")
         rows.append((line["method"], *benign_measures, *costs))
-    noun = "federation" if n_federations == 1 else "federations"
+    noun = "federations"
+    if n_federations == 1:
+        noun = "federation"
     printer.table(
         f"{n_federations} {noun}, {seconds:.0f} seconds",
         ["method", "covered", "class", "site", "size", *steps],
@@ -486,7 +488,9 @@ def reproduce(
         printer.json({"experiments": titles})
         return
     console.prepare_outputs(page, output / "any")
-    experiments = list(titles) if "all" in names else list(dict.fromkeys(names))
+    experiments = list(dict.fromkeys(names))
+    if "all" in names:
+        experiments = list(titles)
     with printer.busy("running") as step:
 
         def start(total: int) -> None:
@@ -528,14 +532,14 @@ class TrainOptions:
     stop_after: Annotated[int | None, advanced_option("End after this many rounds.")] = None
     seed: console.Seed = 0
 
-    def leaves_sites_out(self, dataset: str) -> bool:
+    def is_leave_one_out(self, dataset: str) -> bool:
         """Whether a model is trained for each site that is left out."""
         if self.model is not None:
-            return self.model == LEAVE_SITES_OUT
-        has_sites = dataset in datasets.dataset_names(sites=True)
-        return has_sites and dataset not in datasets.dataset_names()
+            return self.model == LEAVE_ONE_OUT
+        is_partitioned = dataset in datasets.dataset_names(sites=True)
+        return is_partitioned and dataset not in datasets.dataset_names()
 
-    def check_for_leaving_sites_out(self) -> None:
+    def check_leave_one_out(self) -> None:
         """Refuse options that only federated training has."""
         for name in ("beta", "rounds", "clients", "checkpoint", "stop_after"):
             if getattr(self, name) is not None:
@@ -560,9 +564,9 @@ def train(
     [dim]Example: robfcp lab train stroke --model leave-sites-out -o stroke.npz[/dim]
     """
     console.prepare_outputs(output, options.checkpoint)
-    if options.leaves_sites_out(dataset):
-        options.check_for_leaving_sites_out()
-        record = _train_leaving_sites_out(dataset, output, options, printer)
+    if options.is_leave_one_out(dataset):
+        options.check_leave_one_out()
+        record = _train_leave_one_out(dataset, output, options, printer)
     else:
         record = _train_federated(dataset, output, options, printer)
     record = {"dataset": dataset, **record}
@@ -578,7 +582,7 @@ def train(
     printer.json(record)
 
 
-def _train_leaving_sites_out(
+def _train_leave_one_out(
     dataset: str, output: Path, options: TrainOptions, printer: Printer
 ) -> dict[str, Any]:
     """Train on all sites but one, for each of them; write the outputs and return the record."""

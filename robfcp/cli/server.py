@@ -87,7 +87,7 @@ class RoundOptions:
             delta=self.delta,
         )
 
-    def stated(self) -> dict[str, str]:
+    def agreement_texts(self) -> dict[str, str]:
         """Return what was agreed in words, for the log."""
         agreed = {"sizes": self.sizes, "keys": self.keys}
         agreed |= structs.asdict(self.terms_with_options())
@@ -230,8 +230,10 @@ class CalibrateOptions:
             "alike": self.alike,
         }
         guarantee = parse_guarantee(self.promise, guarantee_options)
-        # A guarantee says itself how many clients may be malicious.
-        max_malicious = self.liars if guarantee is None else None
+        max_malicious = None
+        if guarantee is None:
+            # A guarantee says itself how many clients may be malicious.
+            max_malicious = self.liars
         return RoundSettings(
             coverage=_scalar_or_list(self.coverage) or DEFAULT_COVERAGE,
             risk_level=_scalar_or_list(self.risk),
@@ -253,7 +255,7 @@ def calibrate(
     [dim]Example: robfcp calibrate reports/*.json --promise marginal --liars 5 -o c.json[/dim]
     [dim]Example: robfcp calibrate reports/*.json -o c.json --html page.html --letters letters[/dim]
     """
-    key = None if options.sign is None else signing.load_key(options.sign)
+    key = console.load_private_key(options.sign)
     # Spark lists the tables of a folder itself.
     report_files = report_paths(reports, printer) if options.spark is None else list(reports)
     files = options.round_files()
@@ -271,7 +273,7 @@ def calibrate(
         if options.spark is not None:
             sources = read_tables(report_files, options.spark)
         federation = agreed_on.read(sources).without(options.exclude or ())
-        settings = options.settings(federation, previous, agreed_on.stated())
+        settings = options.settings(federation, previous, agreed_on.agreement_texts())
         result = run_round(federation, settings, files, key)
         diagnoses = result.diagnose()
     show_round(result, diagnoses, files, options.previous, printer)
@@ -367,16 +369,16 @@ def _parse_label_distribution(text: str) -> str | dict[str, float]:
     """Return what stands for a label distribution: its name, or NAME=SHARE,NAME=SHARE."""
     if text in LABEL_DISTRIBUTIONS:
         return text
-    shares = {}
+    fractions = {}
     for pair in text.split(","):
-        name, _, share = pair.rpartition("=")
+        name, _, fraction = pair.rpartition("=")  # from the right: names may contain "="
         try:
-            shares[name.strip()] = float(share)
+            fractions[name.strip()] = float(fraction)
         except ValueError:
             raise RobfcpError(
                 f"--mix: {text!r:.60} is neither uniform, any nor NAME=SHARE,NAME=SHARE"
             ) from None
-    return shares
+    return fractions
 
 
 def print_calibration(
@@ -437,28 +439,23 @@ def _print_strata(level: CoverageLevel, printer: Printer) -> None:
     if not level.strata:
         return
     by = level.certificate.by
-    strata = sorted(
-        level.strata,
-        key=lambda stratum: ("protected" not in stratum.protection, stratum.certificate.lower),
-    )
+    strata = sorted(level.strata, key=_worst_first)
     rows = []
     for stratum in strata[:SHOWN_CLASSES]:
-        rows.append(
-            (
-                stratum.name,
-                stratum.threshold,
-                stratum.n_clients,
-                stratum.n_samples,
-                format_lower(stratum.certificate.lower),
-                format_upper(stratum.certificate.upper),
-                stratum.protection,
-            )
-        )
+        lower = format_lower(stratum.certificate.lower)
+        upper = format_upper(stratum.certificate.upper)
+        counts = (stratum.n_clients, stratum.n_samples)
+        rows.append((stratum.name, stratum.threshold, *counts, lower, upper, stratum.protection))
     printer.table(
         f"by {by} at {float(level.coverage):g}, {len(rows)} of {len(strata)}, worst first",
         [by, "threshold", "sites", "samples", "at least", "at most", ""],
         rows,
     )
+
+
+def _worst_first(stratum: Any) -> tuple[bool, float]:
+    """Return what strata are sorted by: hardly protected and unprotected ones come first."""
+    return "protected" not in stratum.protection, stratum.certificate.lower
 
 
 def _print_assumptions(calibration: Calibration, printer: Printer) -> None:
@@ -485,16 +482,17 @@ def _print_clients(
 
 def _diagnosis_lines(diagnoses: Iterable[Diagnosis], reasons: Mapping[str, str]) -> list[str]:
     """Return a line for each finding: what is seen, what to do, the reason, who is alike."""
-    alike: dict[tuple[str, str], list[Diagnosis]] = {}
+    by_finding: dict[tuple[str, str], list[Diagnosis]] = {}
     for diagnosis in diagnoses:
-        alike.setdefault((diagnosis.finding, diagnosis.advice), []).append(diagnosis)
+        by_finding.setdefault((diagnosis.finding, diagnosis.advice), []).append(diagnosis)
 
     lines = []
-    for first, *others in alike.values():
+    for first, *further in by_finding.values():
         reason = reasons.get(first.client, "")
         line = f"{first.client}: {first.with_defense_reason(reason)}"
-        if others:
-            line += f"; likewise {', '.join(other.client for other in others)}"
+        if further:
+            clients = [diagnosis.client for diagnosis in further]
+            line += f"; likewise {', '.join(clients)}"
         lines.append(line)
     return lines
 
@@ -646,12 +644,12 @@ def show_verification(
             f"(first: {discrepancies[0].line}); do not use it"
         )
 
-    whose = "That these are the sites' reports each site can check with --report."
+    origin = "That these are the sites' reports each site can check with --report."
     if report is not None:
-        whose = f"The report in {report} is among them, as it was sent."
+        origin = f"The report in {report} is among them, as it was sent."
     printer.line(
         f"Everything is as the {calibration.federation.n_clients} reports in the record give it "
-        f"(signature: {signature}). {whose}\n"
+        f"(signature: {signature}). {origin}\n"
         f"Digest of the file without key and signature, as page and log have it: {digest}"
     )
     print_calibration(calibration, diagnoses, printer)

@@ -162,7 +162,7 @@ def _compute_outlook(calibration: Calibration, options: ShowOptions) -> Outlook:
     """Return what a calibration proves for the numbers of malicious clients asked about."""
     federation = calibration.federation
     levels = [parse_level(text) for text in options.coverage or ()]
-    numbers = _parse_max_malicious(options.liars, federation.n_clients)
+    max_malicious_values = _parse_max_malicious(options.liars, federation.n_clients)
     if not levels:
         levels = [level.coverage for level in calibration.levels]
 
@@ -171,7 +171,7 @@ def _compute_outlook(calibration: Calibration, options: ShowOptions) -> Outlook:
         tables = sensitivity(
             calibration,
             level,
-            numbers,
+            max_malicious_values,
             certificate_confidence=options.confidence,
             heterogeneity=options.alike,
         )
@@ -179,7 +179,7 @@ def _compute_outlook(calibration: Calibration, options: ShowOptions) -> Outlook:
         outlooks.append(LevelOutlook(level, tables, breakdown_point))
 
     heterogeneity = {}
-    for max_malicious in numbers:
+    for max_malicious in max_malicious_values:
         heterogeneity[max_malicious] = estimate_heterogeneity(
             federation, max_malicious, options.confidence
         )
@@ -198,7 +198,7 @@ def _parse_max_malicious(texts: list[str] | None, n_clients: int) -> tuple[int, 
     n_clients : int
         All numbers must lie below.
     """
-    numbers = set()
+    values = set()
     for item in ",".join(texts or ()).split(","):
         digits = item.strip()
         if not digits:
@@ -209,11 +209,11 @@ def _parse_max_malicious(texts: list[str] | None, n_clients: int) -> tuple[int, 
                 f"--liars: {digits!r:.40} is not a number below the {n_clients} sites; "
                 f"give numbers from 0 to {n_clients - 1}, separated by commas"
             )
-        numbers.add(int(digits))
-    if not numbers:
-        usual = {n_clients * percentage // 100 for percentage in USUAL_PERCENTAGES}
-        numbers = {number for number in usual.union(USUAL_NUMBERS) if number < n_clients}
-    return tuple(sorted(numbers))
+        values.add(int(digits))
+    if not values:
+        fractions = {n_clients * percentage // 100 for percentage in USUAL_PERCENTAGES}
+        values = {value for value in fractions.union(USUAL_NUMBERS) if value < n_clients}
+    return tuple(sorted(values))
 
 
 def _print_outlook(outlook: Outlook, options: ShowOptions, printer: Printer) -> None:
@@ -242,10 +242,10 @@ def _print_declared_heterogeneity(
     """Print how many clients differ by more than is declared, at least."""
     intervals = ClientIntervals(calibration.federation, 1 - confidence)
     n_incompatible = intervals.n_incompatible(heterogeneity)
-    who = "every site may be"
+    subject = "every site may be"
     if n_incompatible:
-        who = f"at least {n_incompatible} of the sites are not"
-    printer.line(f"With {format_lower(confidence)} confidence, {who} as alike as stated.")
+        subject = f"at least {n_incompatible} of the sites are not"
+    printer.line(f"With {format_lower(confidence)} confidence, {subject} as alike as stated.")
 
 
 def _print_sensitivity(
@@ -301,12 +301,13 @@ def _limit_text(order: str, n_rows: int) -> str:
 
 def _print_how_to_read(by: str | None, printer: Printer) -> None:
     """Print what the columns of the tables mean."""
-    whose = "the honest sites' coverage"
+    coverage = "the honest sites' coverage"
     if by is not None:
-        whose = f"a {by}'s coverage at its honest sites"
+        coverage = f"a {by}'s coverage at its honest sites"
     printer.line(
-        f"from, to: either more than m lie or {whose} lies there, all rows at once. marginal, pac, "
-        "alike (pac for sites declared alike): thresholds that would guarantee the wanted level."
+        f"from, to: either more than m lie or {coverage} lies there, all rows at once. "
+        "marginal, pac, alike (pac for sites declared alike): thresholds that would guarantee the "
+        "wanted level."
     )
 
 
