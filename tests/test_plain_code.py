@@ -204,7 +204,6 @@ KNOWN = {
         "guarantees/_worst_case.py: count_bounds",
     },
     "private modules stay in their package": {
-        "cli/demo.py: robfcp.calibration._calibrate",
         "experiments/paper/configs.py: robfcp.defense._rob_fcp",
         "experiments/paper/runner.py: robfcp.defense._rob_fcp",
         "federation/_federation.py: robfcp.reports._wire",

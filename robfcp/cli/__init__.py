@@ -59,12 +59,14 @@ class LazyCommands(TyperGroup):
     modules: ClassVar[Mapping[str, str]] = {**COMMANDS, "lab": ""}
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """The names, in the order people need them."""
+        """Return the names, in the order people need them."""
         return list(self.modules)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """The command of this name."""
-        return _command(cmd_name, self.modules[cmd_name]) if cmd_name in self.modules else None
+        """Return the command of a name; None without one."""
+        if cmd_name not in self.modules:
+            return None
+        return _command(cmd_name, self.modules[cmd_name])
 
 
 class ExperimentCommands(LazyCommands):
@@ -74,43 +76,73 @@ class ExperimentCommands(LazyCommands):
 
 
 @cache
-def _command(name: str, home: str) -> Any:
-    """The command of this name, imported and built when it is first asked for."""
-    if not home:
+def _command(name: str, function_path: str) -> Any:
+    """Return the command of a name, imported and built when it is first asked for.
+
+    Parameters
+    ----------
+    name : str
+        As it is typed.
+    function_path : str
+        Its module and function; empty for the group of experiments.
+    """
+    if not function_path:
         return get_group(test_range)
-    module, _, function_name = home.partition(":")
-    function = _with_options(getattr(import_module(f"robfcp.cli.{module}"), function_name))
-    needs = any(one.default is one.empty for one in signature(function).parameters.values())
+    module_name, _, function_name = function_path.partition(":")
+    module = import_module(f"robfcp.cli.{module_name}")
+    function = _with_options(getattr(module, function_name))
+    parameters = signature(function).parameters.values()
+    has_required_parameters = any(parameter.default is Parameter.empty for parameter in parameters)
     single = typer.Typer(add_completion=False, **STYLE)
-    single.command(name, no_args_is_help=needs)(function)
+    single.command(name, no_args_is_help=has_required_parameters)(function)
     return get_command(single)
 
 
 def _with_options(function: Callable[..., None]) -> Callable[..., None]:
-    """The command with a dataclass among its parameters taken apart: its fields are options, which
-    several commands share, and arrive as one object."""
+    """Return a command whose groups of options are taken apart.
+
+    A parameter that is a dataclass stands for options that several commands share, or that belong
+    together: each of its fields is an option, and they arrive as one object.
+    """
     hints = get_type_hints(function, include_extras=True)
-    groups: dict[str, Any] = {name: kind for name, kind in hints.items() if is_dataclass(kind)}
-    options = {kind: get_type_hints(kind, include_extras=True) for kind in groups.values()}
-    parts: dict[str, list[str]] = {
-        name: [f.name for f in fields(kind) if hasattr(options[kind][f.name], "__metadata__")]
-        for name, kind in groups.items()
-    }
+    groups: dict[str, Any] = {name: hint for name, hint in hints.items() if is_dataclass(hint)}
+    options_by_group = {name: _options_of(group) for name, group in groups.items()}
 
-    def command(**given: Any) -> None:
-        whole = {n: groups[n](**{one: given.pop(one) for one in parts[n]}) for n in groups}
+    def command(**arguments: Any) -> None:
+        objects = {}
+        for name, group in groups.items():
+            fields_of_group = {}
+            for option in options_by_group[name]:
+                fields_of_group[option.name] = arguments.pop(option.name)
+            objects[name] = group(**fields_of_group)
         with cleanup_on_failure():
-            function(**given, **whole)
+            function(**arguments, **objects)
 
-    own = [one for one in signature(function).parameters.values() if one.name not in groups]
-    found = [one.replace(kind=Parameter.KEYWORD_ONLY, annotation=hints[one.name]) for one in own]
-    for name, kind in groups.items():
-        for one in parts[name]:
-            default, hint = getattr(kind, one), options[kind][one]
-            found.append(Parameter(one, Parameter.KEYWORD_ONLY, default=default, annotation=hint))
-    command.__doc__, command.__annotations__ = function.__doc__, {}
-    command.__signature__ = Signature(found)  # type: ignore[attr-defined]
+    parameters = []
+    for parameter in signature(function).parameters.values():
+        if parameter.name not in groups:
+            hint = hints[parameter.name]
+            parameters.append(parameter.replace(kind=Parameter.KEYWORD_ONLY, annotation=hint))
+    for options in options_by_group.values():
+        parameters += options
+    command.__doc__ = function.__doc__
+    command.__annotations__ = {}
+    command.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
     return command
+
+
+def _options_of(group: Any) -> list[Parameter]:
+    """Return an option for each annotated field of a dataclass; the other fields are none."""
+    hints = get_type_hints(group, include_extras=True)
+    options = []
+    for field in fields(group):
+        hint = hints[field.name]
+        if hasattr(hint, "__metadata__"):
+            default = getattr(group, field.name)
+            options.append(
+                Parameter(field.name, Parameter.KEYWORD_ONLY, default=default, annotation=hint)
+            )
+    return options
 
 
 test_range = typer.Typer(
@@ -129,8 +161,9 @@ app = typer.Typer(
 )
 
 
-def _version(asked: bool) -> None:
-    if asked:
+def _print_version(is_asked_for: bool) -> None:
+    """Print the version and stop, where it is asked for."""
+    if is_asked_for:
         print(f"robfcp {__version__}")
         raise typer.Exit
 
@@ -138,7 +171,10 @@ def _version(asked: bool) -> None:
 @app.callback()
 def _root(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version."
+        ),
     ] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show where an error came from.")] = False,
 ) -> None:
@@ -160,13 +196,17 @@ def main() -> None:
     except Exception as error:
         if os.environ.get("ROBFCP_DEBUG"):
             raise
-        if isinstance(error, RobfcpError):
-            text = str(error)
-        elif isinstance(error, OSError):
-            what = "the system" if error.filename is None else printable(str(error.filename))
-            why = os_error_reason(error)
-            text = f"{what}: cannot be used ({why}); check it and your right to use it"
-        else:
-            text = f"internal error ({type(error).__name__}); run with --debug to see where"
-        print("robfcp: " + " ".join(text.split()), file=sys.stderr)
+        message = _error_message(error)
+        print("robfcp: " + " ".join(message.split()), file=sys.stderr)
         sys.exit(1)
+
+
+def _error_message(error: Exception) -> str:
+    """Return what to say of an error that ended a command."""
+    if isinstance(error, RobfcpError):
+        return str(error)
+    if isinstance(error, OSError):
+        source = "the system" if error.filename is None else printable(str(error.filename))
+        reason = os_error_reason(error)
+        return f"{source}: cannot be used ({reason}); check it and your right to use it"
+    return f"internal error ({type(error).__name__}); run with --debug to see where"

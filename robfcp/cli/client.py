@@ -154,7 +154,7 @@ class NoiseOptions:
 
 
 @dataclass(frozen=True)
-class MadeReport:
+class ReportResult:
     """A client's report, and what is to be said of it.
 
     Attributes
@@ -195,34 +195,33 @@ def report(
     agreed_terms = options.terms_with_options()
     console.prepare_outputs(output, options.ledger)
     with printer.busy("making the report"):
-        made = _make_report(data, client, agreed_terms, options, reading, noise, printer)
-        if made.privacy is not None and options.ledger is not None:
+        result = _make_report(data, client, agreed_terms, options, reading, noise, printer)
+        if result.privacy is not None and options.ledger is not None:
             # What is not written is not paid for.
             ledger = PrivacyLedger(options.ledger, options.dataset or data.name)
-            ledger.charge(made.privacy, agreed_terms.round)
-        key = None if options.sign is None else signing.load_key(options.sign)
-        made.report.save(output, key)
+            ledger.charge(result.privacy, agreed_terms.round)
+        result.report.save(output, console.load_private_key(options.sign))
 
     size = output.stat().st_size
-    printer.line(f"{client}: {made.report.n_samples} samples in {size} bytes -> {output}")
-    printer.line("\n".join(made.notes))
-    _print_strata(made, options, printer)
-    _print_what_is_seen(made, options, printer)
+    printer.line(f"{client}: {result.report.n_samples} samples in {size} bytes -> {output}")
+    printer.line("\n".join(result.notes))
+    _print_strata(result, options, printer)
+    _print_what_is_seen(result, options, printer)
     report_as_json = {
         "client": client,
-        "n_samples": made.report.n_samples,
-        "grid": made.report.grid.digest,
+        "n_samples": result.report.n_samples,
+        "grid": result.report.grid.digest,
     }
     if options.risk is None:
-        report_as_json["score"] = made.score.name
+        report_as_json["score"] = result.score.name
     else:
         report_as_json["risk"] = options.risk
     printer.json(
         {
             **report_as_json,
             "output": str(output),
-            "privacy": made.privacy,
-            "thin_cells": made.report.n_small_cells,
+            "privacy": result.privacy,
+            "thin_cells": result.report.n_small_cells,
         }
     )
 
@@ -235,7 +234,7 @@ def _make_report(
     reading: ReaderOptions,
     noise: NoiseOptions,
     printer: Printer,
-) -> MadeReport:
+) -> ReportResult:
     """Return the report of the outputs in a file.
 
     The order of the steps decides which of several mistakes is named.
@@ -265,13 +264,13 @@ def _make_report(
 
     sample = (client, outputs.predictions, cast(NDArray[Any], outputs.targets))
     try:
-        made = make(*sample, binning=binning, fine=options.fine, **arguments)
-        exact = made
+        report_to_send = make(*sample, binning=binning, fine=options.fine, **arguments)
+        exact = report_to_send
         if privacy is None:
             exact = make(*sample, binning=binning, fine=True, **arguments)
     except RobfcpError as error:
         raise RobfcpError(f"{data}: {error}") from error
-    return MadeReport(made, exact, score, privacy, outputs.notes)
+    return ReportResult(report_to_send, exact, score, privacy, outputs.notes)
 
 
 def _parse_privacy(agreed_terms: round_terms.RoundTerms, noise: NoiseOptions) -> Privacy | None:
@@ -371,12 +370,12 @@ def _note_unscored_samples(outputs: ModelOutputs, score: Score) -> None:
         )
 
 
-def _print_strata(made: MadeReport, options: ReportOptions, printer: Printer) -> None:
+def _print_strata(result: ReportResult, options: ReportOptions, printer: Printer) -> None:
     """Print whether the report keeps counts by class or group."""
-    if made.report.strata is not None:
-        printer.line(f"Counts by {made.report.strata.by} are kept; --pooled withholds them.")
+    if result.report.strata is not None:
+        printer.line(f"Counts by {result.report.strata.by} are kept; --pooled withholds them.")
         return
-    if options.by_class is not False and made.exact.strata is None:
+    if options.by_class is not False and result.exact.strata is None:
         return
     reason = ""
     if options.by_class is not False:
@@ -384,30 +383,30 @@ def _print_strata(made: MadeReport, options: ReportOptions, printer: Printer) ->
     printer.line(f"Labels are withheld{reason}: no thresholds by class, no comparison by class.")
 
 
-def _print_what_is_seen(made: MadeReport, options: ReportOptions, printer: Printer) -> None:
+def _print_what_is_seen(result: ReportResult, options: ReportOptions, printer: Printer) -> None:
     """Print what a reader of the report sees of single samples, and what hiding them costs."""
-    if made.privacy is not None:
-        printer.line(f"The report is {made.privacy.statement}.")
+    if result.privacy is not None:
+        printer.line(f"The report is {result.privacy.statement}.")
         return
-    if made.report.n_small_cells:
-        visible = "scores" if made.report.strata is None else "labels and scores"
+    if result.report.n_small_cells:
+        visible = "scores" if result.report.strata is None else "labels and scores"
         printer.line(
-            f"{made.report.n_small_cells} cells hold fewer than five samples: a reader sees "
+            f"{result.report.n_small_cells} cells hold fewer than five samples: a reader sees "
             f"{visible} of single ones."
         )
         return
-    hidden = _hidden_samples_text(made.report, options)
-    printer.line(f"{hidden} {_coarsening_price_text(made)}")
+    hidden = _hidden_samples_text(result.report, options)
+    printer.line(f"{hidden} {_coarsening_price_text(result)}")
 
 
-def _hidden_samples_text(made_report: Report, options: ReportOptions) -> str:
+def _hidden_samples_text(sent_report: Report, options: ReportOptions) -> str:
     """Return what a report without small cells shows of single samples."""
     if options.set_sizes:
         return "--set-sizes shows the scores of all labels one by one, of single samples too."
-    rare = _rare_strata(made_report.strata)
-    if made_report.strata is not None and rare:
+    rare = _rare_strata(sent_report.strata)
+    if sent_report.strata is not None and rare:
         return (
-            f"Fewer than five samples: {made_report.strata.by} {abbreviate(rare)}. "
+            f"Fewer than five samples: {sent_report.strata.by} {abbreviate(rare)}. "
             "How many shows, no score of theirs does; --pooled withholds it."
         )
     return "Nobody sees single ones: no cell but the last bin's holds fewer than five samples."
@@ -426,18 +425,18 @@ def _rare_strata(strata: StratifiedCounts | None) -> list[str]:
     return rare
 
 
-def _coarsening_price_text(made: MadeReport) -> str:
+def _coarsening_price_text(result: ReportResult) -> str:
     """Return what is covered in truth where the counts of a report say 90%.
 
     Cells of five move scores up; a binning of few bins does so too, whether cells are of five or
     not.
     """
-    exact_cdf = np.cumsum(made.exact.counts) / made.exact.counts.sum()
-    cdf = np.cumsum(made.report.counts) / made.report.counts.sum()
+    exact_cdf = np.cumsum(result.exact.counts) / result.exact.counts.sum()
+    cdf = np.cumsum(result.report.counts) / result.report.counts.sum()
     bin_index = int(np.searchsorted(cdf, PRICED_COVERAGE))
     exact_bin_index = int(np.searchsorted(exact_cdf, PRICED_COVERAGE))
 
-    n_bins = made.report.grid.n_bins
+    n_bins = result.report.grid.n_bins
     cause = "cells of five"
     if bin_index == exact_bin_index and n_bins < FEW_BINS:
         cause = f"a grid of only {n_bins} bins"

@@ -30,15 +30,37 @@ if TYPE_CHECKING:
 def option(
     help: str, *names: str, among: Iterable[str] = (), panel: str = "Basics", **more: Any
 ) -> Any:
-    """An option, its help first; its name is the parameter's unless it is stated.
+    """Return an option of a command.
 
-    among: the words it takes, which the help lists and the shell offers.
+    Parameters
+    ----------
+    help : str
+        What it says in the command's help.
+    *names : str
+        How it is typed; as the parameter is called unless stated.
+    among : iterable of str
+        The words it takes, which the help lists and the shell offers.
+    panel : str
+        The part of the help it stands in.
+    **more : object
+        What `typer.Option` takes besides.
     """
-    words = tuple(among)
-    if words:
-        help = f"{help}: {', '.join(words)}."
-        more["autocompletion"] = lambda incomplete: [w for w in words if w.startswith(incomplete)]
-    return typer.Option(*names, help=help, rich_help_panel=panel, **more)
+    choices = tuple(among)
+    if not choices:
+        return typer.Option(*names, help=help, rich_help_panel=panel, **more)
+
+    def complete(incomplete: str) -> list[str]:
+        """Return the choices that begin as what was typed."""
+        return [choice for choice in choices if choice.startswith(incomplete)]
+
+    help_with_choices = f"{help}: {', '.join(choices)}."
+    return typer.Option(
+        *names,
+        help=help_with_choices,
+        rich_help_panel=panel,
+        autocompletion=complete,
+        **more,
+    )
 
 
 round_option = partial(option, panel="Agreement")
@@ -60,15 +82,16 @@ Keys = Annotated[
 ServerKey = Annotated[
     str | None, round_option("Refuse what this key has not signed.", "--server-key")
 ]
-PATIENCE_SECONDS = 2.0
+PATIENCE_SECONDS = 2.0  # of work before a bar is shown
 MAX_LISTED = 12
-_MARKS = str.maketrans("", "", ".-%+")  # in numbers
-_CREATED_FOLDERS: list[Path] = []  # folders, inner ones first
+SEED_BYTES = 8  # of the digest that a seed is made of
+_SIGNS_OF_NUMBERS = str.maketrans("", "", ".-%+")
+_CREATED_FOLDERS: list[Path] = []  # by the command that runs, inner ones first
 
 
 @contextmanager
 def cleanup_on_failure() -> Iterator[None]:
-    """Takes the empty folders away that were made for the outputs of a command that fails."""
+    """Remove the empty folders that were made for the outputs of a command that fails."""
     _CREATED_FOLDERS.clear()
     try:
         yield
@@ -84,39 +107,75 @@ def prepare_outputs(
 ) -> None:
     """Make the folders of all outputs before the work starts, or refuse them.
 
-    No output may replace an input: "any" in a folder stands for all that is written there.
+    Parameters
+    ----------
+    *paths : Path or None
+        The outputs: "any" in a folder stands for all that is written there; None for nothing.
+    endings : sequence of str
+        The suffixes that a file may have; any if empty.
+    inputs : sequence of Path
+        What no output may replace.
     """
-    taken = {one.resolve() for one in inputs}
-    taken |= {one.parent / "any" for one in taken}
+    protected = {path.resolve() for path in inputs}
+    protected |= {path.parent / "any" for path in protected}
     for path in paths:
         if path is None:
             continue
-        if path.resolve() in taken:
+        if path.resolve() in protected:
             name = path.parent if path.name == "any" else path
             raise RobfcpError(f"{name}: would replace the inputs; choose another place")
         if endings and path.suffix.lower() not in endings:
-            known = " or ".join([", ".join(endings[:-1]), endings[-1]] if endings[1:] else endings)
-            raise RobfcpError(f"{path}: cannot write {path.suffix or 'this'}; use {known}")
+            raise RobfcpError(
+                f"{path}: cannot write {path.suffix or 'this'}; use {_alternatives(endings)}"
+            )
         _CREATED_FOLDERS.extend(folder for folder in path.parents if not folder.exists())
         prepare_output(path)
 
 
-def derive_seed(seed: int, *words: str) -> int:
-    """A seed for one use: the same seed gives others at another site or for another task."""
-    digest = sha256("\0".join([str(seed), *words]).encode()).digest()
-    return int.from_bytes(digest[:8], "big")
+def _alternatives(choices: Sequence[str]) -> str:
+    """Return choices in words: a, b or c."""
+    *first_choices, last_choice = choices
+    if not first_choices:
+        return last_choice
+    return f"{', '.join(first_choices)} or {last_choice}"
+
+
+def derive_seed(seed: int, *purpose: str) -> int:
+    """Return a seed for one purpose: another one at another site or for another task."""
+    digest = sha256("\0".join([str(seed), *purpose]).encode()).digest()
+    return int.from_bytes(digest[:SEED_BYTES], "big")
 
 
 def load_terms(path: Path | None, key: str | None, **options: Any) -> terms.RoundTerms:
-    """The terms of --terms, joined with what the call states besides."""
+    """Return the terms of --terms, joined with what the call states besides.
+
+    Parameters
+    ----------
+    path : Path or None
+        The file of terms.
+    key : str or None
+        The server's public key, by which they must be signed.
+    **options : object
+        Terms by name; None for what is not stated.
+    """
     from robfcp.reports import terms
 
-    found = terms.RoundTerms() if path is None else terms.read_terms(path, parse_public_key(key))
-    return found.with_options(**options)
+    if path is None:
+        return terms.RoundTerms().with_options(**options)
+    return terms.read_terms(path, parse_public_key(key)).with_options(**options)
+
+
+def load_private_key(path: Path | None) -> Any:
+    """Return the private key that --sign names; None for no signature."""
+    if path is None:
+        return None
+    from robfcp.reports import signing
+
+    return signing.load_key(path)
 
 
 def parse_public_key(text: str | None) -> str | None:
-    """The public key that --server-key names."""
+    """Return the public key that --server-key names."""
     if text is None:
         return None
     from robfcp.reports import signing
@@ -131,56 +190,74 @@ class Printer:
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")] = False
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")] = False
 
+    @property
+    def is_for_people(self) -> bool:
+        """Whether tables and lines are printed."""
+        return not (self.quiet or self.as_json)
+
     def table(self, title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-        """A table whose numbers are aligned and whose cells are plain text."""
-        if self.quiet or self.as_json:
+        """Print a table whose numbers are aligned and whose cells are plain text."""
+        if not self.is_for_people:
             return
         from rich.console import Console
         from rich.table import Table
         from rich.text import Text
 
-        lines = [[_cell(value) for value in row] for row in rows]
+        lines = [_row_texts(row) for row in rows]
         table = Table(
             title=Text(printable(title), "bold"), title_justify="left", header_style="bold"
         )
-        for number, column in enumerate(columns):
-            right = bool(lines) and all(line[number].translate(_MARKS).isdigit() for line in lines)
-            table.add_column(Text(column), justify="right" if right else "left", overflow="fold")
+        for index, column in enumerate(columns):
+            are_numbers = bool(lines) and all(_is_number(line[index]) for line in lines)
+            table.add_column(
+                Text(column), justify="right" if are_numbers else "left", overflow="fold"
+            )
         for line in lines:
-            table.add_row(*map(Text, line))
+            table.add_row(*(Text(cell) for cell in line))
         Console(highlight=False).print(table)
 
     def line(self, text: str) -> None:
-        """Text for people, broken at blanks; control characters in names are not interpreted."""
-        if text and not (self.quiet or self.as_json):
-            width = get_terminal_size((80, 24)).columns
-            for part in text.split("\n"):
-                words = printable(part, None)
-                mark = "# " if words.startswith("# ") else ""  # every line of a comment is one
-                kept = {"break_long_words": False, "break_on_hyphens": False}
-                print(fill(words, width, subsequent_indent=mark, **kept))  # type: ignore[arg-type]
+        """Print text, broken at blanks; control characters in names are not interpreted."""
+        if not text or not self.is_for_people:
+            return
+        width = get_terminal_size((80, 24)).columns
+        for paragraph in text.split("\n"):
+            plain_text = printable(paragraph, None)
+            comment_mark = "# " if plain_text.startswith("# ") else ""
+            print(
+                fill(
+                    plain_text,
+                    width,
+                    subsequent_indent=comment_mark,  # every line of a comment is one
+                    break_long_words=False,
+                    break_on_hyphens=False,
+                )
+            )
 
-    def list(self, word: str, lines: Sequence[str]) -> None:
-        """A line each under one word, and how many more there are."""
+    def list(self, label: str, lines: Sequence[str]) -> None:
+        """Print a line each under one label, and how many more there are."""
         for line in lines[:MAX_LISTED]:
-            self.line(f"{word}  {line}")
+            self.line(f"{label}  {line}")
         if len(lines) > MAX_LISTED:
-            self.line(f"{word}  ... and {len(lines) - MAX_LISTED} more; --json has them all")
+            self.line(f"{label}  ... and {len(lines) - MAX_LISTED} more; --json has them all")
 
     def wrote(self, *paths: Path | None) -> None:
-        """Where results went."""
+        """Print where results went."""
         for path in paths:
             if path is not None:
                 self.line(f"-> {path}")
 
     def json(self, value: Any) -> None:
-        """The result for programs."""
+        """Print the result for programs."""
         if self.as_json and not self.quiet:
             print(json_text(value))
 
     @contextmanager
     def busy(self, text: str, total: int | None = None) -> Iterator[Callable[..., None]]:
-        """A bar on stderr for work of more than two seconds, told how far it is; gone when done."""
+        """Show a bar on stderr during work of more than two seconds.
+
+        Yields a function by which the work says how far it is: `advance`, `total`, `completed`.
+        """
         if self.quiet or not sys.stderr.isatty():
             yield lambda **_: None
             return
@@ -200,8 +277,8 @@ class Printer:
 
 
 def json_text(value: Any) -> str:
-    """Indented JSON with infinities as null, so that every parser reads it."""
-    encoded = msgspec.json.encode(value, enc_hook=_builtin)
+    """Return indented JSON with infinities as null, so that every parser reads it."""
+    encoded = msgspec.json.encode(value, enc_hook=_as_builtin)
     return json.dumps(msgspec.json.decode(encoded), indent=2)
 
 
@@ -211,13 +288,31 @@ def save_json(path: Path | None, value: Any) -> None:
         write_atomically(path, json_text(value) + "\n")
 
 
-def _builtin(value: Any) -> Any:
+def _as_builtin(value: Any) -> Any:
+    """Return what JSON has for an object that msgspec does not know."""
     if isinstance(value, (np.ndarray, np.generic)):
         return value.tolist()
-    return float(value) if isinstance(value, Fraction) else str(value)
+    if isinstance(value, Fraction):
+        return float(value)
+    return str(value)
 
 
-def _cell(value: object) -> str:
-    if isinstance(value, (float, np.floating)):
-        return f"{value:.4g}" if np.isfinite(value) else "infinite" if value > 0 else "-"
-    return "none" if value is None else printable(str(value), None)
+def _is_number(cell: str) -> bool:
+    """Whether a cell of a table is a number, with or without a sign or a percent sign."""
+    return cell.translate(_SIGNS_OF_NUMBERS).isdigit()
+
+
+def _row_texts(row: Sequence[object]) -> list[str]:
+    """Return the values of a row as a table shows them."""
+    return [_cell_text(value) for value in row]
+
+
+def _cell_text(value: object) -> str:
+    """Return a value as a table shows it."""
+    if value is None:
+        return "none"
+    if not isinstance(value, (float, np.floating)):
+        return printable(str(value), None)
+    if np.isfinite(value):
+        return f"{value:.4g}"
+    return "infinite" if value > 0 else "-"

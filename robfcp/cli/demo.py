@@ -3,29 +3,86 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 from robfcp._files import make_folder
-from robfcp.calibration import _calibrate
+from robfcp.calibration import Calibration, calibrate
 from robfcp.cli import console
 from robfcp.cli.console import Printer, option
 from robfcp.cli.server import page_info
-from robfcp.diagnosis import diagnose
+from robfcp.diagnosis import Diagnosis, diagnose
 from robfcp.errors import RobfcpError
-from robfcp.experiments.data_faults import compare_defenses, stroke_fault_scenario
+from robfcp.experiments.data_faults import (
+    FaultScenario,
+    compare_defenses,
+    stroke_fault_scenario,
+)
 from robfcp.federation import Federation
 from robfcp.page import write_html
 
-NAMES = {"none": "every report believed", "consensus": "consensus (ours)"} | {
+NAMES = {
+    "none": "every report believed",
+    "consensus": "consensus (ours)",
     "swapped-labels": "two labels swapped",
     "other-class-order": "classes in another order",
     "old-model": "an old model",
     "stale-file": "another hospital's file",
     "temperature-flat": "probabilities flattened",
 }
-LIARS, WIDE = 19, 6  # hospitals that report zeros; in the other story, ones
+N_REPORT_ZEROS = 19  # malicious hospitals of the main story
+N_REPORT_ONES = 6  # of the other story, which makes sets wide
+STORY_NAMES = ("all honest", "every report believed", "defended")  # what pictures compare
+BAR_WIDTH = 40  # characters of the longest bar
+
+Line = Mapping[str, Any]  # how one defense does, as `compare_defenses` gives it
+
+
+@dataclass(frozen=True)
+class DemoResults:
+    """What the demo computes.
+
+    Attributes
+    ----------
+    scenario : FaultScenario
+        Hospitals of which some make mistakes and others report zeros.
+    lines : list of mapping
+        How the honest hospitals alone do, then all under each defense; ours comes last.
+    wide_lines : list of mapping
+        The same for the other story, without and with our defense.
+    calibration : Calibration
+        Of all reports, by our defense.
+    diagnoses : mapping of str to Diagnosis
+        What the reports of some hospitals look like.
+    """
+
+    scenario: FaultScenario
+    lines: list[dict[str, Any]]
+    wide_lines: list[dict[str, Any]]
+    calibration: Calibration
+    diagnoses: Mapping[str, Diagnosis]
+
+    @property
+    def benign(self) -> Line:
+        """The honest hospitals alone."""
+        return self.lines[0]
+
+    @property
+    def undefended(self) -> Line:
+        """Every report believed."""
+        return self.lines[1]
+
+    @property
+    def published(self) -> Line:
+        """Rob-FCP as the paper prints it."""
+        return self.lines[2]
+
+    @property
+    def defended(self) -> Line:
+        """Our defense."""
+        return self.lines[-1]
 
 
 def demo(
@@ -41,98 +98,205 @@ def demo(
     [dim]Example: robfcp demo -o out[/dim]
     [dim]Example: robfcp demo -o out --json[/dim]
     """
-    calibrated: Any = _calibrate.calibrate
-    if engine == "flower":
-        from robfcp.integrations.flower import simulate_round as calibrated
-    elif engine != "none":
-        raise RobfcpError(f"--engine: {engine!r} is unknown; use none or flower")
+    run_round = _round_of_backend(engine)
     console.prepare_outputs(output / "page.html")
     with printer.busy("calibrating with 49 hospitals, eight times"):
-        story = stroke_fault_scenario(n_malicious=LIARS, seed=seed)
-        lines, wide = (
-            compare_defenses(story),
-            stroke_fault_scenario(faults=(), n_malicious=WIDE, crafted_score=1.0, seed=seed),
-        )
-        honest, plain, published, *_, ours = lines
-        sizes = [round(x["set_size"], 2) for x in compare_defenses(wide, ("none", ours["defence"]))]
-        calibration = calibrated(Federation.from_reports(story.reports))
-        found = diagnose(calibration)
-    worst = plain["by_class"].index(plain["worst_class"])
-    wrong = [round(1000 * (1 - one["by_class"][worst])) for one in (honest, plain, ours)]
-    patients = sum(report.n_samples for report in story.reports)
-    hurt = max(plain["wrong"], key=lambda one: plain["wrong"][one] - honest["wrong"][one])
-    kinds = "all honest", "every report believed", "defended"
-    printer.line(
-        f"{len(story.reports)} hospitals of the International Stroke Trial, {patients:,} patients, "
-        "a model that never saw them. A prediction set is to hold a patient's outcome nine times "
-        f"out of ten. {len(story.faults)} reports are wrong: {len(story.faults) - LIARS} mistakes, "
-        f"and {LIARS} hospitals that claim the model is never in doubt.\n"
-    )
-    printer.line(
-        f"1. Believe every report, and {wrong[1]} of 1,000 patients with the outcome "
-        f'"{plain["worst_class_name"]}" get a set without it, in place '
-        f"of {wrong[0]} were all honest (one threshold covers nine of ten of all patients, not of "
-        f"each outcome); at {hurt}, {plain['wrong'][hurt]} of "
-        f"{len(story.tests[hurt][1])} sets are wrong in place of {honest['wrong'][hurt]}."
-    )
-    _bars(printer, "wrong sets of 1,000", kinds, wrong)
-    printer.line(
-        f"2. Let {WIDE} hospitals claim the opposite, and a set holds {sizes[1]:g} of 4 outcomes: "
-        "never wrong, and of no use."
-    )
-    _bars(printer, "outcomes in a set", kinds, sizes)
-    printer.line(
-        f"3. Defended, it is {wrong[2]} of 1,000 and {sizes[2]:g} outcomes: {ours['found']} of the "
-        f"{len(story.faults)} wrong reports were left out, and {ours['false_alarms']} right ones; "
-        "the last table says what became of the mistakes. In round 1 its sets hold "
-        f"{ours['set_size']:.2f} outcomes, {honest['set_size']:.2f} were all honest: larger sets "
-        f"miss less. The published rule covers {published['coverage']:.1%} here, ours "
-        f"{ours['coverage']:.1%}.\n"
-    )
-    rows = []
-    for line in lines:
-        shares = [f"{line[name]:.1%}" for name in ("coverage", "worst_class", "worst_site")]
-        caught = [line["found"], line["false_alarms"]]
-        row = NAMES.get(line["defence"], line["defence"]), shares[0], f"{line['set_size']:.2f}"
-        rows.append((*row, *shares[1:], *(caught if any(caught) else ("", ""))))
-    heads = ["", "covered", "size", "class", "site", "found", "false"]
-    printer.table("test patients of the hospitals where nothing is wrong", heads, rows)
-    printer.line(
-        "size: outcomes in a set; class, site: the share covered of the worst; found, false: left "
-        "out rightly, wrongly. rob-fcp: as the paper prints it; rob-fcp-released: as its code does."
-    )
-    fates = []
-    for fault in dict.fromkeys(story.faults.values()):
-        names = [name for name, own in story.faults.items() if own == fault]
-        looked = [found[name].trusted if name in found else None for name in names]
-        ends = Counter({None: "used", True: "used, but look", False: "left out"}[x] for x in looked)
-        words = dict.fromkeys(found[name].summary for name in names if name in found)
-        decided = ", ".join(end if n == len(names) else f"{end}: {n}" for end, n in ends.items())
-        said = ", ".join(words) or "nothing looks wrong"
-        fates.append((NAMES.get(fault, fault), len(names), decided, said))
-    heads = ["what is wrong", "at", "verdict", "what we say"]
-    printer.table("what became of the others", heads, fates)
-    make_folder(output / "reports")
-    for report in story.reports:
-        report.save(output / "reports" / f"{report.client.replace(' ', '-')}.json")
-    calibration.save(output / "calibration.json")
-    top = page_info(
-        "Outcome six months after a stroke", "International Stroke Trial", "robfcp demo"
-    )
-    write_html(calibration, output / "page.html", info=top)
-    told = {"lines": lines, "faults": story.faults}
-    console.save_json(output / "demo.json", told)
+        results = _compute_results(run_round, seed)
+
+    _print_introduction(results.scenario, printer)
+    _print_story(results, printer)
+    _print_comparison(results.lines, printer)
+    _print_faults(results, printer)
+
+    _write_results(results, output)
     printer.line(
         f"Open {output / 'page.html'}: who was left out, why, and what to ask them. It knows only "
         "the reports, and counts all patients where 1. counts those with one outcome, so that its "
         f"figures differ from these. To calibrate again: robfcp calibrate {output / 'reports'}. "
         "These reports count every score by itself; those of robfcp report keep five together."
     )
-    printer.json({**told, "said": {name: one.summary for name, one in found.items()}})
+    summaries = {client: diagnosis.summary for client, diagnosis in results.diagnoses.items()}
+    printer.json({**_results_as_json(results), "said": summaries})
 
 
-def _bars(printer: Printer, head: str, names: Sequence[str], numbers: Sequence[float]) -> None:
-    """A picture: a bar a line."""
-    rows = zip(names, numbers, strict=True)
-    bars = [f"   {name:<22}{'#' * round(40 * n / max(numbers))} {n:g}" for name, n in rows]
-    printer.line("\n".join([f"   {head}:", *bars, ""]))
+def _round_of_backend(name: str) -> Callable[[Federation], Calibration]:
+    """Return the function that calibrates a federation: at once, or by messages between apps."""
+    if name == "flower":
+        from robfcp.integrations.flower import simulate_round
+
+        return simulate_round
+    if name != "none":
+        raise RobfcpError(f"--engine: {name!r} is unknown; use none or flower")
+    return calibrate
+
+
+def _compute_results(run_round: Callable[[Federation], Calibration], seed: int) -> DemoResults:
+    """Return both stories under the defenses, and the calibration of the first."""
+    scenario = stroke_fault_scenario(n_malicious=N_REPORT_ZEROS, seed=seed)
+    lines = compare_defenses(scenario)
+    wide_scenario = stroke_fault_scenario(
+        faults=(), n_malicious=N_REPORT_ONES, crafted_score=1.0, seed=seed
+    )
+    wide_lines = compare_defenses(wide_scenario, ("none", lines[-1]["defence"]))
+    calibration = run_round(Federation.from_reports(scenario.reports))
+    return DemoResults(scenario, lines, wide_lines, calibration, diagnose(calibration))
+
+
+def _print_introduction(scenario: FaultScenario, printer: Printer) -> None:
+    """Print whose data these are, and what is wrong with some of them."""
+    n_patients = sum(report.n_samples for report in scenario.reports)
+    n_mistakes = len(scenario.faults) - N_REPORT_ZEROS
+    printer.line(
+        f"{len(scenario.reports)} hospitals of the International Stroke Trial, {n_patients:,} "
+        "patients, "
+        "a model that never saw them. A prediction set is to hold a patient's outcome nine times "
+        f"out of ten. {len(scenario.faults)} reports are wrong: {n_mistakes} mistakes, "
+        f"and {N_REPORT_ZEROS} hospitals that claim the model is never in doubt.\n"
+    )
+
+
+def _print_story(results: DemoResults, printer: Printer) -> None:
+    """Print what wrong reports do without a defense, and what they do with ours."""
+    scenario = results.scenario
+    benign = results.benign
+    undefended = results.undefended
+    defended = results.defended
+    wrong_sets = _wrong_sets_of_1000(results)
+    set_sizes = [round(line["set_size"], 2) for line in results.wide_lines]
+    hospital = _hospital_with_most_harm(benign, undefended)
+    n_tests = len(scenario.tests[hospital][1])
+    printer.line(
+        f"1. Believe every report, and {wrong_sets[1]} of 1,000 patients with the outcome "
+        f'"{undefended["worst_class_name"]}" get a set without it, in place '
+        f"of {wrong_sets[0]} were all honest (one threshold covers nine of ten of all patients, "
+        f"not of each outcome); at {hospital}, {undefended['wrong'][hospital]} of "
+        f"{n_tests} sets are wrong in place of {benign['wrong'][hospital]}."
+    )
+    _print_bars("wrong sets of 1,000", wrong_sets, printer)
+    printer.line(
+        f"2. Let {N_REPORT_ONES} hospitals claim the opposite, and a set holds {set_sizes[1]:g} of "
+        "4 outcomes: never wrong, and of no use."
+    )
+    _print_bars("outcomes in a set", set_sizes, printer)
+    printer.line(
+        f"3. Defended, it is {wrong_sets[2]} of 1,000 and {set_sizes[2]:g} outcomes: "
+        f"{defended['found']} of the "
+        f"{len(scenario.faults)} wrong reports were left out, and {defended['false_alarms']} right "
+        "ones; "
+        "the last table says what became of the mistakes. In round 1 its sets hold "
+        f"{defended['set_size']:.2f} outcomes, {benign['set_size']:.2f} were all honest: larger "
+        f"sets miss less. The published rule covers {results.published['coverage']:.1%} here, ours "
+        f"{defended['coverage']:.1%}.\n"
+    )
+
+
+def _wrong_sets_of_1000(results: DemoResults) -> list[int]:
+    """Return how many sets of the outcome that suffers most are wrong, for `STORY_NAMES`."""
+    class_coverage = results.undefended["by_class"]
+    worst_class = class_coverage.index(results.undefended["worst_class"])
+    lines = (results.benign, results.undefended, results.defended)
+    return [round(1000 * (1 - line["by_class"][worst_class])) for line in lines]
+
+
+def _hospital_with_most_harm(benign: Line, undefended: Line) -> str:
+    """Return the hospital where believing every report makes most sets wrong."""
+
+    def harm(hospital: str) -> int:
+        """Return how many more sets are wrong."""
+        n_more: int = undefended["wrong"][hospital] - benign["wrong"][hospital]
+        return n_more
+
+    return max(undefended["wrong"], key=harm)
+
+
+def _print_bars(title: str, values: Sequence[float], printer: Printer) -> None:
+    """Print a picture: a bar for each of `STORY_NAMES`."""
+    lines = [f"   {title}:"]
+    for name, value in zip(STORY_NAMES, values, strict=True):
+        length = round(BAR_WIDTH * value / max(values))
+        lines.append(f"   {name:<22}{'#' * length} {value:g}")
+    printer.line("\n".join([*lines, ""]))
+
+
+def _print_comparison(lines: Sequence[Line], printer: Printer) -> None:
+    """Print how each defense does on the test patients."""
+    rows = []
+    for line in lines:
+        defense = line["defence"]
+        counts: tuple[object, object] = (line["found"], line["false_alarms"])
+        if not any(counts):
+            counts = ("", "")
+        rows.append(
+            (
+                NAMES.get(defense, defense),
+                f"{line['coverage']:.1%}",
+                f"{line['set_size']:.2f}",
+                f"{line['worst_class']:.1%}",
+                f"{line['worst_site']:.1%}",
+                *counts,
+            )
+        )
+    printer.table(
+        "test patients of the hospitals where nothing is wrong",
+        ["", "covered", "size", "class", "site", "found", "false"],
+        rows,
+    )
+    printer.line(
+        "size: outcomes in a set; class, site: the share covered of the worst; found, false: left "
+        "out rightly, wrongly. rob-fcp: as the paper prints it; rob-fcp-released: as its code does."
+    )
+
+
+def _print_faults(results: DemoResults, printer: Printer) -> None:
+    """Print what became of the hospitals that make each mistake."""
+    rows = []
+    for fault in dict.fromkeys(results.scenario.faults.values()):
+        clients = [client for client, name in results.scenario.faults.items() if name == fault]
+        verdicts = Counter(_verdict(results.diagnoses.get(client)) for client in clients)
+        diagnoses = [results.diagnoses[client] for client in clients if client in results.diagnoses]
+        summaries = dict.fromkeys(diagnosis.summary for diagnosis in diagnoses)
+        rows.append(
+            (
+                NAMES.get(fault, fault),
+                len(clients),
+                _verdicts_text(verdicts, len(clients)),
+                ", ".join(summaries) or "nothing looks wrong",
+            )
+        )
+    printer.table(
+        "what became of the others", ["what is wrong", "at", "verdict", "what we say"], rows
+    )
+
+
+def _verdict(diagnosis: Diagnosis | None) -> str:
+    """Return what became of a report, in words."""
+    if diagnosis is None:
+        return "used"
+    return "used, but look" if diagnosis.trusted else "left out"
+
+
+def _verdicts_text(verdicts: Mapping[str, int], n_clients: int) -> str:
+    """Return the verdicts on some reports: each with its count unless it is that of all."""
+    texts = []
+    for verdict, count in verdicts.items():
+        texts.append(verdict if count == n_clients else f"{verdict}: {count}")
+    return ", ".join(texts)
+
+
+def _write_results(results: DemoResults, folder: Path) -> None:
+    """Write reports, calibration, page and figures."""
+    report_folder = folder / "reports"
+    make_folder(report_folder)
+    for report in results.scenario.reports:
+        report.save(report_folder / f"{report.client.replace(' ', '-')}.json")
+    results.calibration.save(folder / "calibration.json")
+    info = page_info(
+        "Outcome six months after a stroke", "International Stroke Trial", "robfcp demo"
+    )
+    write_html(results.calibration, folder / "page.html", info=info)
+    console.save_json(folder / "demo.json", _results_as_json(results))
+
+
+def _results_as_json(results: DemoResults) -> dict[str, Any]:
+    """Return the figures for programs."""
+    return {"lines": results.lines, "faults": results.scenario.faults}

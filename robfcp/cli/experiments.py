@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
-from time import perf_counter as now
+from time import perf_counter
 from typing import Annotated, Any
 
 import numpy as np
@@ -20,9 +21,8 @@ from robfcp.cli.table_files import read_arrays
 from robfcp.cli.tables import read_outputs
 from robfcp.defense import DEFENSES, Consensus
 from robfcp.errors import RobfcpError
-from robfcp.experiments import datasets, outputs, paper
+from robfcp.experiments import datasets, outputs, paper, simulation
 from robfcp.experiments import redteam as team
-from robfcp.experiments import simulation as range_
 from robfcp.experiments.attacks import ATTACKS
 from robfcp.experiments.natural_partitions import risk_table
 from robfcp.experiments.paper.tables import to_csv
@@ -32,36 +32,90 @@ SCORES = "lac, aps, raps, saps or ordinal-aps"
 DATASETS = ", ".join(
     dict.fromkeys([*datasets.dataset_names(), *datasets.dataset_names(sites=True)])
 )
-_PARTITIONS, TOLD = ("artificial", "natural"), ("known", "estimate")
+LEAVE_ONE_OUT = "leave-sites-out"
+SIMULATED_DEFENSES = ("none", "rob-fcp", Consensus.name)
+HARMFUL = -0.0005  # coverage lost by an attack that is called harmful
+MAX_WORLDS_SHOWN = 10
+_PARTITIONS = ("artificial", "natural")
+_NUMBER_OF_MALICIOUS = ("known", "estimate")
 
 Data = Annotated[str, typer.Argument(help="Shipped outputs by name, or a .npz or .csv file.")]
-_PRINTED_MEASURES = ("coverage", "worst_class_coverage", "worst_site_coverage", "set_size", "error",
-           "flagged", "caught")  # fmt: skip
+_PRINTED_MEASURES = (
+    "coverage",
+    "worst_class_coverage",
+    "worst_site_coverage",
+    "set_size",
+    "error",
+    "flagged",
+    "caught",
+)
 
 
-def _load_outputs(name: str, column: str | None) -> tuple[Any, Any, Any]:
-    """Probabilities, labels and, where a column of them is named, sites: of shipped outputs by
-    name, or of a file."""
+@dataclass(frozen=True)
+class ScenarioData:
+    """Model outputs that clients are made of.
+
+    Attributes
+    ----------
+    probabilities : (n, C) ndarray
+        Of each sample.
+    labels : (n,) ndarray
+        The true classes.
+    sites : (n,) ndarray, optional
+        Where each sample is from, for natural clients.
+    """
+
+    probabilities: Any
+    labels: Any
+    sites: Any
+
+
+def _load_outputs(name: str, site_column: str | None) -> ScenarioData:
+    """Return shipped outputs by name, or those in a file.
+
+    Parameters
+    ----------
+    name : str
+        Of shipped outputs, or the path of a file.
+    site_column : str, optional
+        The column that says where samples are from.
+    """
     path = Path(name)
-    arrays: list[str] = []
-    with suppress(RobfcpError, OSError):  # of what is no such file the table's reader says why
-        arrays, _ = read_arrays(path)
     if name in outputs.names():
-        every = [one["dataset"] for one in outputs.entries() if one["split"] == outputs.NATURAL]
-        if column is not None and name not in every:
-            known = ", ".join(every)
-            raise RobfcpError(f"--sites: {name} has no sites of its own; use one of {known}")
-        shipped = outputs.load(name) if column is None else outputs.load(name, outputs.NATURAL)
+        shipped = _load_shipped_outputs(name, site_column)
     elif not path.suffix:
-        known = ", ".join(outputs.names())
-        raise RobfcpError(f"{name}: no outputs of that name ship; use one of {known}, or a file")
-    elif "depth" in arrays:
+        names = ", ".join(outputs.names())
+        raise RobfcpError(f"{name}: no outputs of that name ship; use one of {names}, or a file")
+    elif "depth" in _array_names(path):
         shipped = outputs.read(name)
     else:
-        found = read_outputs(path, needs_targets=True, columns=[column], expects="classes")
-        return found.predictions, found.targets, found.columns.get(column or "")
-    sites = None if column is None else shipped.column(column)
-    return shipped.probabilities, shipped.labels, sites
+        table = read_outputs(path, needs_targets=True, columns=[site_column], expects="classes")
+        sites = table.columns.get(site_column or "")
+        return ScenarioData(table.predictions, table.targets, sites)
+    sites = None if site_column is None else shipped.column(site_column)
+    return ScenarioData(shipped.probabilities, shipped.labels, sites)
+
+
+def _load_shipped_outputs(name: str, site_column: str | None) -> Any:
+    """Return shipped outputs, of the data set's own sites where their column is named."""
+    if site_column is None:
+        return outputs.load(name)
+    natural_names = [
+        entry["dataset"] for entry in outputs.entries() if entry["split"] == outputs.NATURAL
+    ]
+    if name not in natural_names:
+        names = ", ".join(natural_names)
+        raise RobfcpError(f"--sites: {name} has no sites of its own; use one of {names}")
+    return outputs.load(name, outputs.NATURAL)
+
+
+def _array_names(path: Path) -> list[str]:
+    """Return the names of the arrays in a file; none where it is no such file."""
+    # The reader of tables says what is wrong with it.
+    with suppress(RobfcpError, OSError):
+        names, _ = read_arrays(path)
+        return names
+    return []
 
 
 @dataclass(frozen=True)
@@ -77,7 +131,9 @@ class ScenarioOptions:
     ] = "site"
     min_size: Annotated[int, advanced_option("Smaller natural sites are left out.", min=2)] = 20
     beta: Annotated[float | None, advanced_option("Dirichlet; without it sites are alike.")] = None
-    liars: Annotated[str, advanced_option("Whether their number is told", among=TOLD)] = "known"
+    liars: Annotated[
+        str, advanced_option("Whether their number is told", among=_NUMBER_OF_MALICIOUS)
+    ] = "known"
     exactly: Annotated[bool, advanced_option("Leave out exactly so many.", "--exactly")] = False
     score: Annotated[str, advanced_option(f"{SCORES}.")] = "lac"
     by: Annotated[str | None, advanced_option("class: a threshold a class; else one for all.")] = (
@@ -85,37 +141,57 @@ class ScenarioOptions:
     )
 
     def prepare(self) -> None:
-        """Make sure that what is found can be written."""
+        """Refuse files that cannot be written, before the work starts."""
         console.prepare_outputs(self.output, endings=(".json", ".csv"))
         console.prepare_outputs(self.plot, endings=(".png", ".svg", ".pdf"))
-        if self.plot is not None:  # without matplotlib it is refused now, not after the work
+        if self.plot is not None:
+            # Without matplotlib it is refused now, not after the work.
             from robfcp.figures import style
 
             with style():
                 pass
 
-    def scenario_arguments(self, data: str) -> tuple[Any, Any, dict[str, Any]]:
-        """Probabilities, labels and what the test range takes besides."""
+    def load(self, data: str) -> tuple[ScenarioData, dict[str, Any]]:
+        """Return the outputs of a name or file, and what scenarios take besides."""
         self.prepare()
-        for name, known in (("sites", _PARTITIONS), ("liars", TOLD), ("by", (None, "class"))):
-            if (given := getattr(self, name)) not in known:
-                words = " or ".join(word for word in known if word)
-                raise RobfcpError(f"--{name}: {given!r} is unknown here; use {words}")
-        natural = self.sites == "natural"
-        if natural and self.beta is not None:
+        _check_choice("--sites", self.sites, _PARTITIONS)
+        _check_choice("--liars", self.liars, _NUMBER_OF_MALICIOUS)
+        if self.by is not None:
+            _check_choice("--by", self.by, ("class",))
+        is_natural = self.sites == "natural"
+        if is_natural and self.beta is not None:
             raise RobfcpError("--beta: natural sites are as they are; leave --beta away")
-        rule = get_score(self.score)
-        if not isinstance(rule, ClassificationScore):
+        score = get_score(self.score)
+        if not isinstance(score, ClassificationScore):
             raise RobfcpError(f"--score: {self.score} is a regression score; use {SCORES}")
-        p, labels, own = _load_outputs(data, self.site_column if natural else None)
-        same = ("coverage", "min_size", "beta", "liars", "exactly", "by")
-        told = {name: getattr(self, name) for name in same}
-        return p, labels, {**told, "sites": own, "score": rule}
+
+        loaded = _load_outputs(data, self.site_column if is_natural else None)
+        arguments = {
+            "sites": loaded.sites,
+            "score": score,
+            "coverage": self.coverage,
+            "min_size": self.min_size,
+            "beta": self.beta,
+            "liars": self.liars,
+            "exactly": self.exactly,
+            "by": self.by,
+        }
+        return loaded, arguments
 
     def write_results(
         self, printer: Printer, records: Any, draw: Callable[[], Any] | None = None
     ) -> None:
-        """What was found as a file, the figure, and where things went."""
+        """Write records and their figure where files are named for them.
+
+        Parameters
+        ----------
+        printer : Printer
+            It says where things went.
+        records : list of mapping
+            What was computed.
+        draw : callable, optional
+            Returns the figure.
+        """
         if self.output is not None and self.output.suffix.lower() == ".csv":
             write_atomically(self.output, to_csv(records))
         else:
@@ -127,9 +203,15 @@ class ScenarioOptions:
         printer.wrote(self.output, self.plot)
 
 
+def _check_choice(option_name: str, value: str, choices: Sequence[str]) -> None:
+    """Refuse a value of an option that is none of its choices."""
+    if value not in choices:
+        raise RobfcpError(f"{option_name}: {value!r} is unknown here; use {' or '.join(choices)}")
+
+
 def simulate(
     printer: Printer,
-    told: ScenarioOptions,
+    scenario: ScenarioOptions,
     data: Data = "pathmnist",
     attack: Annotated[str, option("What liars do", among=ATTACKS)] = "coverage",
     share: Annotated[float, option("Share of sites that attack.")] = 0.4,
@@ -143,33 +225,54 @@ def simulate(
     [dim]Example: robfcp lab simulate mnist --attack coverage --share 0.4 --plot attack.png[/dim]
     [dim]Example: robfcp lab simulate stroke --sites natural --attack swapped-labels[/dim]
     """
-    defences = defence or ["none", "rob-fcp", Consensus.name]
-    p, labels, setting = told.scenario_arguments(data)
-    setting |= {
-        "attack": attack,
-        "share": share,
-        "n_clients": clients,
-        "n_runs": seeds,
-        "rng": seed,
-    }
-    with printer.busy("simulating", seeds * len(defences)) as step:
-        setting["progress"] = lambda: step(advance=1)
-        rows = range_.simulate(p, labels, defenses=defences, **setting)
-    first, means = rows[0], list(range_.summarize(rows))
-    printer.table(
-        f"{first.n_malicious} of {first.n_clients} sites attack ({attack}), number {told.liars}"
-        f"{', a threshold for each class' if told.by else ''}",
-        ["defence", *(name.removeprefix("worst_").partition("_")[0] for name in _PRINTED_MEASURES)],
-        [(one["defence"], *(f"{one[name]:.3f}" for name in _PRINTED_MEASURES)) for one in means],
-    )
-    records = range_.to_records(rows)
-    told.write_results(printer, records, lambda: range_.plot_comparison(rows, told.coverage))
+    defenses = defence or list(SIMULATED_DEFENSES)
+    loaded, arguments = scenario.load(data)
+    with printer.busy("simulating", seeds * len(defenses)) as step:
+        rows = simulation.simulate(
+            loaded.probabilities,
+            loaded.labels,
+            defenses=defenses,
+            attack=attack,
+            share=share,
+            n_clients=clients,
+            n_runs=seeds,
+            rng=seed,
+            progress=partial(step, advance=1),
+            **arguments,
+        )
+    means = list(simulation.summarize(rows))
+    _print_simulation(rows[0], means, attack, scenario, printer)
+    records = simulation.to_records(rows)
+    draw = partial(simulation.plot_comparison, rows, scenario.coverage)
+    scenario.write_results(printer, records, draw)
     printer.json({"rows": records, "summary": means})
+
+
+def _print_simulation(
+    first_row: Any,
+    means: Sequence[Mapping[str, Any]],
+    attack: str,
+    scenario: ScenarioOptions,
+    printer: Printer,
+) -> None:
+    """Print the means of each defense."""
+    by_class_text = ", a threshold for each class" if scenario.by else ""
+    column_names = [name.removeprefix("worst_").partition("_")[0] for name in _PRINTED_MEASURES]
+    rows = []
+    for mean in means:
+        measures = [f"{mean[name]:.3f}" for name in _PRINTED_MEASURES]
+        rows.append((mean["defence"], *measures))
+    printer.table(
+        f"{first_row.n_malicious} of {first_row.n_clients} sites attack ({attack}), "
+        f"number {scenario.liars}{by_class_text}",
+        ["defence", *column_names],
+        rows,
+    )
 
 
 def redteam(
     printer: Printer,
-    told: ScenarioOptions,
+    scenario: ScenarioOptions,
     data: Data = "mnist",
     attack: Annotated[list[str] | None, option("May be repeated; all of", among=ATTACKS)] = None,
     defence: Annotated[list[str] | None, option("Repeatable", among=team.DEFENSES)] = None,
@@ -190,62 +293,101 @@ def redteam(
     [dim]Example: robfcp lab redteam heart --sites natural --share 0.25 --seeds 1[/dim]
     [dim]Example: robfcp lab redteam mnist --search 400 --clients 10 --beta 0.1 --share 0.4[/dim]
     """
-    attacks, shares = attack or tuple(ATTACKS), share or team.MALICIOUS_FRACTIONS
-    p, labels, setting = told.scenario_arguments(data)
-    same: dict[str, Any] = {"n_clients": clients, "n_runs": seeds, "rng": seed, **setting}
+    loaded, arguments = scenario.load(data)
+    fractions = share or team.MALICIOUS_FRACTIONS
+    arguments |= {
+        "malicious_fractions": fractions,
+        "n_clients": clients,
+        "n_runs": seeds,
+        "rng": seed,
+    }
     if search:
-        if attack or told.plot:
+        if attack or scenario.plot:
             raise RobfcpError("--search: seeks its own attack and draws nothing; leave the other")
-        rules = defence or [Consensus.name]
-        with printer.busy("searching", len(rules) * len(shares) * seeds) as step:
-            same |= {"trials": search, "progress": lambda: step(advance=1)}
-            found = team.search_attacks(
-                p, labels, defenses=rules, malicious_fractions=shares, **same
-            )
-        printer.table(
-            f"coverage - honest in the worst of {len(found)} worlds, {search} steps each",
-            ["defence", "world", "harm", "error", "undefended", "honest out", "lies"],
-            [
-                (one["defence"], f"{one['share']:.0%} {one['seed']}",
-                 *(f"{one[name]:+.3f}" for name in ("harm", "error", "undefended")),
-                 one["honest_left_out"], one["lies"])
-                for one in found[:10]
-            ],
-        )  # fmt: skip
-        if found[0]["harm"] > -0.0005:
-            printer.line(f"no harmful lie found in {search} steps; 400 to 1,000 are serious")
-        printer.line(
-            "error: coverage minus that of the honest sites alone; undefended: the same of FCP; "
-            "harm: error - undefended, or - 0 where that gains; honest out: honest sites left out"
-        )
-        told.write_results(printer, found)
-        printer.json(found)
+        arguments |= {"defenses": defence or [Consensus.name], "trials": search}
+        _search_attacks(loaded, arguments, scenario, printer)
         return
-    defences = defence or team.DEFENSES
-    total = len(attacks) * len(shares) * len(defences) * seeds
-    with printer.busy("attacking", total) as step:
-        same |= {"trials": trials, "progress": lambda: step(advance=1)}
+
+    attacks = attack or tuple(ATTACKS)
+    defenses = defence or team.DEFENSES
+    n_steps = len(attacks) * len(fractions) * len(defenses) * seeds
+    with printer.busy("attacking", n_steps) as step:
         cells = team.redteam(
-            p, labels, attacks=attacks, defenses=defences, malicious_fractions=shares, **same
+            loaded.probabilities,
+            loaded.labels,
+            attacks=attacks,
+            defenses=defenses,
+            trials=trials,
+            progress=partial(step, advance=1),
+            **arguments,
         )
-    marked, by = team.worst_cells(cells), told.by
-    lines: dict[tuple[str, float], dict[str, str]] = {}
+    _print_cells(cells, scenario.by, printer)
+    records = team.to_records(cells)
+    scenario.write_results(printer, records, partial(team.plot_redteam, cells))
+    printer.json(records)
+
+
+def _search_attacks(
+    loaded: ScenarioData, arguments: dict[str, Any], scenario: ScenarioOptions, printer: Printer
+) -> None:
+    """Search for the reports that do most harm, and print the worst of them."""
+    n_searches = (
+        len(arguments["defenses"]) * len(arguments["malicious_fractions"]) * arguments["n_runs"]
+    )
+    with printer.busy("searching", n_searches) as step:
+        worlds = team.search_attacks(
+            loaded.probabilities, loaded.labels, progress=partial(step, advance=1), **arguments
+        )
+
+    n_steps = arguments["trials"]
+    rows = []
+    for world in worlds[:MAX_WORLDS_SHOWN]:
+        changes = [f"{world[name]:+.3f}" for name in ("harm", "error", "undefended")]
+        rows.append(
+            (
+                world["defence"],
+                f"{world['share']:.0%} {world['seed']}",
+                *changes,
+                world["honest_left_out"],
+                world["lies"],
+            )
+        )
+    printer.table(
+        f"coverage - honest in the worst of {len(worlds)} worlds, {n_steps} steps each",
+        ["defence", "world", "harm", "error", "undefended", "honest out", "lies"],
+        rows,
+    )
+    if worlds[0]["harm"] > HARMFUL:
+        printer.line(f"no harmful lie found in {n_steps} steps; 400 to 1,000 are serious")
+    printer.line(
+        "error: coverage minus that of the honest sites alone; undefended: the same of FCP; "
+        "harm: error - undefended, or - 0 where that gains; honest out: honest sites left out"
+    )
+    scenario.write_results(printer, worlds)
+    printer.json(worlds)
+
+
+def _print_cells(cells: Sequence[Any], by: str | None, printer: Printer) -> None:
+    """Print a row for each attack and fraction of malicious clients, a column for each defense."""
+    worst_cells = team.worst_cells(cells)
+    texts: dict[tuple[str, float], dict[str, str]] = {}
     for cell in cells:
-        words = f"{cell.coverage_error:+.3f} {cell.set_size_ratio:.2f}x"
-        words += f" {cell.worst_class_coverage:.3f}" if by else ""
-        star = "*" if marked[cell.defence] is cell else ""
-        lines.setdefault((cell.attack, cell.share), {})[cell.defence] = words + star
+        text = f"{cell.coverage_error:+.3f} {cell.set_size_ratio:.2f}x"
+        if by:
+            text += f" {cell.worst_class_coverage:.3f}"
+        if worst_cells[cell.defence] is cell:
+            text += "*"
+        texts.setdefault((cell.attack, cell.share), {})[cell.defence] = text
+
+    rows = []
+    for (attack, fraction), text_of_defense in texts.items():
+        row = [text_of_defense.get(defense, "not run") for defense in worst_cells]
+        rows.append((attack, f"{fraction:.0%}", *row))
     printer.table(
         f"coverage - honest, set size / honest{', worst class' if by else ''}; * worst",
-        ["attack", "share", *marked],
-        [
-            (name, f"{part:.0%}", *(row.get(one, "not run") for one in marked))
-            for (name, part), row in lines.items()
-        ],
+        ["attack", "share", *worst_cells],
+        rows,
     )
-    records = team.to_records(cells)
-    told.write_results(printer, records, lambda: team.plot_redteam(cells))
-    printer.json(records)
 
 
 def compare(
@@ -270,34 +412,58 @@ def compare(
     [dim]Example: robfcp lab rivals heart --attack coverage[/dim]
     [dim]Example: robfcp lab rivals cifar10 pathmnist --clients 5 --seeds 50 -o field.csv[/dim]
     """
-    told = ScenarioOptions(output=output, plot=plot)
-    told.prepare()
-    chosen, started = data or list(team.COMPARED_DATASETS), now()
-    same: dict[str, Any] = {"n_clients": clients, "seeds": seeds, "rng": seed}
-    same |= {"attacks": attack or team.COMPARED_ATTACKS, "workers": workers or os.cpu_count() or 1}
-    with printer.busy("comparing", len(chosen)) as step:
-        cells = team.full_comparison(chosen, progress=lambda: step(advance=1), **same)
-    lines = team.ranking(cells)
-    steps = [name for name in team.STEPS if name in lines[0]]
+    scenario = ScenarioOptions(output=output, plot=plot)
+    scenario.prepare()
+    names = data or list(team.COMPARED_DATASETS)
+    start = perf_counter()
+    with printer.busy("comparing", len(names)) as step:
+        cells = team.full_comparison(
+            names,
+            n_clients=clients,
+            seeds=seeds,
+            rng=seed,
+            attacks=attack or team.COMPARED_ATTACKS,
+            workers=workers or os.cpu_count() or 1,
+            progress=partial(step, advance=1),
+        )
+    ranking = team.ranking(cells)
+    _print_ranking(ranking, len(names), perf_counter() - start, printer)
+    scenario.write_results(printer, cells, partial(team.plot_ranking, ranking))
+    risks = [] if data else risk_table()
+    if risks:
+        printer.table(
+            "a mean loss of at most 0.1",
+            ["federation", "liars", "rule", "loss", "worst site", "above", "set size"],
+            [tuple(risk.values()) for risk in risks],
+        )
+    printer.json({"cells": cells, "risks": risks})
+
+
+def _print_ranking(
+    ranking: Sequence[Mapping[str, Any]], n_federations: int, seconds: float, printer: Printer
+) -> None:
+    """Print how each method does, without and with malicious clients."""
+    steps = [name for name in team.STEPS if name in ranking[0]]
+    rows = []
+    for line in ranking:
+        benign_measures = [f"{line[name]:.3f}" for name in team.BENIGN_MEASURES]
+        costs = []
+        for name in steps:
+            coverage_lost, growth = line[name]
+            costs.append(f"{coverage_lost:+.2f} {growth:.1f}x")
+        rows.append((line["method"], *benign_measures, *costs))
+    noun = "federations"
+    if n_federations == 1:
+        noun = "federation"
     printer.table(
-        f"{len(chosen)} federation{'s'[: len(chosen) - 1]}, {now() - started:.0f} seconds",
+        f"{n_federations} {noun}, {seconds:.0f} seconds",
         ["method", "covered", "class", "site", "size", *steps],
-        [
-            (line["method"], *(f"{line[name]:.3f}" for name in team.BENIGN_MEASURES),
-             *("{:+.2f} {:.1f}x".format(*line[name]) for name in steps))
-            for line in lines
-        ],
-    )  # fmt: skip
+        rows,
+    )
     printer.line(
         "covered, class, site, size: coverage, that of the worst class and site, and set size over "
         "FCP's, nobody lying; then coverage lost and growth of sets under the worst attack"
     )
-    told.write_results(printer, cells, lambda: team.plot_ranking(lines))
-    risks = [] if data else risk_table()
-    if risks:
-        columns = ["federation", "liars", "rule", "loss", "worst site", "above", "set size"]
-        printer.table("a mean loss of at most 0.1", columns, [tuple(row.values()) for row in risks])
-    printer.json({"cells": cells, "risks": risks})
 
 
 def reproduce(
@@ -316,42 +482,78 @@ def reproduce(
     [dim]Example: robfcp lab reproduce main benign -o out/paper[/dim]
     [dim]Example: robfcp lab reproduce bounds --seeds 2 --workers 1 -o out/paper[/dim]
     """
-    known = paper.TITLES
+    titles = paper.TITLES
     if not names:
-        printer.table("robfcp lab reproduce NAME ... (or all)", ["name", "shows"], known.items())
-        printer.json({"experiments": known})
+        printer.table("robfcp lab reproduce NAME ... (or all)", ["name", "shows"], titles.items())
+        printer.json({"experiments": titles})
         return
     console.prepare_outputs(page, output / "any")
-    chosen = list(known) if "all" in names else list(dict.fromkeys(names))
-    told: dict[str, Any] = {"seeds": seeds, "workers": workers, "resume": resume}
+    experiments = list(dict.fromkeys(names))
+    if "all" in names:
+        experiments = list(titles)
     with printer.busy("running") as step:
-        told |= {"start": lambda total: step(total=total), "advance": lambda: step(advance=1)}
-        tables = paper.reproduce(chosen, output, **told)
+
+        def start(total: int) -> None:
+            """Show how many steps there are."""
+            step(total=total)
+
+        tables = paper.reproduce(
+            experiments,
+            output,
+            seeds=seeds,
+            workers=workers,
+            resume=resume,
+            start=start,
+            advance=partial(step, advance=1),
+        )
     for name, rows in tables.items():
-        printer.line(f"{name}: {known[name]} ({len(rows)} rows)")
+        printer.line(f"{name}: {titles[name]} ({len(rows)} rows)")
     if page is not None:
         paper.write_page(output, page)
         printer.wrote(page)
-    for name in chosen:
+    for name in experiments:
         printer.line(f"-> {output / name}.csv")
     printer.json(tables)
 
 
+@dataclass(frozen=True)
+class TrainOptions:
+    """What is trained, on what, and for how long."""
+
+    data_dir: Annotated[Path | None, option("Where the data sets are; else $ROBFCP_DATA.")] = None
+    verify: Annotated[bool, option("Check checksums and counts.")] = True
+    model: Annotated[str | None, option("cnn, resnet18, mlp or leave-sites-out.")] = None
+    beta: Annotated[float | None, option("Dirichlet split; without it iid.")] = None
+    rounds: Annotated[int | None, option("Rounds of training.")] = None
+    clients: Annotated[int | None, option("Number of sites (100).")] = None
+    checkpoint: Annotated[Path | None, option("Safetensors file to save and resume.")] = None
+    device: Annotated[str, option("auto, cpu or cuda.")] = "auto"
+    bits: Annotated[int, advanced_option("16 or 8 bits a stored logit.")] = 16
+    stop_after: Annotated[int | None, advanced_option("End after this many rounds.")] = None
+    seed: console.Seed = 0
+
+    def is_leave_one_out(self, dataset: str) -> bool:
+        """Whether a model is trained for each site that is left out."""
+        if self.model is not None:
+            return self.model == LEAVE_ONE_OUT
+        is_partitioned = dataset in datasets.dataset_names(sites=True)
+        return is_partitioned and dataset not in datasets.dataset_names()
+
+    def check_leave_one_out(self) -> None:
+        """Refuse options that only federated training has."""
+        for name in ("beta", "rounds", "clients", "checkpoint", "stop_after"):
+            if getattr(self, name) is not None:
+                option_name = name.replace("_", "-")
+                raise RobfcpError(
+                    f"--{option_name}: says nothing to leave-sites-out; leave it away"
+                )
+
+
 def train(
+    options: TrainOptions,
     printer: Printer,
     dataset: Annotated[str, typer.Argument(help=f"One of {DATASETS}.")],
     output: Annotated[Path, option("Where the outputs go (npz).", "--output", "-o")],
-    data_dir: Annotated[Path | None, option("Where the data sets are; else $ROBFCP_DATA.")] = None,
-    verify: Annotated[bool, option("Check checksums and counts.")] = True,
-    model: Annotated[str | None, option("cnn, resnet18, mlp or leave-sites-out.")] = None,
-    beta: Annotated[float | None, option("Dirichlet split; without it iid.")] = None,
-    rounds: Annotated[int | None, option("Rounds of training.")] = None,
-    clients: Annotated[int | None, option("Number of sites (100).")] = None,
-    checkpoint: Annotated[Path | None, option("Safetensors file to save and resume.")] = None,
-    device: Annotated[str, option("auto, cpu or cuda.")] = "auto",
-    bits: Annotated[int, advanced_option("16 or 8 bits a stored logit.")] = 16,
-    stop_after: Annotated[int | None, advanced_option("End after this many rounds.")] = None,
-    seed: console.Seed = 0,
 ) -> None:
     """Train a model over simulated sites, or leaving real sites out, and save its outputs.
 
@@ -361,65 +563,101 @@ def train(
     [dim]Example: robfcp lab train mnist --data-dir data --beta 0.5 -o mnist.npz[/dim]
     [dim]Example: robfcp lab train stroke --model leave-sites-out -o stroke.npz[/dim]
     """
-    console.prepare_outputs(output, checkpoint)
-    told = {"beta": beta, "rounds": rounds, "clients": clients}
-    where: dict[str, Any] = {"checkpoint": checkpoint, "stop_after": stop_after}
-    record: dict[str, Any]
-    natural_only = (
-        dataset in datasets.dataset_names(sites=True) and dataset not in datasets.dataset_names()
-    )
-    if model == "leave-sites-out" or (natural_only and model is None):
-        given = next((name for name, value in (told | where).items() if value is not None), None)
-        if given is not None:
-            option = given.replace("_", "-")
-            raise RobfcpError(f"--{option}: says nothing to leave-sites-out; leave it away")
-        from robfcp.experiments.natural_partitions import (
-            LEAVE_OUT,
-            LeaveOutSettings,
-            leave_one_site_out,
-        )
-
-        data = datasets.load(dataset, data_dir, partitioned=True, verify=verify)
-        plan, started = replace(LEAVE_OUT.get(dataset, LeaveOutSettings()), seed=seed), now()
-        with printer.busy(f"training {dataset}", plan.folds) as step:
-            table, logits, library = leave_one_site_out(data, plan, lambda: step(advance=1))
-        seconds, y = now() - started, table.y
-        outputs.write(output, logits, y, None, bits, table.columns)
-        record = {
-            "sites": len(set(table.sites.tolist())),
-            "samples": len(y),
-            "accuracy": float((logits.argmax(axis=1) == y).mean()),
-            "commonest_class": float(np.bincount(y).max() / len(y)),
-            "seconds": seconds,
-            "features": list(data.features) or data.x.shape[1],
-            "class_names": list(data.classes),
-            "library": library,
-            "settings": asdict(plan),
-        }
+    console.prepare_outputs(output, options.checkpoint)
+    if options.is_leave_one_out(dataset):
+        options.check_leave_one_out()
+        record = _train_leave_one_out(dataset, output, options, printer)
     else:
-        from robfcp.experiments.training import recipe
-        from robfcp.experiments.training import train as run
-
-        images = datasets.load(dataset, data_dir, verify=verify)
-        settings, started = recipe(dataset=dataset, model=model, seed=seed, **told), now()
-        with printer.busy(f"training {dataset}", stop_after or settings.rounds) as step:
-            shown: Any = {"on_round": lambda done: step(completed=done), "device": device}
-            trained, history = run(images, settings, **where, **shown)
-        seconds = now() - started
-        outputs.write(output, trained, images.test.y, images.test.groups, bits)
-        record = {
-            "accuracy": history[-1][1],
-            "history": history,
-            "seconds": seconds,
-            "train_samples": len(images.train),
-            "test_samples": len(images.test),
-            "settings": asdict(settings),
-        }
+        record = _train_federated(dataset, output, options, printer)
     record = {"dataset": dataset, **record}
     console.save_json(output.with_suffix(".json"), record)
-    shown = {name: value for name, value in record.items() if isinstance(value, (int, float, str))}
-    printer.table(str(output), [name.replace("_", " ") for name in shown], [list(shown.values())])
+    single_values = {
+        name: value for name, value in record.items() if isinstance(value, (int, float, str))
+    }
+    printer.table(
+        str(output),
+        [name.replace("_", " ") for name in single_values],
+        [list(single_values.values())],
+    )
     printer.json(record)
+
+
+def _train_leave_one_out(
+    dataset: str, output: Path, options: TrainOptions, printer: Printer
+) -> dict[str, Any]:
+    """Train on all sites but one, for each of them; write the outputs and return the record."""
+    from robfcp.experiments.natural_partitions import (
+        LEAVE_OUT,
+        LeaveOutSettings,
+        leave_one_site_out,
+    )
+
+    data = datasets.load(dataset, options.data_dir, partitioned=True, verify=options.verify)
+    settings = replace(LEAVE_OUT.get(dataset, LeaveOutSettings()), seed=options.seed)
+    start = perf_counter()
+    with printer.busy(f"training {dataset}", settings.folds) as step:
+        table, logits, library = leave_one_site_out(data, settings, partial(step, advance=1))
+    seconds = perf_counter() - start
+
+    labels = table.y
+    outputs.write(output, logits, labels, None, options.bits, table.columns)
+    is_right = logits.argmax(axis=1) == labels
+    return {
+        "sites": len(set(table.sites.tolist())),
+        "samples": len(labels),
+        "accuracy": float(is_right.mean()),
+        "commonest_class": float(np.bincount(labels).max() / len(labels)),
+        "seconds": seconds,
+        "features": list(data.features) or data.x.shape[1],
+        "class_names": list(data.classes),
+        "library": library,
+        "settings": asdict(settings),
+    }
+
+
+def _train_federated(
+    dataset: str, output: Path, options: TrainOptions, printer: Printer
+) -> dict[str, Any]:
+    """Train over simulated sites; write the outputs and return the record."""
+    from robfcp.experiments.training import recipe
+    from robfcp.experiments.training import train as run_training
+
+    images = datasets.load(dataset, options.data_dir, verify=options.verify)
+    settings = recipe(
+        dataset=dataset,
+        model=options.model,
+        seed=options.seed,
+        beta=options.beta,
+        rounds=options.rounds,
+        clients=options.clients,
+    )
+    start = perf_counter()
+    with printer.busy(f"training {dataset}", options.stop_after or settings.rounds) as step:
+
+        def show_round(n_rounds: int) -> None:
+            """Show how many rounds are done."""
+            step(completed=n_rounds)
+
+        logits, history = run_training(
+            images,
+            settings,
+            checkpoint=options.checkpoint,
+            stop_after=options.stop_after,
+            on_round=show_round,
+            device=options.device,
+        )
+    seconds = perf_counter() - start
+
+    outputs.write(output, logits, images.test.y, images.test.groups, options.bits)
+    _, last_accuracy = history[-1]
+    return {
+        "accuracy": last_accuracy,
+        "history": history,
+        "seconds": seconds,
+        "train_samples": len(images.train),
+        "test_samples": len(images.test),
+        "settings": asdict(settings),
+    }
 
 
 def bench(
@@ -434,42 +672,68 @@ def bench(
     [dim]Example: robfcp lab bench --clients 1000 --samples 500[/dim]
     [dim]Example: robfcp lab bench --clients 50 --samples 100 --repeat 1 --json[/dim]
     """
+    stages = _bench_stages(clients, samples, seed)
+    seconds = dict.fromkeys(stages, np.inf)
+    with printer.busy("timing", len(stages) * repeat) as step:
+        for _ in range(repeat):
+            for name, run_stage in stages.items():
+                start = perf_counter()
+                run_stage()
+                seconds[name] = min(seconds[name], perf_counter() - start)
+                step(advance=1)
+
+    total = sum(seconds.values())
+    rows = []
+    for name, fastest in seconds.items():
+        rows.append((name, f"{1000 * fastest:.2f}", f"{fastest / total:.1%}"))
+    printer.table(
+        f"{clients} sites, {samples} samples each, 10 classes",
+        ["stage", "milliseconds", "share"],
+        rows,
+    )
+    printer.json({"clients": clients, "samples": samples, "seconds": seconds})
+
+
+def _bench_stages(n_clients: int, n_samples: int, seed: int) -> dict[str, Callable[[], Any]]:
+    """Return what is timed by its name, on simulated data of 10 classes."""
     from robfcp import LAC, Consensus, Federation, Report, RobFCP
     from robfcp._validation import parse_level
     from robfcp.defense import estimate_n_malicious
     from robfcp.guarantees import certify_threshold, fcp_bin_index, marginal_threshold_bin
 
-    rng, score, level = np.random.default_rng(seed), LAC(), parse_level(0.9)
-    site = rng.dirichlet(np.full(10, 0.3), samples).astype(np.float32)
-    label = rng.integers(0, 10, samples)
-    rows = rng.beta(0.5, 2, (clients, samples))
-    reports = [Report.from_scores(f"{k:07d}", row, score=score) for k, row in enumerate(rows)]
-    federation, liars = Federation.from_reports(reports), (clients - 1) // 4
-    index = fcp_bin_index(federation, level)
-    stages: dict[str, Callable[[], Any]] = {
-        "score (one site)": lambda: score(site, label),
-        "report (one site)": lambda: Report.from_scores("a", rows[0], score=score),
-        "read and validate a report": lambda: Report.from_json(reports[0].to_json()),
-        "stack the federation": lambda: Federation.from_reports(reports),
-        "defend: rob-fcp": lambda: RobFCP(liars).assess(federation),
-        "defend: consensus": lambda: Consensus(at_most=liars).assess(federation),
-        "count": lambda: estimate_n_malicious(federation),
-        "quantile": lambda: fcp_bin_index(federation, level),
-        "guaranteed threshold": lambda: marginal_threshold_bin(federation, level, liars),
-        "certify": lambda: certify_threshold(federation, index, liars),
-        "predict (one site)": lambda: score.prediction_sets(site, [0.9]),
+    rng = np.random.default_rng(seed)
+    score = LAC()
+    level = parse_level(0.9)
+    probabilities = rng.dirichlet(np.full(10, 0.3), n_samples).astype(np.float32)
+    labels = rng.integers(0, 10, n_samples)
+    client_scores = rng.beta(0.5, 2, (n_clients, n_samples))
+    reports = []
+    for index, scores in enumerate(client_scores):
+        reports.append(Report.from_scores(f"{index:07d}", scores, score=score))
+    federation = Federation.from_reports(reports)
+    max_malicious = (n_clients - 1) // 4
+    bin_index = fcp_bin_index(federation, level)
+
+    def read_report() -> Report:
+        """Write a report and read it again."""
+        return Report.from_json(reports[0].to_json())
+
+    def predict() -> Any:
+        """Predict the sets of one client's samples."""
+        return score.prediction_sets(probabilities, [0.9])
+
+    rob_fcp = RobFCP(max_malicious)
+    consensus = Consensus(at_most=max_malicious)
+    return {
+        "score (one site)": partial(score, probabilities, labels),
+        "report (one site)": partial(Report.from_scores, "a", client_scores[0], score=score),
+        "read and validate a report": read_report,
+        "stack the federation": partial(Federation.from_reports, reports),
+        "defend: rob-fcp": partial(rob_fcp.assess, federation),
+        "defend: consensus": partial(consensus.assess, federation),
+        "count": partial(estimate_n_malicious, federation),
+        "quantile": partial(fcp_bin_index, federation, level),
+        "guaranteed threshold": partial(marginal_threshold_bin, federation, level, max_malicious),
+        "certify": partial(certify_threshold, federation, bin_index, max_malicious),
+        "predict (one site)": predict,
     }
-    seconds = dict.fromkeys(stages, np.inf)
-    with printer.busy("timing", len(stages) * repeat) as step:
-        for name in [*stages] * repeat:
-            start = now()
-            stages[name]()
-            seconds[name] = min(seconds[name], now() - start)
-            step(advance=1)
-    total = sum(seconds.values())
-    printer.table(
-        f"{clients} sites, {samples} samples each, 10 classes",
-        ["stage", "milliseconds", "share"],
-        [(name, f"{1000 * s:.2f}", f"{s / total:.1%}") for name, s in seconds.items()],
-    )
-    printer.json({"clients": clients, "samples": samples, "seconds": seconds})

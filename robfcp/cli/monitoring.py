@@ -16,12 +16,19 @@ from robfcp._files import read_bounded, write_atomically
 from robfcp.cli import console
 from robfcp.cli.console import Printer, advanced_option, option, round_option
 from robfcp.cli.model_outputs import ModelOutputs, ReaderOptions
-from robfcp.cli.prediction import ThresholdOptions, print_verdict, read_outputs_for
+from robfcp.cli.prediction import (
+    LoadedThreshold,
+    ThresholdOptions,
+    print_verdict,
+    read_outputs_for,
+)
 from robfcp.cli.tables import REPORTS, TABLES, expand_paths
 from robfcp.errors import RobfcpError
+from robfcp.federation import RejectedReport
 from robfcp.fleet import list_report_files
 from robfcp.monitoring import (
     AlarmHistory,
+    EValueReport,
     MergedEValue,
     Monitor,
     MonitorState,
@@ -67,7 +74,7 @@ Strict = Annotated[
 def evaluate(
     printer: Printer,
     reading: ReaderOptions,
-    used: ThresholdOptions,
+    threshold_options: ThresholdOptions,
     calibration: Watched,
     data: Annotated[Path, typer.Argument(help="Fresh labelled outputs: .csv, .npz or .parquet.")],
     group: Annotated[str | None, option("A column to split by: night, ward, scanner.")] = None,
@@ -85,7 +92,7 @@ def evaluate(
     [dim]Example: robfcp check letter.json test.csv --floor 0.85[/dim]
     """
     with printer.busy("checking"):
-        threshold = used.read(calibration, reading)
+        threshold = threshold_options.read(calibration, reading)
         outputs = read_outputs_for(threshold.calibration, data, reading, columns=[group])
         evaluation = threshold.source.evaluate(
             outputs.predictions,
@@ -199,7 +206,7 @@ def monitor(
     options: MonitorOptions,
     printer: Printer,
     reading: ReaderOptions,
-    used: ThresholdOptions,
+    threshold_options: ThresholdOptions,
     calibration: Annotated[Path | None, typer.Argument(help="None if --state keeps it.")] = None,
     data: Annotated[list[Path] | None, typer.Argument(help="Fresh labelled batches.")] = None,
 ) -> None:
@@ -214,28 +221,15 @@ def monitor(
     """
     files = _monitor_files(options, calibration, data or [])
     console.prepare_outputs(files.state, options.report, options.html)
-    key = None if options.sign is None else signing.load_key(options.sign)
+    key = console.load_private_key(options.sign)
     with printer.busy("watching"):
-        threshold = used.read(files.calibration, reading)
-        watch = Monitor(
-            threshold.source,
-            reference_report=_read_reference_report(files.reference_report),
-            client=options.client,
-            level=threshold.level_index,
-            min_coverage=options.floor,
-            delta=options.delta,
-            average_run_length=options.run_length,
-            path=files.state,
-        )
-        round_name = options.round
-        if round_name is None:
-            round_name = threshold.calibration.summary.round
-        step = options.step or 0
+        threshold = threshold_options.read(files.calibration, reading)
+        watch = _make_monitor(threshold, files, options)
         if options.report is not None:
-            # Refused before anything is counted.
-            first_report = watch.e_value_report(round_name, step)
+            # What cannot be sent or signed is refused before anything is counted.
+            e_value_report = _e_value_report(watch, threshold, options)
             if key is not None:
-                signing.sign(first_report, key)
+                signing.sign(e_value_report, key)
 
         batches = []
         for path in expand_paths(files.batches, TABLES):
@@ -247,30 +241,18 @@ def monitor(
         start = watch.state
         for path, outputs in batches:
             _count_batch(watch, path, outputs, reading, printer)
-        state = watch.state
         if options.report is not None:
-            watch.e_value_report(round_name, step).save(options.report, key)
+            _e_value_report(watch, threshold, options).save(options.report, key)
         if options.html is not None:
             name = options.client or files.state.stem
-            write_html(PageHistory(monitors=((name, state),)), options.html)
+            write_html(PageHistory(monitors=((name, watch.state),)), options.html)
 
-    n_new = state.n - start.n
-    new_coverage = _coverage_of_counts(n_new, state.misses - start.misses)
-    new_text = "" if new_coverage is None else f", {new_coverage:.4f} of them covered"
-    printer.line(f"{n_new} new samples{new_text} -> {files.state}")
-    printer.line(f"floor: {state.source}\n{state.line}")
+    n_samples = sum(len(outputs.predictions) for _, outputs in batches)
+    _print_counted(start, watch.state, files.state, printer)
     print_verdict(threshold.feedback, printer)
     printer.wrote(options.report, options.html)
-    n_samples = sum(len(outputs.predictions) for _, outputs in batches)
-    printer.json(
-        {
-            **_state_as_json(state),
-            "new_covered": new_coverage,
-            "new": n_new,
-            "counted_before": n_samples - n_new,
-        }
-    )
-    if state.has_alarm or (options.strict and state.short_since):
+    printer.json(_counted_as_json(start, watch.state, n_samples))
+    if watch.state.has_alarm or (options.strict and watch.state.short_since):
         raise typer.Exit(ALARM_EXIT_STATUS)
 
 
@@ -324,23 +306,49 @@ def _read_reference_report(path: Path | None) -> Report | None:
     return Report.from_json(signing.unwrap(read_bounded(path)), str(path))
 
 
+def _make_monitor(
+    threshold: LoadedThreshold, files: MonitorFiles, options: MonitorOptions
+) -> Monitor:
+    """Return the monitor of a threshold, which goes on from its state where there is one."""
+    return Monitor(
+        threshold.source,
+        reference_report=_read_reference_report(files.reference_report),
+        client=options.client,
+        level=threshold.level_index,
+        min_coverage=options.floor,
+        delta=options.delta,
+        average_run_length=options.run_length,
+        path=files.state,
+    )
+
+
+def _e_value_report(
+    watch: Monitor, threshold: LoadedThreshold, options: MonitorOptions
+) -> EValueReport:
+    """Return what this site tells the server, in the calibration's round unless one is named."""
+    round_name = options.round
+    if round_name is None:
+        round_name = threshold.calibration.summary.round
+    return watch.e_value_report(round_name, options.step or 0)
+
+
 def _count_batch(
     watch: Monitor, path: Path, outputs: ModelOutputs, reading: ReaderOptions, printer: Printer
 ) -> None:
     """Count a batch of fresh samples; print which of them were counted before."""
     targets = cast(NDArray[Any], outputs.targets)
     ids = None if reading.ids is None else outputs.ids
-    before = watch.state
+    previous_state = watch.state
     try:
-        after = watch.update(outputs.predictions, targets, ids=ids)
+        state = watch.update(outputs.predictions, targets, ids=ids)
     except RobfcpError as error:
         raise RobfcpError(f"{path}: {error}") from None
 
     # That rows repeat an id is no news where ids decide what counts.
     notes = outputs.notes if ids is None else []
     n_samples = len(targets)
-    n_counted = after.n - before.n
-    n_repeated = after.repeated - before.repeated
+    n_counted = state.n - previous_state.n
+    n_repeated = state.repeated - previous_state.repeated
     if n_counted < n_samples:
         notes.append(
             f"{path}: {n_samples - n_counted} of {n_samples} samples were counted before, by name; "
@@ -361,10 +369,30 @@ def _coverage_of_counts(n_samples: int, n_misses: int) -> float | None:
     return 1 - n_misses / n_samples
 
 
-def _state_as_json(state: MonitorState) -> dict[str, Any]:
-    """Return where a monitor stands for programs."""
+def _new_coverage(start: MonitorState, state: MonitorState) -> float | None:
+    """Return the coverage of the samples counted since a state; None without any."""
+    return _coverage_of_counts(state.n - start.n, state.misses - start.misses)
+
+
+def _print_counted(start: MonitorState, state: MonitorState, path: Path, printer: Printer) -> None:
+    """Print how many samples were counted, how they are covered, and where the monitor stands."""
+    new_coverage = _new_coverage(start, state)
+    coverage_text = "" if new_coverage is None else f", {new_coverage:.4f} of them covered"
+    printer.line(f"{state.n - start.n} new samples{coverage_text} -> {path}")
+    printer.line(f"floor: {state.source}\n{state.line}")
+
+
+def _counted_as_json(start: MonitorState, state: MonitorState, n_samples: int) -> dict[str, Any]:
+    """Return where a monitor stands for programs, after batches of so many samples."""
     fields = {key: getattr(state, name) for key, name in _PRINTED_FIELDS.items()}
-    return {**fields, "covered": _coverage_of_counts(state.n, state.misses)}
+    n_new = state.n - start.n
+    return {
+        **fields,
+        "covered": _coverage_of_counts(state.n, state.misses),
+        "new_covered": _new_coverage(start, state),
+        "new": n_new,
+        "counted_before": n_samples - n_new,
+    }
 
 
 @dataclass(frozen=True)
@@ -479,23 +507,35 @@ def _merge_reports(
         step=options.step,
         quorum=options.quorum,
     )
+    merged, history = _merge(reports, rejected, max_malicious, options, keys)
+
+    log_drifts = {
+        report.client: report.log_drift for report in reports if report.log_drift is not None
+    }
+    drifting = alarming_clients(log_drifts, merged.liars, merged.delta, merged.n_sites)
+    expected = set(keys or ())
+    if history is not None:
+        expected |= set(history.latest())
+    reporting = {report.client for report in reports}
+    missing = expected - reporting
+    silent = sorted(missing - {rejection.client for rejection in merged.faulty})
+    n_unnamed = merged.n_sites - len(reporting) - len(missing)
+    return MergedAlarms(merged, history, drifting, silent, n_unnamed)
+
+
+def _merge(
+    reports: Sequence[EValueReport],
+    rejected: Sequence[RejectedReport],
+    max_malicious: int,
+    options: AlarmOptions,
+    keys: Mapping[str, str] | None,
+) -> tuple[MergedEValue, AlarmHistory | None]:
+    """Return the alarm of all clients together, and all looks where they are kept."""
     n_clients = options.sites
     if n_clients is None and keys is not None:
         n_clients = len(keys)
-
-    history = None
-    if options.history is None or options.step is None:
-        merged = merge_e_values(
-            reports,
-            max_malicious,
-            n_clients=n_clients,
-            delta=DEFAULT_DELTA if options.delta is None else options.delta,
-            independent=options.independent,
-            rejected=rejected,
-            signatures_checked=keys is not None,
-        )
-    else:
-        merged, history = record_inspection(
+    if options.history is not None and options.step is not None:
+        return record_inspection(
             options.history,
             reports,
             max_malicious,
@@ -507,19 +547,16 @@ def _merge_reports(
             round=options.round,
             independent=options.independent or None,
         )
-
-    log_drifts = {
-        report.client: report.log_drift for report in reports if report.log_drift is not None
-    }
-    drifting = alarming_clients(log_drifts, merged.liars, merged.delta, merged.n_sites)
-    reporting = {report.client for report in reports}
-    expected = set(keys or ())
-    if history is not None:
-        expected |= set(history.latest())
-    quiet = expected - reporting
-    silent = sorted(quiet - {rejection.client for rejection in merged.faulty})
-    n_unnamed = merged.n_sites - len(reporting) - len(quiet)
-    return MergedAlarms(merged, history, drifting, silent, n_unnamed)
+    merged = merge_e_values(
+        reports,
+        max_malicious,
+        n_clients=n_clients,
+        delta=DEFAULT_DELTA if options.delta is None else options.delta,
+        independent=options.independent,
+        rejected=rejected,
+        signatures_checked=keys is not None,
+    )
+    return merged, None
 
 
 def _print_alarms(alarms: MergedAlarms, printer: Printer) -> None:

@@ -195,7 +195,7 @@ class Prediction:
 def predict(
     printer: Printer,
     reading: ReaderOptions,
-    used: ThresholdOptions,
+    threshold_options: ThresholdOptions,
     calibration: Annotated[Path | None, typer.Argument(help="Left out with --letter.")] = None,
     data: Annotated[Path | None, typer.Argument(help=".csv, .npz, .npy or .parquet.")] = None,
     output: Annotated[
@@ -218,8 +218,9 @@ def predict(
     [dim]Example: robfcp predict calibration.json test.csv -o sets.csv[/dim]
     [dim]Example: robfcp predict new.csv --letter letter.json --local own.csv -o sets.csv[/dim]
     """
-    calibration, data = _resolve_inputs(calibration, data, letter, used)
-    if data is None and (used.local is None or output is not None or non_empty):
+    is_local = threshold_options.local is not None
+    calibration, data = _resolve_inputs(calibration, data, letter, is_local=is_local)
+    if data is None and (not is_local or output is not None or non_empty):
         raise RobfcpError("data: is missing; name the outputs to predict from")
     console.prepare_outputs(output, endings=OUTPUT_SUFFIXES)
 
@@ -227,7 +228,7 @@ def predict(
     notes: list[str] = []
     with printer.busy("predicting"):
         key = console.parse_public_key(server_key)
-        threshold = used.read(calibration, reading, key, seed)
+        threshold = threshold_options.read(calibration, reading, key, seed)
         _check_model(calibration, threshold.calibration, model)
         if data is not None:
             outputs = read_outputs_for(
@@ -235,29 +236,22 @@ def predict(
             )
             notes += outputs.notes
             # A local threshold is the same for all groups.
-            groups = {} if used.local else {"groups": outputs.columns.get(group or "")}
+            groups = {} if is_local else {"groups": outputs.columns.get(group or "")}
             rng = console.derive_seed(seed, "predict")
             prediction = predict_level(threshold, outputs, rng, non_empty=non_empty, **groups)
             if output is not None:
-                sets_file = write_sets(
-                    output.suffix.lower(), prediction.values, prediction.csv_text
-                )
-                write_atomically(output, sets_file)
+                content = write_sets(output.suffix.lower(), prediction.values, prediction.csv_text)
+                write_atomically(output, content)
 
     figures: dict[str, Any] = {} if prediction is None else dict(prediction.figures)
-    if used.local is not None:
+    if is_local:
         local = cast("LocalCalibration", threshold.source)
         _print_local_thresholds(local, printer)
         notes = [*local.notes, *notes]
         figures |= _local_thresholds_as_json(local)
     if prediction is not None:
         _print_figures(prediction, threshold, printer)
-        if "filled" in prediction.figures:
-            notes.append(
-                f"{prediction.figures['filled']:.1%} of the sets were empty and hold their "
-                "likeliest label now: "
-                "the lower bound of coverage holds, its upper one no longer."
-            )
+        notes += _filled_sets_notes(prediction)
     printer.line("\n".join(notes))
     print_verdict(threshold.feedback, printer)
     printer.wrote(output)
@@ -265,15 +259,15 @@ def predict(
 
 
 def _resolve_inputs(
-    calibration: Path | None, data: Path | None, letter: Path | None, used: ThresholdOptions
+    calibration: Path | None, data: Path | None, feedback: Path | None, *, is_local: bool
 ) -> tuple[Path, Path | None]:
     """Return the file of the threshold and that of the outputs, which is then the only argument."""
-    if letter is not None:
+    if feedback is not None:
         if data is not None:
             raise RobfcpError("--letter: holds its calibration; name no other one, only outputs")
-        if used.local is None:
+        if not is_local:
             raise RobfcpError("--letter: a site's own threshold needs its samples; pass --local")
-        return letter, calibration
+        return feedback, calibration
     if calibration is None:
         raise RobfcpError("calibration: is missing; name one, or this site's letter with --letter")
     return calibration, data
@@ -319,6 +313,16 @@ def _print_figures(prediction: Prediction, threshold: LoadedThreshold, printer: 
         [name.replace("_", " ") for name in figures],
         [list(figures.values())],
     )
+
+
+def _filled_sets_notes(prediction: Prediction) -> list[str]:
+    """Return what is to be said of sets that would have been empty."""
+    if "filled" not in prediction.figures:
+        return []
+    return [
+        f"{prediction.figures['filled']:.1%} of the sets were empty and hold their likeliest label "
+        "now: the lower bound of coverage holds, its upper one no longer."
+    ]
 
 
 def print_verdict(feedback: ClientFeedback | None, printer: Printer) -> None:

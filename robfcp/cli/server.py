@@ -87,7 +87,7 @@ class RoundOptions:
             delta=self.delta,
         )
 
-    def stated(self) -> dict[str, str]:
+    def agreement_texts(self) -> dict[str, str]:
         """Return what was agreed in words, for the log."""
         agreed = {"sizes": self.sizes, "keys": self.keys}
         agreed |= structs.asdict(self.terms_with_options())
@@ -162,84 +162,121 @@ def collect(
     )
 
 
-def calibrate(
-    printer: Printer,
-    agreed_on: RoundOptions,
-    reports: Reports,
-    output: console.Output = None,
-    coverage: Annotated[list[str] | None, option("Wanted coverage (0.9); may be repeated.")] = None,
-    promise: Annotated[
-        str | None, option("What must hold though some lie", among=GUARANTEES)
-    ] = None,
-    liars: Annotated[int | None, option("The most sites that may lie.", min=0)] = None,
-    alike: Annotated[float | None, option("How much honest sites may differ.")] = None,
-    by: Annotated[str | None, option("A threshold for each", among=("class", "group"))] = None,
-    defence: Annotated[str, option("Whom to trust", among=DEFENSES)] = Consensus.name,
-    html: console.Html = None,
-    letters: Annotated[Path | None, option("Folder for a letter to each site.")] = None,
-    previous: Annotated[Path | None, option("Last round's calibration: say what changed.")] = None,
-    sign: console.Sign = None,
-    confidence: Annotated[float, advanced_option("With which certificates hold.")] = 0.95,
+@dataclass(frozen=True)
+class CalibrateOptions:
+    """What a round is asked for, and where its results go."""
+
+    output: console.Output = None
+    coverage: Annotated[list[str] | None, option("Wanted coverage (0.9); may be repeated.")] = None
+    promise: Annotated[str | None, option("What must hold though some lie", among=GUARANTEES)] = (
+        None
+    )
+    liars: Annotated[int | None, option("The most sites that may lie.", min=0)] = None
+    alike: Annotated[float | None, option("How much honest sites may differ.")] = None
+    by: Annotated[str | None, option("A threshold for each", among=("class", "group"))] = None
+    defence: Annotated[str, option("Whom to trust", among=DEFENSES)] = Consensus.name
+    html: console.Html = None
+    letters: Annotated[Path | None, option("Folder for a letter to each site.")] = None
+    previous: Annotated[Path | None, option("Last round's calibration: say what changed.")] = None
+    sign: console.Sign = None
+    confidence: Annotated[float, advanced_option("With which certificates hold.")] = 0.95
     mix: Annotated[
         list[str] | None, advanced_option("Label mix: uniform, any or flu=0.1,cold=0.9.")
-    ] = None,
-    samples: Annotated[
-        int | None, advanced_option("Most samples liars may hold (marginal).")
-    ] = None,
+    ] = None
+    samples: Annotated[int | None, advanced_option("Most samples liars may hold (marginal).")] = (
+        None
+    )
     anchor: Annotated[
         Path | None, advanced_option("Trusted samples: outputs, or a report of them.")
-    ] = None,
+    ] = None
     risk: Annotated[
         list[str] | None, advanced_option("Of reports of losses: the mean accepted.")
-    ] = None,
-    exactly: Annotated[int | None, advanced_option("Consensus leaves out exactly so many.")] = None,
+    ] = None
+    exactly: Annotated[int | None, advanced_option("Consensus leaves out exactly so many.")] = None
     exclude: Annotated[
         list[str] | None, round_option("Set this client's report aside; may be repeated.")
-    ] = None,
-    spark: Annotated[str | None, advanced_option("Read tables by Spark: its master's URL.")] = None,
-    audit: AuditFile = None,
+    ] = None
+    spark: Annotated[str | None, advanced_option("Read tables by Spark: its master's URL.")] = None
+    audit: AuditFile = None
+
+    def round_files(self) -> RoundFiles:
+        """Return where the results of the round go."""
+        return RoundFiles(
+            calibration=self.output,
+            page=self.html,
+            audit_log=self.audit,
+            feedback=self.letters,
+            page_info=page_info(),
+        )
+
+    def settings(
+        self, federation: Federation, previous: Calibration | None, agreement: Mapping[str, str]
+    ) -> RoundSettings:
+        """Return what the round is asked for.
+
+        Parameters
+        ----------
+        federation : Federation
+            It says how trusted samples are to be scored.
+        previous : Calibration or None
+            The calibration of the round before.
+        agreement : mapping of str to str
+            What was agreed beforehand, for the log.
+        """
+        guarantee_options = {
+            "liars": self.liars,
+            "samples": self.samples,
+            "mix": _parse_label_distributions(self.mix),
+            "alike": self.alike,
+        }
+        guarantee = parse_guarantee(self.promise, guarantee_options)
+        max_malicious = None
+        if guarantee is None:
+            # A guarantee says itself how many clients may be malicious.
+            max_malicious = self.liars
+        return RoundSettings(
+            coverage=_scalar_or_list(self.coverage) or DEFAULT_COVERAGE,
+            risk_level=_scalar_or_list(self.risk),
+            by=self.by,
+            defense=parse_defense(self.defence, max_malicious, self.exactly),
+            guarantee=guarantee,
+            trusted_report=read_trusted_report(self.anchor, federation),
+            certificate_confidence=self.confidence,
+            previous=previous,
+            agreement=agreement,
+        )
+
+
+def calibrate(
+    options: CalibrateOptions, printer: Printer, agreed_on: RoundOptions, reports: Reports
 ) -> None:
     """Find whom to trust, take one threshold, and say what is proved about it.
 
     [dim]Example: robfcp calibrate reports/*.json --promise marginal --liars 5 -o c.json[/dim]
     [dim]Example: robfcp calibrate reports/*.json -o c.json --html page.html --letters letters[/dim]
     """
-    key = None if sign is None else signing.load_key(sign)
-    report_files = list(reports) if spark is not None else report_paths(reports, printer)
-    files = RoundFiles(
-        calibration=output, page=html, audit_log=audit, feedback=letters, page_info=page_info()
-    )
-    inputs = report_files if previous is None else [*report_files, previous]
+    key = console.load_private_key(options.sign)
+    # Spark lists the tables of a folder itself.
+    report_files = report_paths(reports, printer) if options.spark is None else list(reports)
+    files = options.round_files()
+    inputs = list(report_files)
+    if options.previous is not None:
+        inputs.append(options.previous)
     console.prepare_outputs(*files.paths(), inputs=inputs)
 
     with printer.busy(f"calibrating {len(report_files)} reports"):
         # The order of reading decides which of several mistakes is named.
-        before = None if previous is None else Calibration.load(previous, record=True)
-        federation = agreed_on.read(
-            report_files if spark is None else read_tables(report_files, spark)
-        )
-        federation = federation.without(exclude or ())
-        guarantee_options = {
-            "liars": liars,
-            "samples": samples,
-            "mix": _parse_label_distributions(mix),
-            "alike": alike,
-        }
-        guarantee = parse_guarantee(promise, guarantee_options)
-        settings = RoundSettings(
-            coverage=_scalar_or_list(coverage) or DEFAULT_COVERAGE,
-            risk_level=_scalar_or_list(risk),
-            by=by,
-            defense=parse_defense(defence, None if guarantee else liars, exactly),
-            guarantee=guarantee,
-            trusted_report=None if anchor is None else read_trusted_report(anchor, federation),
-            certificate_confidence=confidence,
-            previous=before,
-            agreement=agreed_on.stated(),
-        )
+        previous = None
+        if options.previous is not None:
+            previous = Calibration.load(options.previous, record=True)
+        sources: Any = report_files
+        if options.spark is not None:
+            sources = read_tables(report_files, options.spark)
+        federation = agreed_on.read(sources).without(options.exclude or ())
+        settings = options.settings(federation, previous, agreed_on.agreement_texts())
         result = run_round(federation, settings, files, key)
         diagnoses = result.diagnose()
-    show_round(result, diagnoses, files, previous, printer)
+    show_round(result, diagnoses, files, options.previous, printer)
 
 
 def show_round(
@@ -271,8 +308,10 @@ def page_info(
     return PageInfo(title, study, run_by, date)
 
 
-def read_trusted_report(path: Path, federation: Federation) -> Report:
+def read_trusted_report(path: Path | None, federation: Federation) -> Report | None:
     """Return the report of trusted samples in a file, or of the outputs and labels in it."""
+    if path is None:
+        return None
     if path.suffix.lower() in REPORTS:
         return Report.load(path)
     score = federation.score
@@ -330,16 +369,16 @@ def _parse_label_distribution(text: str) -> str | dict[str, float]:
     """Return what stands for a label distribution: its name, or NAME=SHARE,NAME=SHARE."""
     if text in LABEL_DISTRIBUTIONS:
         return text
-    shares = {}
+    fractions = {}
     for pair in text.split(","):
-        name, _, share = pair.rpartition("=")
+        name, _, fraction = pair.rpartition("=")  # from the right: names may contain "="
         try:
-            shares[name.strip()] = float(share)
+            fractions[name.strip()] = float(fraction)
         except ValueError:
             raise RobfcpError(
                 f"--mix: {text!r:.60} is neither uniform, any nor NAME=SHARE,NAME=SHARE"
             ) from None
-    return shares
+    return fractions
 
 
 def print_calibration(
@@ -400,28 +439,23 @@ def _print_strata(level: CoverageLevel, printer: Printer) -> None:
     if not level.strata:
         return
     by = level.certificate.by
-    strata = sorted(
-        level.strata,
-        key=lambda stratum: ("protected" not in stratum.protection, stratum.certificate.lower),
-    )
+    strata = sorted(level.strata, key=_worst_first)
     rows = []
     for stratum in strata[:SHOWN_CLASSES]:
-        rows.append(
-            (
-                stratum.name,
-                stratum.threshold,
-                stratum.n_clients,
-                stratum.n_samples,
-                format_lower(stratum.certificate.lower),
-                format_upper(stratum.certificate.upper),
-                stratum.protection,
-            )
-        )
+        lower = format_lower(stratum.certificate.lower)
+        upper = format_upper(stratum.certificate.upper)
+        counts = (stratum.n_clients, stratum.n_samples)
+        rows.append((stratum.name, stratum.threshold, *counts, lower, upper, stratum.protection))
     printer.table(
         f"by {by} at {float(level.coverage):g}, {len(rows)} of {len(strata)}, worst first",
         [by, "threshold", "sites", "samples", "at least", "at most", ""],
         rows,
     )
+
+
+def _worst_first(stratum: Any) -> tuple[bool, float]:
+    """Return what strata are sorted by: hardly protected and unprotected ones come first."""
+    return "protected" not in stratum.protection, stratum.certificate.lower
 
 
 def _print_assumptions(calibration: Calibration, printer: Printer) -> None:
@@ -448,16 +482,17 @@ def _print_clients(
 
 def _diagnosis_lines(diagnoses: Iterable[Diagnosis], reasons: Mapping[str, str]) -> list[str]:
     """Return a line for each finding: what is seen, what to do, the reason, who is alike."""
-    alike: dict[tuple[str, str], list[Diagnosis]] = {}
+    by_finding: dict[tuple[str, str], list[Diagnosis]] = {}
     for diagnosis in diagnoses:
-        alike.setdefault((diagnosis.finding, diagnosis.advice), []).append(diagnosis)
+        by_finding.setdefault((diagnosis.finding, diagnosis.advice), []).append(diagnosis)
 
     lines = []
-    for first, *others in alike.values():
+    for first, *further in by_finding.values():
         reason = reasons.get(first.client, "")
         line = f"{first.client}: {first.with_defense_reason(reason)}"
-        if others:
-            line += f"; likewise {', '.join(other.client for other in others)}"
+        if further:
+            clients = [diagnosis.client for diagnosis in further]
+            line += f"; likewise {', '.join(clients)}"
         lines.append(line)
     return lines
 
@@ -609,12 +644,12 @@ def show_verification(
             f"(first: {discrepancies[0].line}); do not use it"
         )
 
-    whose = "That these are the sites' reports each site can check with --report."
+    origin = "That these are the sites' reports each site can check with --report."
     if report is not None:
-        whose = f"The report in {report} is among them, as it was sent."
+        origin = f"The report in {report} is among them, as it was sent."
     printer.line(
         f"Everything is as the {calibration.federation.n_clients} reports in the record give it "
-        f"(signature: {signature}). {whose}\n"
+        f"(signature: {signature}). {origin}\n"
         f"Digest of the file without key and signature, as page and log have it: {digest}"
     )
     print_calibration(calibration, diagnoses, printer)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,8 +13,9 @@ import typer
 
 from robfcp._files import read_bounded
 from robfcp._sealed import file_kind
+from robfcp._typing import FloatArray
 from robfcp._validation import abbreviate, parse_level
-from robfcp.calibration import Calibration, sensitivity
+from robfcp.calibration import Calibration, SensitivityTable, sensitivity
 from robfcp.certificates import format_lower, format_upper
 from robfcp.cli import console
 from robfcp.cli.console import Printer, advanced_option, option
@@ -21,6 +24,7 @@ from robfcp.diagnosis import diagnose
 from robfcp.errors import RobfcpError
 from robfcp.guarantees import (
     ClientIntervals,
+    HeterogeneityEstimate,
     breakdown_point_of_any_rule,
     clients_not_covered,
     estimate_heterogeneity,
@@ -29,24 +33,78 @@ from robfcp.monitoring import AlarmHistory, MonitorState
 from robfcp.page import PageHistory, write_html
 
 MAX_BYTES = 2**28
-SHOWN = 10
-HISTORIES: dict[str, type[Any]] = {"alarms": AlarmHistory, "monitor": MonitorState}
+MAX_SHOWN = 10  # strata, and clients
+MAX_DIGITS = 15  # of a number of clients
+USUAL_NUMBERS = (0, 1, 2)  # of malicious clients that are shown unless others are named
+USUAL_PERCENTAGES = (5, 9, 20, 40)
+HISTORY_KINDS = ("alarms", "monitor")  # of files
+
+
+@dataclass(frozen=True)
+class ShowOptions:
+    """Whether a page is written, and what is asked of a calibration."""
+
+    html: console.Html = None
+    title: Annotated[str, option("What the page is headed with.")] = ""
+    study: Annotated[str, option("The study or protocol, for the page.")] = ""
+    run_by: Annotated[str, option("Who ran it, for the page.")] = ""
+    date: Annotated[str | None, option("The page's date; today's if not given.")] = None
+    history: Annotated[list[Path] | None, option("Files of alarms or monitors.")] = None
+    liars: Annotated[list[str] | None, option("What if so many lie.", "--liars", "-m")] = None
+    coverage: Annotated[list[str] | None, option("What if this coverage were wanted.")] = None
+    alike: Annotated[float | None, option("What if honest sites differ by at most this.")] = None
+    server_key: console.ServerKey = None
+    confidence: Annotated[float, advanced_option("With which certificates hold.")] = 0.95
+
+
+@dataclass(frozen=True)
+class LevelOutlook:
+    """What holds at one level of coverage, and what each guarantee would cost.
+
+    Attributes
+    ----------
+    level : Fraction
+        The wanted coverage.
+    tables : sequence of SensitivityTable
+        One for all clients, or one for each class or group.
+    breakdown_point : int or None
+        From how many malicious clients on no rule that guarantees the level can avoid full sets.
+    """
+
+    level: Fraction
+    tables: Sequence[SensitivityTable]
+    breakdown_point: int | None
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """What a calibration proves for several numbers of malicious clients.
+
+    Attributes
+    ----------
+    calibration : Calibration
+        With its record.
+    levels : list of LevelOutlook
+        Its levels, or those asked for.
+    heterogeneity : mapping of int to HeterogeneityEstimate
+        {malicious clients: how far the others seem to differ}.
+    client_coverage : (K, L) ndarray
+        The coverage of each client's own samples at each of the calibration's levels.
+    lowest_first : list of int
+        The clients by their coverage at the first level.
+    """
+
+    calibration: Calibration
+    levels: list[LevelOutlook]
+    heterogeneity: Mapping[int, HeterogeneityEstimate]
+    client_coverage: FloatArray
+    lowest_first: list[int]
 
 
 def show(
+    options: ShowOptions,
     printer: Printer,
     file: Annotated[Path, typer.Argument(help="A calibration; or alarms, a monitor.")],
-    html: console.Html = None,
-    title: Annotated[str, option("What the page is headed with.")] = "",
-    study: Annotated[str, option("The study or protocol, for the page.")] = "",
-    run_by: Annotated[str, option("Who ran it, for the page.")] = "",
-    date: Annotated[str | None, option("The page's date; today's if not given.")] = None,
-    history: Annotated[list[Path] | None, option("Files of alarms or monitors.")] = None,
-    liars: Annotated[list[str] | None, option("What if so many lie.", "--liars", "-m")] = None,
-    coverage: Annotated[list[str] | None, option("What if this coverage were wanted.")] = None,
-    alike: Annotated[float | None, option("What if honest sites differ by at most this.")] = None,
-    server_key: console.ServerKey = None,
-    confidence: Annotated[float, advanced_option("With which certificates hold.")] = 0.95,
 ) -> None:
     """Say what is proved for each number of liars and what each promise would cost; or a page.
 
@@ -55,187 +113,326 @@ def show(
     [dim]Example: robfcp show calibration.json -m 0,2,5,9 --coverage 0.9[/dim]
     [dim]Example: robfcp show calibration.json --html page.html --title "Outcome after stroke"[/dim]
     """
-    console.prepare_outputs(html)
+    console.prepare_outputs(options.html)
     if (file / "monitor.json").exists():  # a folder that monitor keeps
         file = file / "monitor.json"
     kind = file_kind(read_bounded(file, MAX_BYTES))
     if kind == "letter":
         raise RobfcpError(f"{file}: is a site's letter; robfcp verify says what it tells")
-    if kind in HISTORIES:
-        past = _read_history([file, *(history or [])])
-        lines = [] if past.alarms is None else [past.alarms.line]
-        lines += [f"{name}: {state.line}" for name, state in past.monitors]
-        printer.line("\n".join(lines))
-        if html is not None:
-            write_html(past, html)
-        _end(printer, html, {"lines": lines})
+    if kind in HISTORY_KINDS:
+        _show_history(file, options, printer)
         return
+
     with printer.busy("computing what is proved"):
-        calibration = Calibration.load(file, console.parse_public_key(server_key), record=True)
-        if html is not None:
-            past = _history_of(calibration, file, history or [])
-            write_html(calibration, html, past, page_info(title, study, run_by, date))
-            _end(printer, html, {"sites": calibration.federation.n_clients})
-            return
-        federation, asked = calibration.federation, [parse_level(text) for text in coverage or ()]
-        numbers = _numbers(liars, federation.n_clients)
-        sure: dict[str, Any] = {
-            "certificate_confidence": confidence,
-            "heterogeneity": alike,
-        }
-        outcomes = [
-            (level, sensitivity(calibration, level, numbers, **sure))
-            for level in asked or [level.coverage for level in calibration.levels]
-        ]
-        alone = {m: estimate_heterogeneity(federation, m, confidence) for m in numbers}
-        covered = calibration.client_coverage()
-        lowest = np.argsort(covered[:, 0], kind="stable").tolist()
+        key = console.parse_public_key(options.server_key)
+        calibration = Calibration.load(file, key, record=True)
+        if options.html is not None:
+            _write_page(calibration, file, options, options.html)
+        else:
+            outlook = _compute_outlook(calibration, options)
+    if options.html is not None:
+        _finish(printer, options.html, {"sites": calibration.federation.n_clients})
+        return
+    _print_outlook(outlook, options, printer)
+    _finish(printer, None, _outlook_as_json(outlook))
+
+
+def _show_history(file: Path, options: ShowOptions, printer: Printer) -> None:
+    """Print where alarms or monitors stand, and write their page where it is wanted."""
+    history = _read_history([file, *(options.history or [])])
+    lines = []
+    if history.alarms is not None:
+        lines.append(history.alarms.line)
+    for name, state in history.monitors:
+        lines.append(f"{name}: {state.line}")
+    printer.line("\n".join(lines))
+    if options.html is not None:
+        write_html(history, options.html)
+    _finish(printer, options.html, {"lines": lines})
+
+
+def _write_page(calibration: Calibration, file: Path, options: ShowOptions, html: Path) -> None:
+    """Write the page of a calibration, with its history where files of it are named."""
+    history = _history_of(calibration, file, options.history or [])
+    info = page_info(options.title, options.study, options.run_by, options.date)
+    write_html(calibration, html, history, info)
+
+
+def _compute_outlook(calibration: Calibration, options: ShowOptions) -> Outlook:
+    """Return what a calibration proves for the numbers of malicious clients asked about."""
+    federation = calibration.federation
+    levels = [parse_level(text) for text in options.coverage or ()]
+    max_malicious_values = _parse_max_malicious(options.liars, federation.n_clients)
+    if not levels:
+        levels = [level.coverage for level in calibration.levels]
+
+    outlooks = []
+    for level in levels:
+        tables = sensitivity(
+            calibration,
+            level,
+            max_malicious_values,
+            certificate_confidence=options.confidence,
+            heterogeneity=options.alike,
+        )
+        breakdown_point = breakdown_point_of_any_rule(federation.sample_sizes, level)
+        outlooks.append(LevelOutlook(level, tables, breakdown_point))
+
+    heterogeneity = {}
+    for max_malicious in max_malicious_values:
+        heterogeneity[max_malicious] = estimate_heterogeneity(
+            federation, max_malicious, options.confidence
+        )
+    client_coverage = calibration.client_coverage()
+    lowest_first = np.argsort(client_coverage[:, 0], kind="stable").tolist()
+    return Outlook(calibration, outlooks, heterogeneity, client_coverage, lowest_first)
+
+
+def _parse_max_malicious(texts: list[str] | None, n_clients: int) -> tuple[int, ...]:
+    """Return the numbers of malicious clients asked about: 0,2,5; else some usual ones.
+
+    Parameters
+    ----------
+    texts : list of str, optional
+        Each of them numbers, separated by commas.
+    n_clients : int
+        All numbers must lie below.
+    """
+    values = set()
+    for item in ",".join(texts or ()).split(","):
+        digits = item.strip()
+        if not digits:
+            continue
+        is_count = digits.isascii() and digits.isdigit() and len(digits) <= MAX_DIGITS
+        if not is_count or int(digits) >= n_clients:
+            raise RobfcpError(
+                f"--liars: {digits!r:.40} is not a number below the {n_clients} sites; "
+                f"give numbers from 0 to {n_clients - 1}, separated by commas"
+            )
+        values.add(int(digits))
+    if not values:
+        fractions = {n_clients * percentage // 100 for percentage in USUAL_PERCENTAGES}
+        values = {value for value in fractions.union(USUAL_NUMBERS) if value < n_clients}
+    return tuple(sorted(values))
+
+
+def _print_outlook(outlook: Outlook, options: ShowOptions, printer: Printer) -> None:
+    """Print a calibration, and what it proves for several numbers of malicious clients."""
+    calibration = outlook.calibration
     print_calibration(calibration, diagnose(calibration), printer)
-    if alike is not None:
-        unlike = ClientIntervals(federation, 1 - confidence).n_incompatible(alike)
-        words = f"at least {unlike} of the sites are not" if unlike else "every site may be"
-        printer.line(f"With {format_lower(confidence)} confidence, {words} as alike as stated.")
-    by, columns = calibration.by, ["threshold", "m", "from", "to", "marginal", "pac", "alike"]
-    kept = None if alike is not None else -1
-    for level, each in outcomes:
-        head = f"what if coverage {float(level):g} and m liars, {confidence:.0%} sure"
-        if by is not None:
-            more = f", the {SHOWN} weakest of {len(each)}" if len(each) > SHOWN else ""
-            head = f"by {by} at {float(level):g}{more}, {confidence:.0%} sure at once"
-        # unheld first, then by what is proved against most liars, then against fewest
-        weakest = sorted(each, key=lambda x: [b.certificate.lower for b in x.budgets[::-1]])
-        rows: list[Any] = []
-        for one in weakest[:SHOWN]:
-            first = () if by is None else (one.name, one.holders)
-            rows += [
-                [
-                    *first,
-                    one.threshold,
-                    row.m,
-                    format_lower(proved.lower),
-                    format_upper(proved.upper),
-                    *more,
-                ]
-                for row in one.budgets
-                for proved, *more in [(row.certificate, row.marginal, row.pac, row.alike)]
-            ] or [[*first, "", "", "nothing", *[""] * 4]]  # of what nobody holds
-        heads = [*(() if by is None else (by, "sites")), *columns]
-        printer.table(head, heads[:kept], [row[:kept] for row in rows])
-    whose = f"a {by}'s coverage at its honest sites" if by else "the honest sites' coverage"
+    if options.alike is not None:
+        _print_declared_heterogeneity(calibration, options.alike, options.confidence, printer)
+    for level in outlook.levels:
+        _print_sensitivity(level, calibration.by, options, printer)
+    _print_how_to_read(calibration.by, printer)
+    if calibration.by is None:
+        for level in outlook.levels:
+            _print_limits(level, printer)
+
+    not_covered = clients_not_covered(calibration.federation)
+    if not_covered:
+        printer.line(f"outside every certificate (missing or faulty): {abbreviate(not_covered)}")
+    _print_heterogeneity(outlook.heterogeneity, printer)
+    _print_client_coverage(outlook, printer)
+
+
+def _print_declared_heterogeneity(
+    calibration: Calibration, heterogeneity: float, confidence: float, printer: Printer
+) -> None:
+    """Print how many clients differ by more than is declared, at least."""
+    intervals = ClientIntervals(calibration.federation, 1 - confidence)
+    n_incompatible = intervals.n_incompatible(heterogeneity)
+    subject = "every site may be"
+    if n_incompatible:
+        subject = f"at least {n_incompatible} of the sites are not"
+    printer.line(f"With {format_lower(confidence)} confidence, {subject} as alike as stated.")
+
+
+def _print_sensitivity(
+    outlook: LevelOutlook, by: str | None, options: ShowOptions, printer: Printer
+) -> None:
+    """Print what holds at one level for each number of malicious clients, weakest strata first."""
+    level = float(outlook.level)
+    title = f"what if coverage {level:g} and m liars, {options.confidence:.0%} sure"
+    columns = ["threshold", "m", "from", "to", "marginal", "pac", "alike"]
+    if by is not None:
+        limit_text = _limit_text("weakest", len(outlook.tables))
+        title = f"by {by} at {level:g}{limit_text}, {options.confidence:.0%} sure at once"
+        columns = [by, "sites", *columns]
+
+    rows: list[list[object]] = []
+    for table in sorted(outlook.tables, key=_bounds_against_most)[:MAX_SHOWN]:
+        rows += _sensitivity_rows(table, by)
+    if options.alike is None:
+        # Nothing is declared that the last column would rest on.
+        columns = columns[:-1]
+        rows = [row[:-1] for row in rows]
+    printer.table(title, columns, rows)
+
+
+def _bounds_against_most(table: SensitivityTable) -> list[float]:
+    """Return the certified lower bounds, against most malicious clients first.
+
+    Strata that no client has samples of have none: sorted by this they come before all others.
+    """
+    return [row.certificate.lower for row in reversed(table.budgets)]
+
+
+def _sensitivity_rows(table: SensitivityTable, by: str | None) -> list[list[object]]:
+    """Return a row for each number of malicious clients, or one where no client has samples."""
+    stratum = [] if by is None else [table.name, table.holders]
+    if not table.budgets:
+        return [[*stratum, "", "", "nothing", "", "", "", ""]]
+    rows = []
+    for row in table.budgets:
+        lower = format_lower(row.certificate.lower)
+        upper = format_upper(row.certificate.upper)
+        thresholds = [row.marginal, row.pac, row.alike]
+        rows.append([*stratum, table.threshold, row.m, lower, upper, *thresholds])
+    return rows
+
+
+def _limit_text(order: str, n_rows: int) -> str:
+    """Return what a title says where only the first rows of an order are shown."""
+    if n_rows <= MAX_SHOWN:
+        return ""
+    return f", the {MAX_SHOWN} {order} of {n_rows}"
+
+
+def _print_how_to_read(by: str | None, printer: Printer) -> None:
+    """Print what the columns of the tables mean."""
+    coverage = "the honest sites' coverage"
+    if by is not None:
+        coverage = f"a {by}'s coverage at its honest sites"
     printer.line(
-        f"from, to: either more than m lie or {whose} lies there, all rows at once. marginal, pac, "
-        "alike (pac for sites declared alike): thresholds that would guarantee the wanted level."
+        f"from, to: either more than m lie or {coverage} lies there, all rows at once. "
+        "marginal, pac, alike (pac for sites declared alike): thresholds that would guarantee the "
+        "wanted level."
     )
-    limits = [breakdown_point_of_any_rule(federation.sample_sizes, level) for level, _ in outcomes]
-    for (level, parts), limit in zip(outcomes, limits, strict=True):
-        if by is None and parts[0].empty_from is not None:
-            start = parts[0].empty_from
-            printer.line(f"At {float(level):g} nothing is proved from {start} liars on.")
-        if by is None and limit is not None:
-            printer.line(
-                f"{limit} or more liars can make every set full, whatever rule promises "
-                f"{float(level):g}, unless it is stated how alike sites are."
-            )
-    if outside := clients_not_covered(federation):
-        printer.line(f"outside every certificate (missing or faulty): {abbreviate(outside)}")
+
+
+def _print_limits(outlook: LevelOutlook, printer: Printer) -> None:
+    """Print from how many malicious clients on nothing is proved, and nothing can be."""
+    level = float(outlook.level)
+    vacuous_from = outlook.tables[0].empty_from
+    if vacuous_from is not None:
+        printer.line(f"At {level:g} nothing is proved from {vacuous_from} liars on.")
+    if outlook.breakdown_point is not None:
+        printer.line(
+            f"{outlook.breakdown_point} or more liars can make every set full, whatever rule "
+            f"promises {level:g}, unless it is stated how alike sites are."
+        )
+
+
+def _print_heterogeneity(estimates: Mapping[int, HeterogeneityEstimate], printer: Printer) -> None:
+    """Print how far clients seem to differ for each number of malicious ones."""
+    rows = []
+    for max_malicious, estimate in estimates.items():
+        values = (
+            estimate.recommended,
+            estimate.observed,
+            estimate.expected_by_chance,
+            estimate.lower_bound,
+        )
+        rows.append((max_malicious, *(f"{value:.3f}" for value in values)))
+    label = next(iter(estimates.values())).label
     printer.table(
-        f"how far sites seem to differ ({next(iter(alone.values())).label})",
+        f"how far sites seem to differ ({label})",
         ["m", "suggested", "seen", "by chance", "at least"],
-        [
-            (
-                m,
-                *(
-                    f"{x:.3f}"
-                    for x in (
-                        one.recommended,
-                        one.observed,
-                        one.expected_by_chance,
-                        one.lower_bound,
-                    )
-                ),
-            )
-            for m, one in alone.items()
-        ],
+        rows,
     )
     printer.line(
         "seen: how far the farthest report is once m are set aside, so it falls as m grows. State "
         "how alike sites are from what you know of them: liars who stay close are not set aside."
     )
-    more = f", the {SHOWN} lowest of {len(lowest)}" if len(lowest) > SHOWN else ""
+
+
+def _print_client_coverage(outlook: Outlook, printer: Printer) -> None:
+    """Print the coverage that clients report of their own samples, the lowest first."""
+    federation = outlook.calibration.federation
+    rows = []
+    for index in outlook.lowest_first[:MAX_SHOWN]:
+        coverage = ", ".join(f"{value:.3f}" for value in outlook.client_coverage[index])
+        rows.append((federation.clients[index], federation.sample_sizes[index], coverage))
+    limit_text = _limit_text("lowest", len(outlook.lowest_first))
     printer.table(
-        f"coverage each site reports of its own samples{more}",
+        f"coverage each site reports of its own samples{limit_text}",
         ["site", "samples", "covered"],
-        [
-            (
-                federation.clients[k],
-                federation.sample_sizes[k],
-                ", ".join(f"{c:.3f}" for c in covered[k]),
-            )
-            for k in lowest[:SHOWN]
-        ],
+        rows,
     )
-    data = {
+
+
+def _outlook_as_json(outlook: Outlook) -> dict[str, Any]:
+    """Return for programs what a calibration proves."""
+    federation = outlook.calibration.federation
+    levels = []
+    for level in outlook.levels:
+        levels.append(
+            {
+                "coverage": level.level,
+                "by": outlook.calibration.by,
+                "parts": level.tables,
+                "no_rule_survives": level.breakdown_point,
+            }
+        )
+    coverage_by_client = {}
+    for index in outlook.lowest_first:
+        coverage_by_client[federation.clients[index]] = outlook.client_coverage[index]
+    return {
         "n_clients": federation.n_clients,
         "n_samples": federation.n_samples,
-        "levels": [
-            {"coverage": level, "by": by, "parts": each, "no_rule_survives": limit}
-            for (level, each), limit in zip(outcomes, limits, strict=True)
-        ],
-        "alike": alone,
-        "sites": {federation.clients[k]: covered[k] for k in lowest},
+        "levels": levels,
+        "alike": outlook.heterogeneity,
+        "sites": coverage_by_client,
     }
-    _end(printer, html, data)
-
-
-def _numbers(texts: list[str] | None, n_clients: int) -> tuple[int, ...]:
-    """The numbers of liars asked about."""
-    parts = [part.strip() for text in texts or () for part in text.split(",") if part.strip()]
-    for part in parts:
-        plain = part.isascii() and part.isdigit() and len(part) < 16
-        if not plain or int(part) >= n_clients:
-            raise RobfcpError(
-                f"--liars: {part!r:.40} is not a number below the {n_clients} sites; "
-                f"give numbers from 0 to {n_clients - 1}, separated by commas"
-            )
-    usual = [0, 1, 2, *(n_clients * percent // 100 for percent in (5, 9, 20, 40))]
-    return tuple(sorted({*map(int, parts)} or {m for m in usual if m < n_clients}))
 
 
 def _read_history(paths: Sequence[Path]) -> PageHistory:
-    """A record of alarms or states of monitors: one of the former, any number of the latter."""
-    found: dict[str, list[Any]] = {kind: [] for kind in HISTORIES}
+    """Return a record of alarms, or the states of monitors: one of the former, many of the latter.
+
+    Parameters
+    ----------
+    paths : sequence of Path
+        All of one kind.
+    """
+    alarms: AlarmHistory | None = None
+    monitors: list[tuple[str, MonitorState]] = []
     for path in paths:
-        data = read_bounded(path, MAX_BYTES)
-        kind = file_kind(data)
-        if kind not in found:
+        content = read_bounded(path, MAX_BYTES)
+        kind = file_kind(content)
+        if kind not in HISTORY_KINDS:
             raise RobfcpError(
                 f"{path}: is no history; pass what alarms --history or monitor --state wrote"
             )
-        if found[kind] and kind != "monitor":
-            raise RobfcpError(f"{path}: is the second {kind} file; pass one")
-        one = HISTORIES[kind].from_json(data, str(path))
-        found[kind].append((one.client or path.stem, one) if kind == "monitor" else one)
-    if found["alarms"] and found["monitor"]:
+        if kind == "alarms":
+            if alarms is not None:
+                raise RobfcpError(f"{path}: is the second {kind} file; pass one")
+            alarms = AlarmHistory.from_json(content, str(path))
+        else:
+            state = MonitorState.from_json(content, str(path))
+            monitors.append((state.client or path.stem, state))
+    if alarms is not None and monitors:
         raise RobfcpError(
             "history: a server's record and sites' monitors go on different pages; pass one kind"
         )
-    alarms = found["alarms"][0] if found["alarms"] else None
-    return PageHistory(alarms, tuple(found["monitor"]))
+    return PageHistory(alarms, tuple(monitors))
 
 
 def _history_of(calibration: Calibration, path: Path, paths: Sequence[Path]) -> PageHistory:
-    """What some files tell of a calibration, refused where one is of another calibration."""
-    found = _read_history(paths)
-    watched = {state.calibration for _, state in found.monitors}
-    watched |= set() if found.alarms is None else {found.alarms.calibration}
+    """Return what some files tell of a calibration; refuse those of another calibration."""
+    history = _read_history(paths)
+    watched = {state.calibration for _, state in history.monitors}
+    if history.alarms is not None:
+        watched.add(history.alarms.calibration)
     if watched - {calibration.fingerprint}:
         raise RobfcpError(f"{path}: the history is that of another calibration; pass its own")
-    return found
+    return history
 
 
-def _end(printer: Printer, html: Path | None, data: dict[str, Any]) -> None:
-    """The same for programs, and where things went."""
+def _finish(printer: Printer, html: Path | None, data: dict[str, Any]) -> None:
+    """Print the same for programs, and where the page went."""
     if html is not None:
-        data = {**data, "html": str(html), "bytes": html.stat().st_size}
-        printer.line(f"page ({html.stat().st_size / 1000:.0f} kB) -> {html}")
+        n_bytes = html.stat().st_size
+        data = {**data, "html": str(html), "bytes": n_bytes}
+        printer.line(f"page ({n_bytes / 1000:.0f} kB) -> {html}")
     printer.json(data)

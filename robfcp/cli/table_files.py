@@ -22,7 +22,7 @@ from robfcp.errors import RobfcpError
 MAX_TABLE_BYTES = 2**33
 SEPARATORS = ",;\t|"
 DECIMAL_SIGNS = ",."
-N_LETTERS = 26  # by which a spreadsheet counts its columns
+ALPHABET_SIZE = 26  # by which a spreadsheet counts its columns
 _BYTE_ORDER_MARKS = {b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}
 _MISSING_CELLS = ("", "na", "n/a", "nan", "null", "none", "#n/a", "-")
 
@@ -80,8 +80,8 @@ class Table:
 
     def cell_name(self, row: int, column_index: int) -> str:
         """Return what a spreadsheet calls a cell."""
-        letters = spreadsheet_column(column_index)
-        return f"row {self.rows[row]}, column {letters} ({self.names[column_index]:.40})"
+        column = spreadsheet_column(column_index)
+        return f"row {self.rows[row]}, column {column} ({self.names[column_index]:.40})"
 
     def not_a_number_message(self, row: int, column_index: int) -> str:
         """Return what to say of a cell that is no number."""
@@ -109,7 +109,9 @@ class Table:
                 f"{first_cells[',']} has a decimal comma, {first_cells['.']} a point; "
                 "use one of them"
             )
-        columns = [[_with_decimal_point(cell) for cell in column] for column in self.columns]
+        columns = []
+        for column in self.columns:
+            columns.append([_with_decimal_point(cell) for cell in column])
         return replace(self, columns=tuple(columns))
 
 
@@ -130,20 +132,21 @@ def _with_decimal_point(cell: str) -> str:
 
 def spreadsheet_column(column_index: int) -> str:
     """Return how a spreadsheet calls a column, counted from 0: A, B, ... Z, AA."""
-    n_rounds, letter_index = divmod(column_index, N_LETTERS)
-    letter = chr(ord("A") + letter_index)
-    if n_rounds == 0:
-        return letter
-    return spreadsheet_column(n_rounds - 1) + letter
+    prefix_index, alphabet_index = divmod(column_index, ALPHABET_SIZE)
+    last_character = chr(ord("A") + alphabet_index)
+    if prefix_index == 0:
+        return last_character
+    return spreadsheet_column(prefix_index - 1) + last_character
 
 
 def read_csv(path: Path) -> Table:
     """Return the table in a CSV file: any separator, decimal points or commas, any BOM."""
     text, notes = _decode_csv(path)
     separator, text = _split_off_separator(text)
+    records = []
     try:
-        reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator)
-        records = [[cell.strip() for cell in record] for record in reader]
+        for record in csv.reader(io.StringIO(text, newline=""), delimiter=separator):
+            records.append([cell.strip() for cell in record])
     except csv.Error:
         raise RobfcpError("a cell is too long or its quotes do not end; write it again") from None
 
@@ -218,7 +221,9 @@ def read_parquet(path: Path) -> Table:
     if not content.num_rows:
         raise RobfcpError("holds no samples; write one row a sample")
     names = ["" if name.startswith("__index_") else name for name in content.column_names]
-    columns = [[_cell_text(value) for value in column.to_pylist()] for column in content.columns]
+    columns = []
+    for column in content.columns:
+        columns.append([_cell_text(value) for value in column.to_pylist()])
     # Row 1 holds the names, as in a spreadsheet.
     return Table(_checked_names(names), tuple(columns), range(2, content.num_rows + 2))
 

@@ -189,7 +189,8 @@ def _repetition_note(outputs: ModelOutputs) -> str:
 
 def _n_copies_of_each_row(outputs: ModelOutputs) -> int:
     """Return how often every row comes; 1 where that differs between rows."""
-    predictions, targets = outputs.predictions, outputs.targets
+    predictions = outputs.predictions
+    targets = outputs.targets
     if targets is None or len(predictions) < MIN_ROWS_REPEATED or predictions.ndim > 2:
         return 1
     rows = np.column_stack([predictions, targets]).astype(np.float64)
@@ -364,17 +365,17 @@ def _regression_score(table: Table, roles: ColumnRoles, labels: NDArray[Any] | N
     if labels is None or labels.dtype.kind not in "if":
         return ""
     names = [table.names[index] for index in roles.predictions]
-    numbers = labels[np.isfinite(labels)]
-    is_whole = numbers == np.round(numbers)
-    are_measured = bool(numbers.size) and (~is_whole).mean() > MIN_MEASURED
+    finite_labels = labels[np.isfinite(labels)]
+    is_fractional = finite_labels != np.round(finite_labels)
+    are_measured = bool(finite_labels.size) and is_fractional.mean() > MIN_MEASURED
     if are_measured and len(names) > 1 and roles.interval is None:
         raise RobfcpError(
             f"labels are measured values beside columns {abbreviate(names)}; "
             "keep one column of predictions, or two quantiles and call them lower and upper"
         )
-    if len(names) == 1 and not are_measured and not np.isin(numbers, (0, 1)).all():
+    if len(names) == 1 and not are_measured and not np.isin(finite_labels, (0, 1)).all():
         raise RobfcpError(
-            f"labels go from {numbers.min():g} to {numbers.max():g} beside one column, "
+            f"labels go from {finite_labels.min():g} to {finite_labels.max():g} beside one column, "
             f"{names[0]:.40}; write 0 and 1 if it is the probability of class 1, or pass "
             "--score absolute-residual if it predicts these numbers"
         )
@@ -424,10 +425,10 @@ def _prediction_matrix(
     if not options.allow_invalid:
         for column in columns:
             _check_numeric(table, column)
-    numbers = [
+    values = [
         table.numeric_column(column, allow_invalid=options.allow_invalid) for column in columns
     ]
-    return np.stack(numbers, axis=1)
+    return np.stack(values, axis=1)
 
 
 def _check_numeric(table: Table, column: int) -> None:

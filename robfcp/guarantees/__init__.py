@@ -27,7 +27,11 @@ from robfcp.guarantees._conformal_rank import (
     fcp_bin_index,
     rank_correction,
 )
-from robfcp.guarantees._heterogeneity import ClientIntervals, estimate_heterogeneity
+from robfcp.guarantees._heterogeneity import (
+    ClientIntervals,
+    HeterogeneityEstimate,
+    estimate_heterogeneity,
+)
 from robfcp.guarantees._label_shift import MAX_CLIENTS_COMPARED, class_counts
 from robfcp.guarantees._local_bounds import (
     TrustedInterval,
@@ -44,6 +48,7 @@ __all__ = [
     "ClientIntervals",
     "FCPThreshold",
     "Guarantee",
+    "HeterogeneityEstimate",
     "LabelShiftGuarantee",
     "MarginalGuarantee",
     "PACGuarantee",

@@ -16,7 +16,7 @@ from robfcp._files import make_folder, write_atomically
 from robfcp.binning import Binning
 from robfcp.calibration import Calibration
 from robfcp.calibration._record import Record
-from robfcp.cli.show import _numbers
+from robfcp.cli.show import _parse_max_malicious
 from robfcp.cli.tables import read_outputs
 from robfcp.errors import MAX_TEXT, RobfcpError
 from robfcp.experiments import partitions, simulate
@@ -324,7 +324,7 @@ def test_registries_that_nest_without_end_are_refused(tmp_path):
 def test_numbers_on_the_command_line_are_plain_digits(text):
     if text:
         with pytest.raises(RobfcpError, match=r"--liars: .* is not a number below the 9 sites"):
-            _numbers([text], 9)
+            _parse_max_malicious([text], 9)
     with pytest.raises(RobfcpError, match="grid"):
         parse_binning(f"uniform:{text}")
 
