@@ -214,8 +214,6 @@ KNOWN = {
         "cli/demo.py: robfcp.calibration._calibrate",
         "experiments/data_faults.py: robfcp.calibration._calibrate",
         "experiments/natural_partitions.py: robfcp.calibration._calibrate",
-        "experiments/paper/configs.py: robfcp.defense._rob_fcp",
-        "experiments/paper/runner.py: robfcp.defense._rob_fcp",
         "federation/_federation.py: robfcp.reports._wire",
         "federation/_intake.py: robfcp.reports._wire",
         "fleet/_parquet.py: robfcp.reports._wire",
