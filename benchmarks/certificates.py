@@ -39,7 +39,7 @@ CONFIDENCE = 0.95
 BUDGETS = (5, 9, 20, 40)  # numbers m of malicious clients
 SIZES = (50, 500, 5000)  # samples a client
 FRESH_SAMPLES = 100  # a client
-GRID = Binning.default()
+BINNING = Binning.default()
 SCORE = LAC()
 
 
@@ -70,7 +70,7 @@ class TestScores:
 
     def outcome(self, bin_index: int | None) -> str:
         """Return coverage and mean set size of a threshold."""
-        threshold = np.inf if bin_index is None else GRID.upper_edges[bin_index]
+        threshold = np.inf if bin_index is None else BINNING.upper_edges[bin_index]
         coverage = (self.true <= threshold).mean()
         set_size = (self.all_labels <= threshold).sum(axis=1).mean()
         return f"{coverage:.3f} / {set_size:.2f}"
@@ -79,15 +79,15 @@ class TestScores:
 def draw(rng: np.random.Generator, n: int, mix: str) -> tuple[Federation, TestScores]:
     """Return a federation of n samples a client, and scores of fresh samples."""
     labels = draw_labels(rng, n + FRESH_SAMPLES, mix)
-    counts = np.zeros((CLIENTS, GRID.n_bins), dtype=np.int64)
+    counts = np.zeros((CLIENTS, BINNING.n_bins), dtype=np.int64)
     for k, client_labels in enumerate(labels[:, :n]):
         scores = SCORE(draw_outputs(rng, client_labels), client_labels)
-        counts[k] = np.bincount(GRID.bin_indices(scores), minlength=GRID.n_bins)
+        counts[k] = np.bincount(BINNING.bin_indices(scores), minlength=BINNING.n_bins)
 
     test_labels = labels[:, n:].ravel()
     label_scores = SCORE.score_all_labels(draw_outputs(rng, test_labels))
     true_scores = label_scores[np.arange(test_labels.size), test_labels]
-    return Federation.from_counts(counts, GRID), TestScores(true_scores, label_scores)
+    return Federation.from_counts(counts, BINNING), TestScores(true_scores, label_scores)
 
 
 def attack_lowest(federation: Federation, n_malicious: int) -> Federation:
@@ -95,7 +95,7 @@ def attack_lowest(federation: Federation, n_malicious: int) -> Federation:
     counts = federation.counts.copy()
     counts[:n_malicious] = 0
     counts[:n_malicious, 0] = federation.sample_sizes[:n_malicious]
-    return Federation.from_counts(counts, GRID)
+    return Federation.from_counts(counts, BINNING)
 
 
 def widths() -> Iterator[Sequence[str]]:
@@ -158,7 +158,7 @@ def classes() -> Iterator[Sequence[str]]:
             labels = draw_labels(rng, n, mix, 20)
             scores = rng.random(labels.shape)
             federation = build_federation(
-                list(scores), GRID, SCORE, labels=list(labels), n_classes=CLASSES
+                list(scores), BINNING, SCORE, labels=list(labels), n_classes=CLASSES
             )
             for c in range(CLASSES):
                 coverage_sums[:, c] += _class_thresholds(federation.select_stratum(c))
@@ -173,7 +173,7 @@ def _class_thresholds(stratum: Federation) -> list[float]:
         fcp_bin_index(stratum, LEVEL),
         marginal_threshold_bin(stratum, LEVEL, 1),
     ]
-    return [1 if bin_index is None else GRID.upper_edges[bin_index] for bin_index in bins]
+    return [1 if bin_index is None else BINNING.upper_edges[bin_index] for bin_index in bins]
 
 
 def shift() -> Iterator[Sequence[str]]:

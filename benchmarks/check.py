@@ -104,7 +104,7 @@ def stages() -> dict[str, Stage]:
         "scores, aps": Stage(partial(robfcp.APS(), outputs, labels, rng=1), sort_rows),
         "sets, aps": Stage(partial(robfcp.APS().prediction_sets, outputs, [0.9], 1), sort_rows),
         "sets, raps": Stage(partial(robfcp.RAPS().prediction_sets, outputs, [0.9], 1), sort_rows),
-        "sketch": Stage(partial(server.GRID.counts, scores), sort_scores),
+        "sketch": Stage(partial(server.BINNING.counts, scores), sort_scores),
         "intake": Stage(
             partial(intake.take_in_lines, reports), partial(intake.decode_lines, reports)
         ),

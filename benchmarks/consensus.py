@@ -72,7 +72,7 @@ class Outcome(NamedTuple):
     """What a method gives in one run."""
 
     error: float  # coverage minus that of the benign clients alone
-    found: float  # fraction of the malicious clients that are excluded
+    detected: float  # fraction of the malicious clients that are excluded
     accused: float  # 1 where a benign client is excluded
     harm: float  # coverage lost beyond what FCP loses
 
@@ -91,14 +91,14 @@ def run_methods(world: World, methods: Sequence[str], by_class: bool = True) -> 
     for name in methods:
         bin_index, excluded_mask = METHODS[name](federation, len(world.bad))
         error = world.coverage(bin_index) - benign_coverage
-        found = 0.0
+        detected = 0.0
         if malicious_mask.any():
-            found = float(excluded_mask[malicious_mask].mean())
+            detected = float(excluded_mask[malicious_mask].mean())
         accused = float(excluded_mask[~malicious_mask].any())
         harm = 0.0
         if "none" in outcomes:
             harm = min(0.0, error - min(0.0, outcomes["none"].error))
-        outcomes[name] = Outcome(error, found, accused, harm)
+        outcomes[name] = Outcome(error, detected, accused, harm)
     return outcomes
 
 
@@ -222,7 +222,7 @@ def _summary(outcomes: Sequence[Outcome]) -> dict[str, float]:
         "error": float(np.abs(errors).mean()),
         "low": float(errors[0]),
         "high": float(errors[-1]),
-        "found": float(np.mean([outcome.found for outcome in outcomes])),
+        "found": float(np.mean([outcome.detected for outcome in outcomes])),
         "accused": float(np.mean([outcome.accused for outcome in outcomes])),
         "harm": min(outcome.harm for outcome in outcomes),
     }

@@ -14,7 +14,7 @@ from robfcp import APS, LAC, Binning, Federation
 from robfcp.experiments import outputs, scenarios
 from robfcp.experiments.attacks import Attack, get_attack
 
-GRID = Binning.default()
+BINNING = Binning.default()
 MAX_SAMPLES = 20_000  # of a set of outputs
 MIN_CLASS_SAMPLES = 5  # in each half; smaller classes are left out
 N_TESTS = 300  # a client
@@ -51,7 +51,7 @@ class World:
 
     def coverage(self, bin_index: int | None) -> float:
         """Return the coverage of the benign clients' tests, weighted by their sizes."""
-        threshold = np.inf if bin_index is None else GRID.upper_edges[bin_index]
+        threshold = np.inf if bin_index is None else BINNING.upper_edges[bin_index]
         coverages = [(self.tests[k] <= threshold).mean() for k in self.benign]
         sizes = [len(self.honest[k]) for k in self.benign]
         return float(np.average(coverages, weights=sizes))
@@ -61,7 +61,7 @@ def federation_of(scores: Scores, labels: Sequence[NDArray[np.intp]], n_classes:
     """Return reports by class on the default binning; pooled with one class."""
     report_labels = labels if n_classes > 1 else None
     return scenarios.build_federation(
-        scores, GRID, LAC(), labels=report_labels, n_classes=n_classes
+        scores, BINNING, LAC(), labels=report_labels, n_classes=n_classes
     )
 
 

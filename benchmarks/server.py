@@ -22,14 +22,14 @@ from robfcp.guarantees import certify_threshold, fcp_bin_index
 from robfcp.guarantees._label_shift import ClassCounts, fixed_bins, pac_threshold_after_pruning
 from robfcp.page import PageInfo, page_data, safe_json
 
-GRID = Binning.default()
+BINNING = Binning.default()
 LEVEL = Fraction(9, 10)
 MALICIOUS = 0.3  # fraction of the clients
 DELTA = 0.05  # probability that a guarantee may fail with
 
 
 def federation(
-    n_clients: int, n_samples: int = SAMPLES, binning: Binning = GRID, share: float = MALICIOUS
+    n_clients: int, n_samples: int = SAMPLES, binning: Binning = BINNING, share: float = MALICIOUS
 ) -> Federation:
     """Return clients with Beta(0.4, 2) scores, a share of which reports only zeros."""
     names, *columns = zip(*chunks(n_clients, 0, share, binning, n_samples), strict=True)
@@ -130,7 +130,7 @@ def reporting_by_class(sizes: list[int]) -> Iterator[Row]:
         rng = np.random.default_rng(n)
         scores = rng.beta(0.4, 2, n)
         labels = rng.integers(0, CLASSES, n)
-        make_pooled = partial(robfcp.Report.from_scores, "a", scores, GRID)
+        make_pooled = partial(robfcp.Report.from_scores, "a", scores, BINNING)
         make_by_class = partial(make_pooled, labels=labels, classes=CLASSES)
         seconds, floor = in_turns(make_by_class, make_pooled, repeats=20)
         yield Row("report, ten classes", 1, n, seconds, peak(make_by_class), floor)
@@ -156,8 +156,8 @@ def _class_counts(n_clients: int, n_malicious: int) -> ClassCounts:
     scores = rng.beta(0.4, 2, len(label))
     scores[client < n_malicious] = 1
 
-    edges = fixed_bins(GRID.n_bins)
-    edge_index = np.searchsorted(edges, GRID.bin_indices(scores))
+    edges = fixed_bins(BINNING.n_bins)
+    edge_index = np.searchsorted(edges, BINNING.bin_indices(scores))
     counts = np.zeros((len(edges), n_clients, CLASSES), dtype=np.int64)
     np.add.at(counts, (edge_index, client, label), 1)
     clients = tuple(str(k) for k in range(n_clients))

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from measure import Row, in_turns, peak
 from numpy.typing import NDArray
-from server import GRID
+from server import BINNING
 
 import robfcp
 
@@ -62,7 +62,7 @@ def sketching(sizes: list[int]) -> Iterator[Row]:
     """Yield one client's scores to counts; floor: a copy; instead: a KLL sketch."""
     for n in sizes:
         scores = np.random.default_rng(n).beta(0.4, 2, n)
-        count = partial(GRID.counts, scores)
+        count = partial(BINNING.counts, scores)
         repeats = 101 if n < FEW_SAMPLES else 21
         seconds, floor, kll = in_turns(
             count, scores.copy, partial(kll_quantile, scores, 0.9), repeats=repeats

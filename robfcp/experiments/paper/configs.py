@@ -63,7 +63,7 @@ def read_published_results() -> dict[str, Published]:
     tables: dict[str, Published] = {}
     for row in csv.DictReader(text.splitlines()):
         table, _, variant = row["table"].partition(":")
-        setting = (
+        key = (
             DATASETS[row["dataset"]],
             float(row["dirichlet_beta"] or 0),
             float(row["malicious_ratio"]),
@@ -71,7 +71,7 @@ def read_published_results() -> dict[str, Published]:
             row["attack"],
             variant,
         )
-        figures = tables.setdefault(table, {}).setdefault(setting, {})
+        figures = tables.setdefault(table, {}).setdefault(key, {})
         figures[row["method"]] = float(row["coverage"]), float(row["set_size"])
     return tables
 
@@ -182,8 +182,8 @@ def from_table(
     by_stage : bool
         Whether clients are made by the sleep stage that the setting's variant names.
     """
-    for setting, figures in read_published_results()[name].items():
-        dataset, beta, fraction, number, attack, variant = setting
+    for key, figures in read_published_results()[name].items():
+        dataset, beta, fraction, number, attack, variant = key
         fraction_given: float | None = fraction
         if number == "misstated":
             fraction_given = float(variant)
@@ -212,10 +212,10 @@ def granularity() -> Iterator[ExperimentCase]:
 
     The threshold stays on the binning of the reports.
     """
-    for setting, figures in read_published_results()["granularity"].items():
-        published_dataset = setting[0]
-        published_attack = setting[-2]
-        variant = setting[-1]
+    for key, figures in read_published_results()["granularity"].items():
+        published_dataset = key[0]
+        published_attack = key[-2]
+        variant = key[-1]
         for dataset, attack in product(("tinyimagenet", "pathmnist"), ("gaussian", "coverage")):
             is_published = (dataset, attack) == (published_dataset, published_attack)
             yield from compare_methods(

@@ -232,8 +232,8 @@ def _parse_value(name: str, text: str) -> Any:
 
 def markdown(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
     """Return a Markdown table."""
-    rule = "|" + "---|" * len(head)
-    return "\n".join([_markdown_line(head), rule, *map(_markdown_line, lines)])
+    separator = "|" + "---|" * len(head)
+    return "\n".join([_markdown_line(head), separator, *map(_markdown_line, lines)])
 
 
 def _markdown_line(cells: Sequence[str]) -> str:

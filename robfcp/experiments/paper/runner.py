@@ -195,7 +195,7 @@ def make_trial(scenario: PaperScenario, seed: int) -> Trial:
     label_bins = binning.bin_indices(label_scores)
     true_bins = label_bins[np.arange(n_samples), data.labels]
 
-    halves = [np.array_split(rng.permutation(part), 2) for part in split(scenario, data, rng)]
+    halves = [np.array_split(rng.permutation(rows), 2) for rows in split(scenario, data, rng)]
     calibration_rows = [calibration for calibration, _ in halves]
     test_rows = [test for _, test in halves]
     order = rng.permutation(len(halves))
