@@ -13,18 +13,19 @@ import csv
 import json
 import os
 import re
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from fractions import Fraction
 from functools import partial
+from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import consensus_cells as cells
 import numpy as np
-from consensus_worlds import World, attacked, federation_of, natural, world
+from consensus_cells import Cell
+from consensus_worlds import OutputsName, World, federation_of
 from measure import into_page, markdown
 from numpy.typing import NDArray
 
@@ -49,8 +50,8 @@ HELD_OUT = (
 )
 PAGE = Path(__file__).parents[1] / "docs" / "defence.md"
 
-
-SHOWN = {  # the rows that stand on the page; docs/defence holds all of them
+# Part -> the rows that stand on the page; docs/defence holds all of them.
+ROWS_ON_PAGE = {
     "gross": r"class: gross, all",
     "few": r", all",
     "gaussian": r"all",
@@ -63,53 +64,75 @@ SHOWN = {  # the rows that stand on the page; docs/defence holds all of them
     "sensitivity": r"as it is|x 2",
 }
 
-
-def run(made: World, rules: Sequence[str], classes: bool = True) -> dict[str, tuple[float, ...]]:
-    """(error, share of liars found, whether an honest client was left out, loss beyond none's)."""
-    federation = made.federation(classes)
-    alone = federation_of(
-        [made.honest[k] for k in made.benign], [made.labels[k] for k in made.benign], 1
-    )
-    honest = made.coverage(fcp_bin_index(alone, LEVEL))
-    liars = np.zeros(federation.n_clients, dtype=bool)
-    liars[made.bad] = True
-    found = {}
-    for rule in rules:
-        index, out = RULES[rule](federation, len(made.bad))
-        error = made.coverage(index) - honest
-        caught = float(out[liars].mean()) if liars.any() else 0.0
-        harm = error - min(0.0, found["none"][0]) if "none" in found else 0.0
-        found[rule] = (error, caught, float(out[~liars].any()), min(0.0, harm))
-    return found
+# Given the reports and the true number m: the threshold's bin and the mask of excluded clients.
+Method = Callable[[Federation, int], tuple[int | None, NDArray[np.bool_]]]
 
 
-def ours(
-    federation: Federation, m: int, *, exactly: bool = False, tuning: Tuning | None = None
+class Outcome(NamedTuple):
+    """What a method gives in one run."""
+
+    error: float  # coverage minus that of the benign clients alone
+    detected: float  # fraction of the malicious clients that are excluded
+    accused: float  # 1 where a benign client is excluded
+    harm: float  # coverage lost beyond what FCP loses
+
+
+def run_methods(world: World, methods: Sequence[str], by_class: bool = True) -> dict[str, Outcome]:
+    """Return what each method gives in one run."""
+    federation = world.federation(by_class)
+    benign_scores = [world.honest[k] for k in world.benign]
+    benign_labels = [world.labels[k] for k in world.benign]
+    benign_federation = federation_of(benign_scores, benign_labels, 1)
+    benign_coverage = world.coverage(fcp_bin_index(benign_federation, LEVEL))
+    malicious_mask = np.zeros(federation.n_clients, dtype=bool)
+    malicious_mask[world.bad] = True
+
+    outcomes: dict[str, Outcome] = {}
+    for name in methods:
+        bin_index, excluded_mask = METHODS[name](federation, len(world.bad))
+        error = world.coverage(bin_index) - benign_coverage
+        detected = 0.0
+        if malicious_mask.any():
+            detected = float(excluded_mask[malicious_mask].mean())
+        accused = float(excluded_mask[~malicious_mask].any())
+        harm = 0.0
+        if "none" in outcomes:
+            harm = min(0.0, error - min(0.0, outcomes["none"].error))
+        outcomes[name] = Outcome(error, detected, accused, harm)
+    return outcomes
+
+
+def run_fcp(federation: Federation, n_malicious: int) -> tuple[int | None, NDArray[np.bool_]]:
+    """Return FCP's threshold; it excludes nobody."""
+    return fcp_bin_index(federation, LEVEL), np.zeros(federation.n_clients, bool)
+
+
+def run_consensus(
+    federation: Federation, n_malicious: int, *, exactly: bool = False, tuning: Tuning | None = None
 ) -> tuple[int | None, NDArray[np.bool_]]:
-    """The threshold's bin and the excluded clients of the default defense, given m or not."""
-    number = min(m, (federation.n_clients - 1) // 2) if exactly else None
-    rule = Consensus(exactly=number, tuning=tuning or Tuning())
-    assessment = rule.assess(federation)
+    """Return the threshold and the exclusions of the default defense, given m or not."""
+    n_given = _max_minority(federation, n_malicious) if exactly else None
+    defense = Consensus(exactly=n_given, tuning=tuning or Tuning())
+    assessment = defense.assess(federation)
     return assessment.threshold_rule(federation).bin_index(LEVEL), ~assessment.benign_mask
 
 
-def _rob_fcp(defense: Callable[[int], Defense]) -> Callable[..., Any]:
-    def decided(federation: Federation, m: int) -> tuple[int | None, NDArray[np.bool_]]:
-        given = defense(min(m, (federation.n_clients - 1) // 2))
-        benign_mask = given.assess(federation).benign_mask
-        return fcp_bin_index(federation, LEVEL, benign_mask), ~benign_mask
+def run_rob_fcp(
+    make_defense: Callable[[int], Defense], federation: Federation, n_malicious: int
+) -> tuple[int | None, NDArray[np.bool_]]:
+    """Return the threshold and the exclusions of a variant of Rob-FCP, given m."""
+    defense = make_defense(_max_minority(federation, n_malicious))
+    benign_mask = defense.assess(federation).benign_mask
+    return fcp_bin_index(federation, LEVEL, benign_mask), ~benign_mask
 
-    return decided
+
+def _max_minority(federation: Federation, n_malicious: int) -> int:
+    """Return the number of malicious clients, at most what leaves a benign majority."""
+    return min(n_malicious, (federation.n_clients - 1) // 2)
 
 
-RULES: dict[str, Callable[..., tuple[int | None, NDArray[np.bool_]]]] = {
-    "none": lambda found, _: (fcp_bin_index(found, LEVEL), np.zeros(found.n_clients, bool)),
-    "rob-fcp": _rob_fcp(RobFCP),
-    "rob-fcp-released": _rob_fcp(RobFCPReleased),
-    "consensus": ours,
-    "exactly": partial(ours, exactly=True),
-}
-CHOSEN = (  # the constants that follow from no theorem
+# The constants that follow from no theorem.
+CHOSEN_CONSTANTS = (
     "fdr_level",
     "log_heterogeneity_sd",
     "max_relative_weight",
@@ -119,91 +142,135 @@ CHOSEN = (  # the constants that follow from no theorem
     "plausible_misfit_ratio",
     "upper_clip",
 )
-for _name in CHOSEN:  # half and twice of every constant
-    for _factor in (0.5, 2.0):
-        _tuning = replace(Tuning(), **{_name: _factor * getattr(Tuning(), _name)})
-        RULES[f"{_name} x {_factor:g}"] = partial(ours, tuning=_tuning)
-VARIED = tuple(rule for rule in RULES if " x " in rule)
 
-PARTS: dict[str, tuple[Callable[..., Iterator[Any]], int, Sequence[Any]]] = {
-    "gross": (cells.gross, 4, HELD_OUT[:4]),
-    "few": (cells.few, 12, HELD_OUT[:4]),
-    "gaussian": (cells.gaussian, 6, HELD_OUT),
-    "stealth": (cells.stealth, 5, HELD_OUT[:4]),
-    "turned": (cells.turned, 4, HELD_OUT[:4]),
-    "upward": (cells.upward, 4, HELD_OUT[:4]),
-    "nobody": (cells.nobody, 10, HELD_OUT[:4]),
-    "groups": (cells.groups, 8, HELD_OUT[:4]),
-    "natural": (cells.by_nature, 200, ()),
-    "sensitivity": (partial(cells.sensitivity, varied=VARIED), 2, TUNED),
+
+def _varied_methods() -> dict[str, Method]:
+    """Return Consensus with half and twice of every chosen constant."""
+    methods: dict[str, Method] = {}
+    for name, factor in product(CHOSEN_CONSTANTS, (0.5, 2.0)):
+        value = factor * getattr(Tuning(), name)
+        tuning = replace(Tuning(), **{name: value})
+        methods[f"{name} x {factor:g}"] = partial(run_consensus, tuning=tuning)
+    return methods
+
+
+VARIED_METHODS = _varied_methods()
+METHODS: dict[str, Method] = {
+    "none": run_fcp,
+    "rob-fcp": partial(run_rob_fcp, RobFCP),
+    "rob-fcp-released": partial(run_rob_fcp, RobFCPReleased),
+    "consensus": run_consensus,
+    "exactly": partial(run_consensus, exactly=True),
+    **VARIED_METHODS,
 }
 
 
-def _measured(cell: Any) -> tuple[list[str], dict[str, tuple[float, ...]]]:
-    keys, (kind, *made), attack, rules, classes = cell
-    if kind in ("natural", "registered"):
-        found = natural(*made)
-        found.registered = kind == "registered"
-        seed = made[-1]
-    else:
-        *place, options = made
-        found, seed = world(*place, **options), made[6 - 1]
-    if attack is not None:
-        found = attacked(found, *attack, seed)
-    return keys, run(found, rules, classes)
+class Part(NamedTuple):
+    """What makes a part's cells, of how many seeds and which outputs."""
+
+    make_cells: Callable[..., Iterator[Cell]]
+    n_seeds: int
+    names: Sequence[OutputsName]
 
 
-def measured(part: str, first: int, share: float, processes: int) -> dict[str, Any]:
-    """One part's table: rows of keys, for each rule mean and extremes of the error and rates."""
-    every_cell, seeds, names = PARTS[part]
-    number = max(1, round(share * seeds))
-    found: dict[str, dict[str, list[tuple[float, ...]]]] = defaultdict(lambda: defaultdict(list))
-    every = list(every_cell(range(first, first + number), names))
+PARTS = {
+    "gross": Part(cells.gross, 4, HELD_OUT[:4]),
+    "few": Part(cells.few, 12, HELD_OUT[:4]),
+    "gaussian": Part(cells.gaussian, 6, HELD_OUT),
+    "stealth": Part(cells.stealth, 5, HELD_OUT[:4]),
+    "turned": Part(cells.turned, 4, HELD_OUT[:4]),
+    "upward": Part(cells.upward, 4, HELD_OUT[:4]),
+    "nobody": Part(cells.nobody, 10, HELD_OUT[:4]),
+    "groups": Part(cells.groups, 8, HELD_OUT[:4]),
+    "natural": Part(cells.by_nature, 200, ()),
+    "sensitivity": Part(partial(cells.sensitivity, varied=tuple(VARIED_METHODS)), 2, TUNED),
+}
+
+# Row -> method -> summary of its runs.
+PartResults = dict[str, dict[str, dict[str, float]]]
+
+
+def run_cell(cell: Cell) -> dict[str, Outcome]:
+    """Return what each method of a cell gives."""
+    return run_methods(cell.make_world(), cell.methods, cell.by_class)
+
+
+def measure_part(part: str, first_seed: int, fraction: float, processes: int) -> PartResults:
+    """Return one part's table: of each row and method mean and extremes of the error, and rates."""
+    make_cells, n_seeds, names = PARTS[part]
+    n_run = max(1, round(fraction * n_seeds))
+    all_cells = list(make_cells(range(first_seed, first_seed + n_run), names))
+    outcomes_of: dict[str, dict[str, list[Outcome]]] = {}
     with ProcessPoolExecutor(processes) as pool:
-        for keys, results in pool.map(_measured, every, chunksize=4):
-            for key in keys:
-                for rule, values in results.items():
-                    found[key][rule].append(values)
+        results = pool.map(run_cell, all_cells, chunksize=4)
+        for cell, outcomes in zip(all_cells, results, strict=True):
+            for row in cell.rows:
+                row_outcomes = outcomes_of.setdefault(row, {})
+                for method, outcome in outcomes.items():
+                    row_outcomes.setdefault(method, []).append(outcome)
     return {
-        key: {rule: _summary(np.array(values)) for rule, values in rules.items()}
-        for key, rules in sorted(found.items())
+        row: {method: _summary(outcomes) for method, outcomes in methods.items()}
+        for row, methods in sorted(outcomes_of.items())
     }
 
 
-def _summary(values: NDArray[np.float64]) -> dict[str, float]:
-    errors = np.sort(values[:, 0])
+def _summary(outcomes: Sequence[Outcome]) -> dict[str, float]:
+    """Return the number of runs, the error's mean size and extremes, the rates, the worst harm."""
+    errors = np.sort([outcome.error for outcome in outcomes])
     return {
-        "runs": len(values),
+        "runs": len(outcomes),
         "error": float(np.abs(errors).mean()),
         "low": float(errors[0]),
         "high": float(errors[-1]),
-        "found": float(values[:, 1].mean()),
-        "accused": float(values[:, 2].mean()),
-        "harm": float(values[:, 3].min()),
+        "found": float(np.mean([outcome.detected for outcome in outcomes])),
+        "accused": float(np.mean([outcome.accused for outcome in outcomes])),
+        "harm": min(outcome.harm for outcome in outcomes),
     }
 
 
-def written(part: str, rows: dict[str, Any]) -> str:
-    """The table of one part in Markdown."""
+def part_table(part: str, results: PartResults) -> str:
+    """Return the table of one part in Markdown."""
     if part == "sensitivity":
-        head = ["constant", "gross", "gaussian", "stealth", "upward", "worst run", "one wrong"]
-        lines = []
-        for rule in next(iter(rows.values())):
-            cells = [f"{rows[key][rule]['error']:.4f}" for key in head[1:5]]
-            worst = min(found[rule]["low"] for found in rows.values())
-            rates = rows["one all wrong"][rule]["found"], rows["nobody"][rule]["accused"]
-            name = "as it is" if rule == "consensus" else rule
-            lines.append([name, *cells, f"{worst:+.3f}", f"{rates[0]:.0%}", f"{rates[1]:.1%}"])
-        return markdown([*head, "false alarms"], lines)
+        return _sensitivity_table(results)
     lines = []
-    for key, found in rows.items():
-        cells = (
-            f"{one['error']:.4f} [{one['low']:+.3f}, {one['high']:+.3f}] "
-            f"{one['found']:.0%}/{one['accused']:.0%}"
-            for one in found.values()
-        )
-        lines.append([f"{key} ({found['none']['runs']})", *cells])
-    return markdown(["case (runs)", *next(iter(rows.values()))], lines)
+    for row, methods in results.items():
+        cells = [_summary_text(summary) for summary in methods.values()]
+        lines.append([f"{row} ({methods['none']['runs']})", *cells])
+    first_row = next(iter(results.values()))
+    return markdown(["case (runs)", *first_row], lines)
+
+
+def _summary_text(summary: Mapping[str, float]) -> str:
+    """Return a cell: mean error, its extremes, malicious clients found, benign ones accused."""
+    errors = f"{summary['error']:.4f} [{summary['low']:+.3f}, {summary['high']:+.3f}]"
+    return f"{errors} {summary['found']:.0%}/{summary['accused']:.0%}"
+
+
+def _sensitivity_table(results: PartResults) -> str:
+    """Return a line a constant, halved and doubled."""
+    error_rows = ["gross", "gaussian", "stealth", "upward"]
+    lines = []
+    for method in next(iter(results.values())):
+        errors = [f"{results[row][method]['error']:.4f}" for row in error_rows]
+        worst = min(methods[method]["low"] for methods in results.values())
+        found = results["one all wrong"][method]["found"]
+        accused = results["nobody"][method]["accused"]
+        name = "as it is" if method == "consensus" else method
+        lines.append([name, *errors, f"{worst:+.3f}", f"{found:.0%}", f"{accused:.1%}"])
+    return markdown(["constant", *error_rows, "worst run", "one wrong", "false alarms"], lines)
+
+
+def write_docs(part: str, table: str) -> None:
+    """Write some rows of a part's table into the page, and all of them as CSV beside it."""
+    head = table.splitlines()[:2]
+    lines = table.splitlines()[2:]
+    page_lines = [line for line in lines if re.search(ROWS_ON_PAGE.get(part, ""), line)]
+    into_page(PAGE, part, "\n".join([*head, *page_lines]))
+    path = PAGE.parent / "defence" / f"{part}.csv"
+    with path.open("w", encoding="utf-8") as stream:
+        writer = csv.writer(stream, lineterminator="\n")
+        for line in lines:
+            writer.writerow([cell.strip() for cell in line.strip("|").split("|")])
 
 
 def main() -> None:
@@ -216,23 +283,18 @@ def main() -> None:
     parser.add_argument("--report", type=Path, help="keep the numbers here, as JSON; read them too")
     parser.add_argument("--docs", action="store_true", help="write the tables of docs/defence.md")
     arguments = parser.parse_args()
-    results: dict[str, Any] = {}
+    results: dict[str, PartResults] = {}
     if arguments.report and arguments.report.exists():
         results = json.loads(arguments.report.read_text(encoding="utf-8"))
     for part in arguments.parts:
-        results[part] = measured(part, arguments.first, arguments.share, arguments.processes)
+        results[part] = measure_part(part, arguments.first, arguments.share, arguments.processes)
         if arguments.report:
             arguments.report.write_text(json.dumps(results, indent=1), encoding="utf-8")
-    for part, rows in results.items():
-        text = written(part, rows)
-        print(f"## {part}\n\n{text}\n", flush=True)
+    for part, part_results in results.items():
+        table = part_table(part, part_results)
+        print(f"## {part}\n\n{table}\n", flush=True)
         if arguments.docs:
-            head, lines = text.splitlines()[:2], text.splitlines()[2:]
-            chosen = [line for line in lines if re.search(SHOWN.get(part, ""), line)]
-            into_page(PAGE, part, "\n".join([*head, *chosen]))
-            cells = ([cell.strip() for cell in line.strip("|").split("|")] for line in lines)
-            with (PAGE.parent / "defence" / f"{part}.csv").open("w", encoding="utf-8") as stream:
-                csv.writer(stream, lineterminator="\n").writerows(cells)
+            write_docs(part, table)
 
 
 if __name__ == "__main__":

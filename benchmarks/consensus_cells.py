@@ -1,16 +1,21 @@
-"""What consensus is tried on, cell by cell: (names of rows, world, attack, rules, by class)."""
+"""What consensus is tried on, cell by cell."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import product
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from consensus_worlds import OutputsName, World, attacked, natural, world
 
 from robfcp.experiments.attacks import Attack, PairAttack, ScoreAttack
 from robfcp.experiments.attacks.coordinated import frame_hardest_clients
 from robfcp.experiments.attacks.simple import truncation
+
+MAX_TOTAL_SAMPLES = 25_000  # of all clients; larger federations get smaller clients
+SMALL_SIZE = 100
 
 NATURAL = (("sleep", "site"), ("stroke", "country"), ("stroke", "site"), ("heart", "site"))
 COMPARED = ("none", "rob-fcp", "rob-fcp-released", "consensus")
@@ -24,129 +29,213 @@ STEALTH: tuple[tuple[str, Attack | str], ...] = (
     ("mimic", "mimic-low"),
     ("pair mimic", "pair-mimic"),
 )
-Cells = Iterator[tuple[list[str], tuple[Any, ...], Any, Sequence[str], bool]]
 
 
-def gross(seeds: range, names: Sequence[Any]) -> Cells:
-    """All scores minimal or maximal."""
-    for seed, name, clients, beta in product(
+class Clients(NamedTuple):
+    """The parameters of `consensus_worlds.world` that most cells vary."""
+
+    n_clients: int
+    size: int
+    beta: float | None = None
+    sizes: str = "equal"
+    spread: float = 0.0
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run: how its clients are made and attacked, what is tried, and where it counts.
+
+    Attributes
+    ----------
+    rows : sequence of str
+        The rows of the table that the run is part of.
+    source : tuple
+        Arguments of `world` after which its options follow, or of `natural`.
+    attack : tuple or None
+        The attack and the fraction of malicious clients.
+    methods : sequence of str
+        What is tried.
+    by_class : bool
+        Whether reports keep counts by class.
+    options : dict
+        Keyword arguments of `world`; None for natural sites.
+    registered : bool
+        Whether sample sizes are known before the round.
+    """
+
+    rows: Sequence[str]
+    source: tuple[Any, ...]
+    attack: tuple[Attack | str, float] | None = None
+    methods: Sequence[str] = COMPARED
+    by_class: bool = True
+    options: dict[str, Any] | None = None
+    registered: bool = False
+
+    def make_world(self) -> World:
+        """Return the run's clients, attacked."""
+        seed = self.source[-1]
+        if self.options is None:
+            made = natural(*self.source)
+            made.registered = self.registered
+        else:
+            made = world(*self.source, **self.options)
+        if self.attack is not None:
+            attack, fraction = self.attack
+            made = attacked(made, attack, fraction, seed)
+        return made
+
+
+def world_source(name: OutputsName, clients: Clients, seed: int) -> tuple[Any, ...]:
+    """Return the positional arguments of `world`."""
+    return (name, clients.n_clients, clients.size, clients.beta, clients.sizes, seed)
+
+
+def gross(seeds: range, names: Sequence[OutputsName]) -> Iterator[Cell]:
+    """Yield cells where all scores are minimal or maximal."""
+    for seed, name, n_clients, beta in product(
         seeds, names, (5, 10, 20, 50, 100), (None, 0.5, 0.3, 0.1)
     ):
-        rng = np.random.default_rng([seed, clients, int(10 * (beta or 0))])
-        size, sizes = int(rng.choice([50, 500])), str(rng.choice(["equal", "lognormal"]))
+        rng = np.random.default_rng([seed, n_clients, int(10 * (beta or 0))])
+        size = int(rng.choice([50, 500]))
+        sizes = str(rng.choice(["equal", "lognormal"]))
         score = str(rng.choice(["lac", "lac", "aps"]))
-        share = float(rng.choice([0.1, 0.2, 0.4]))
+        fraction = float(rng.choice([0.1, 0.2, 0.4]))
         attack = str(rng.choice(["coverage", "efficiency"]))
-        size = 100 if clients * size > 25_000 else size
-        made = ("world", name, clients, size, beta, sizes, seed, {"score": score})
-        keys = ["gross, all", f"K = {clients}", f"Dirichlet {beta or 'none'}", f"share {share:g}"]
-        for what, classes in (("by class", True), ("pooled", False)):
-            rows = [f"{what}: {key}" for key in (*keys, sizes)]
-            yield rows, made, (attack, share), COMPARED, classes
+        if n_clients * size > MAX_TOTAL_SAMPLES:
+            size = SMALL_SIZE
+
+        titles = ["gross, all", f"K = {n_clients}", f"Dirichlet {beta or 'none'}"]
+        titles += [f"share {fraction:g}", sizes]
+        source = world_source(name, Clients(n_clients, size, beta, sizes), seed)
+        for kind, by_class in (("by class", True), ("pooled", False)):
+            yield Cell(
+                rows=[f"{kind}: {title}" for title in titles],
+                source=source,
+                attack=(attack, fraction),
+                by_class=by_class,
+                options={"score": score},
+            )
 
 
-def few(seeds: range, names: Sequence[Any]) -> Cells:
-    """One of a few unequal sites has all its labels wrong."""
-    for seed, name, clients, beta in product(seeds, names, (4, 6, 8, 16), (None, 1.0, 0.3)):
-        made = ("world", name, clients, 0, beta, "unequal", seed, {})
-        for what, attack in (("one all wrong", ("all-wrong", 0.01)), ("nobody", None)):
-            yield [f"{what}, K = {clients}", f"{what}, all"], made, attack, COMPARED, True
+def few(seeds: range, names: Sequence[OutputsName]) -> Iterator[Cell]:
+    """Yield cells where one of a few unequal clients has all its labels wrong, or none has."""
+    for seed, name, n_clients, beta in product(seeds, names, (4, 6, 8, 16), (None, 1.0, 0.3)):
+        source = world_source(name, Clients(n_clients, 0, beta, "unequal"), seed)
+        cases = (("one all wrong", ("all-wrong", 0.01)), ("nobody", None))
+        for title, attack in cases:
+            rows = [f"{title}, K = {n_clients}", f"{title}, all"]
+            yield Cell(rows, source, attack, options={})
 
 
-def gaussian(seeds: range, names: Sequence[Any]) -> Cells:
-    """The paper's third attack."""
-    places = (
-        (20, 250, 0.5, "equal"),
-        (50, 50, None, "equal"),
-        (10, 100, 0.3, "lognormal"),
-        (100, 50, 0.5, "lognormal"),
+def gaussian(seeds: range, names: Sequence[OutputsName]) -> Iterator[Cell]:
+    """Yield cells of the paper's third attack."""
+    federations = (
+        Clients(20, 250, 0.5),
+        Clients(50, 50, None),
+        Clients(10, 100, 0.3, "lognormal"),
+        Clients(100, 50, 0.5, "lognormal"),
     )
-    for seed, name, place, share in product(seeds, names, places, (0.1, 0.2, 0.4)):
-        clients, size, beta, sizes = place
-        key = f"K = {clients}, n = {size}, Dirichlet {beta or 'none'}, {sizes}"
-        keys = ["gaussian, all", key, f"gaussian, share {share:g}"]
-        yield keys, ("world", name, *place, seed, {}), ("gaussian", share), COMPARED, True
+    for seed, name, clients, fraction in product(seeds, names, federations, (0.1, 0.2, 0.4)):
+        size_text = f"K = {clients.n_clients}, n = {clients.size}"
+        title = f"{size_text}, Dirichlet {clients.beta or 'none'}, {clients.sizes}"
+        rows = ["gaussian, all", title, f"gaussian, share {fraction:g}"]
+        source = world_source(name, clients, seed)
+        yield Cell(rows, source, ("gaussian", fraction), options={})
 
 
-def stealth(seeds: range, names: Sequence[Any]) -> Cells:
-    """40% that stay close to honest reports."""
-    places = (
-        (100, 50, None, "equal", 0.0),
-        (50, 50, 0.5, "lognormal", 0.0),
-        (20, 250, 0.5, "equal", 0.0),
-        (20, 250, 0.1, "lognormal", 0.0),
-        (20, 200, 1.0, "lognormal", 0.5),
+def stealth(seeds: range, names: Sequence[OutputsName]) -> Iterator[Cell]:
+    """Yield cells where 40% stay close to benign reports."""
+    federations = (
+        Clients(100, 50, None),
+        Clients(50, 50, 0.5, "lognormal"),
+        Clients(20, 250, 0.5),
+        Clients(20, 250, 0.1, "lognormal"),
+        Clients(20, 200, 1.0, "lognormal", 0.5),
     )
-    for seed, name, (title, attack), (*place, spread) in product(seeds, names, STEALTH, places):
-        made = ("world", name, *place, seed, {"spread": spread})
-        yield [title, "stealth, all"], made, (attack, 0.4), COMPARED, True
+    for seed, name, (title, attack), clients in product(seeds, names, STEALTH, federations):
+        source = world_source(name, clients, seed)
+        options = {"spread": clients.spread}
+        yield Cell([title, "stealth, all"], source, (attack, 0.4), options=options)
 
 
-def turned(seeds: range, names: Sequence[Any]) -> Cells:
-    """40% that turn a defence against the honest: means of them, a middle, a rare class, sizes."""
-    places = ((10, 200, None), (20, 200, 0.5), (50, 50, 0.1), (20, 5000, None))
+def turned(seeds: range, names: Sequence[OutputsName]) -> Iterator[Cell]:
+    """Yield cells where 40% turn a defense against benign clients.
+
+    They send means of them, their middle, a rare class, or more samples than they have.
+    """
+    federations = (Clients(10, 200), Clients(20, 200, 0.5), Clients(50, 50, 0.1), Clients(20, 5000))
     attacks = ("hub", "squeeze", "class-claim", "class-capture", "size-inflation")
-    for seed, name, attack, (clients, size, beta) in product(seeds, names, attacks, places):
-        made = ("world", name, clients, size, beta, "equal", seed, {})
-        yield [attack, f"{attack}, n = {size}"], made, (attack, 0.4), COMPARED, True
+    for seed, name, attack, clients in product(seeds, names, attacks, federations):
+        rows = [attack, f"{attack}, n = {clients.size}"]
+        yield Cell(rows, world_source(name, clients, seed), (attack, 0.4), options={})
 
 
-def upward(seeds: range, names: Sequence[Any]) -> Cells:
-    """Scores made larger, so that every label is in every set; also told how many lie."""
-    places = ((10, 200, None), (20, 200, 0.5), (50, 50, 0.3))
+def upward(seeds: range, names: Sequence[OutputsName]) -> Iterator[Cell]:
+    """Yield cells with larger scores, so that sets grow; Consensus is also given the number."""
+    federations = (Clients(10, 200), Clients(20, 200, 0.5), Clients(50, 50, 0.3))
     attacks = (("keep-30", 0.2), ("keep-30", 0.4), ("lift", 0.4))
-    for seed, name, (attack, share), (clients, size, beta) in product(
-        seeds, names, attacks, places
+    for seed, name, (attack, fraction), clients in product(seeds, names, attacks, federations):
+        yield Cell(
+            rows=[f"{attack}, {fraction:.0%}"],
+            source=world_source(name, clients, seed),
+            attack=(attack, fraction),
+            methods=(*COMPARED, "exactly"),
+            options={},
+        )
+
+
+def nobody(seeds: range, names: Sequence[OutputsName]) -> Iterator[Cell]:
+    """Yield cells without attack: clients differ by labels and by difficulty."""
+    differences = ((None, 0.0), (0.3, 0.0), (1.0, 0.5))
+    for seed, name, n_clients, (beta, spread) in product(
+        seeds, names, (3, 4, 5, 8, 12, 20, 50, 100), differences
     ):
-        made = ("world", name, clients, size, beta, "equal", seed, {})
-        yield [f"{attack}, {share:.0%}"], made, (attack, share), (*COMPARED, "exactly"), True
+        rng = np.random.default_rng([seed, n_clients])
+        size = int(rng.choice([50, 250]))
+        sizes = str(rng.choice(["equal", "lognormal"]))
+        source = world_source(name, Clients(n_clients, size, beta, sizes), seed)
+        for kind, by_class in (("by class", True), ("pooled", False)):
+            rows = [f"{kind}: nobody, K = {n_clients}", f"{kind}: nobody, all"]
+            yield Cell(rows, source, by_class=by_class, options={"spread": spread})
 
 
-def nobody(seeds: range, names: Sequence[Any]) -> Cells:
-    """Nobody lies, in one group of clients who differ by labels and by difficulty."""
-    kinds = ((None, 0.0), (0.3, 0.0), (1.0, 0.5))
-    for seed, name, clients, (beta, spread) in product(
-        seeds, names, (3, 4, 5, 8, 12, 20, 50, 100), kinds
-    ):
-        rng = np.random.default_rng([seed, clients])
-        size, sizes = int(rng.choice([50, 250])), str(rng.choice(["equal", "lognormal"]))
-        made = ("world", name, clients, size, beta, sizes, seed, {"spread": spread})
-        for what, classes in (("by class", True), ("pooled", False)):
-            keys = [f"{what}: nobody, K = {clients}", f"{what}: nobody, all"]
-            yield keys, made, None, COMPARED, classes
+def groups(seeds: range, names: Sequence[OutputsName]) -> Iterator[Cell]:
+    """Yield cells without attack: two groups of benign clients that differ within classes."""
+    second_groups = ((0.3, 1.5), (0.2, 2.5), (0.4, 1.5), (0.3, -1.5), (0.3, -2.5))
+    for seed, name, (fraction, tilt) in product(seeds, names, second_groups):
+        source = world_source(name, Clients(20, 200), seed)
+        title = f"{fraction:.0%} {'harder' if tilt > 0 else 'easier'} (t = {tilt:g})"
+        yield Cell([title, "two groups, all"], source, options={"group": (fraction, tilt)})
 
 
-def groups(seeds: range, names: Sequence[Any]) -> Cells:
-    """Two honest groups that differ within classes; nobody lies."""
-    kinds = ((0.3, 1.5), (0.2, 2.5), (0.4, 1.5), (0.3, -1.5), (0.3, -2.5))
-    for seed, name, (share, tilt) in product(seeds, names, kinds):
-        made = ("world", name, 20, 200, None, "equal", seed, {"group": (share, tilt)})
-        key = f"{share:.0%} {'harder' if tilt > 0 else 'easier'} (t = {tilt:g})"
-        yield [key, "two groups, all"], made, None, COMPARED, True
-
-
-def by_nature(seeds: range, _: Sequence[Any]) -> Cells:
-    """Sites as they are: nobody, one site all wrong, gross liars, gaussian."""
-    cases = (
-        ("nobody", "natural", None),
-        ("one all wrong", "natural", ("all-wrong", 0.01)),
-        ("20% minimal", "natural", ("coverage", 0.2)),
-        ("20% maximal", "natural", ("efficiency", 0.2)),
-        ("20% gaussian", "natural", ("gaussian", 0.2)),
-        ("nobody, sizes registered", "registered", None),
+def by_nature(seeds: range, names: Sequence[OutputsName]) -> Iterator[Cell]:
+    """Yield cells of sites as they are: no attack, one all wrong, gross attacks, gaussian."""
+    cases: tuple[tuple[str, tuple[str, float] | None, bool], ...] = (
+        ("nobody", None, False),
+        ("one all wrong", ("all-wrong", 0.01), False),
+        ("20% minimal", ("coverage", 0.2), False),
+        ("20% maximal", ("efficiency", 0.2), False),
+        ("20% gaussian", ("gaussian", 0.2), False),
+        ("nobody, sizes registered", None, True),
     )
-    for seed, (dataset, column), (what, kind, attack) in product(seeds, NATURAL, cases):
-        made = (kind, dataset, column, seed)
-        yield [f"{dataset} by {column}: {what}"], made, attack, COMPARED, True
+    for seed, (dataset, column), (title, attack, registered) in product(seeds, NATURAL, cases):
+        yield Cell(
+            rows=[f"{dataset} by {column}: {title}"],
+            source=(dataset, column, seed),
+            attack=attack,
+            registered=registered,
+        )
 
 
-def sensitivity(seeds: range, names: Sequence[Any], varied: Sequence[str]) -> Cells:
-    """Half and twice of every constant."""
-    places = (
-        (5, 100, 0.3, "lognormal"),
-        (10, 200, 0.1, "equal"),
-        (20, 100, 0.5, "lognormal"),
-        (50, 50, 0.3, "lognormal"),
+def sensitivity(
+    seeds: range, names: Sequence[OutputsName], varied: Sequence[str]
+) -> Iterator[Cell]:
+    """Yield cells that half and twice of every constant are tried on."""
+    federations = (
+        Clients(5, 100, 0.3, "lognormal"),
+        Clients(10, 200, 0.1),
+        Clients(20, 100, 0.5, "lognormal"),
+        Clients(50, 50, 0.3, "lognormal"),
     )
     attacks = (
         ("gross", ("coverage", 0.4)),
@@ -159,6 +248,11 @@ def sensitivity(seeds: range, names: Sequence[Any], varied: Sequence[str]) -> Ce
         ("one all wrong", ("all-wrong", 0.01)),
         ("nobody", None),
     )
-    for seed, name, place, (what, attack) in product(seeds, names, places, attacks):
-        made = ("world", name, *place, seed, {"spread": 0.3})
-        yield [what], made, attack, ("none", "consensus", *varied), True
+    for seed, name, clients, (title, attack) in product(seeds, names, federations, attacks):
+        yield Cell(
+            rows=[title],
+            source=world_source(name, clients, seed),
+            attack=attack,
+            methods=("none", "consensus", *varied),
+            options={"spread": 0.3},
+        )

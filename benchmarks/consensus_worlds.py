@@ -1,4 +1,4 @@
-"""Federations that consensus is tried on: label mixes, sizes, difficulty, natural sites, liars."""
+"""Federations that consensus is tried on: label distributions, sizes, difficulty, natural sites."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,20 +14,25 @@ from robfcp import APS, LAC, Binning, Federation
 from robfcp.experiments import outputs, scenarios
 from robfcp.experiments.attacks import Attack, get_attack
 
-GRID = Binning.default()
+BINNING = Binning.default()
+MAX_SAMPLES = 20_000  # of a set of outputs
+MIN_CLASS_SAMPLES = 5  # in each half; smaller classes are left out
+N_TESTS = 300  # a client
 Scores = list[NDArray[np.float64]]
+Labels = list[NDArray[np.intp]]
+OutputsName = tuple[str, str, str]  # data set, split and stage of shipped outputs
 
 
 @dataclass
 class World:
-    """One run: scores and labels of every client, tests of every client, who lies."""
+    """One run's clients; an attack changes scores and labels and says who is malicious."""
 
     scores: Scores
-    labels: list[NDArray[np.intp]]
+    labels: Labels
     tests: Scores
     n_classes: int
-    registered: bool = False  # sizes, beforehand
-    honest: Scores = field(default_factory=list)
+    registered: bool = False  # whether sample sizes were known before the round
+    honest: Scores = field(default_factory=list)  # the scores before the attack
     bad: NDArray[np.intp] = field(default_factory=lambda: np.zeros(0, dtype=np.intp))
 
     def __post_init__(self) -> None:
@@ -36,47 +40,54 @@ class World:
 
     @property
     def benign(self) -> NDArray[np.intp]:
-        """Who does not lie."""
+        """The positions of the benign clients."""
         return np.setdiff1d(np.arange(len(self.scores)), self.bad)
 
     def federation(self, classes: bool = True) -> Federation:
-        """The reports as the server has them."""
-        found = federation_of(self.scores, self.labels, self.n_classes if classes else 1)
-        return replace(found, sizes_registered=self.registered)
+        """Return the reports as the server has them, by class or pooled."""
+        n_classes = self.n_classes if classes else 1
+        federation = federation_of(self.scores, self.labels, n_classes)
+        return replace(federation, sizes_registered=self.registered)
 
-    def coverage(self, index: int | None) -> float:
-        """Of the benign clients' tests, weighted by their sizes."""
-        edge = np.inf if index is None else GRID.upper_edges[index]
+    def coverage(self, bin_index: int | None) -> float:
+        """Return the coverage of the benign clients' tests, weighted by their sizes."""
+        threshold = np.inf if bin_index is None else BINNING.upper_edges[bin_index]
+        coverages = [(self.tests[k] <= threshold).mean() for k in self.benign]
         sizes = [len(self.honest[k]) for k in self.benign]
-        return float(
-            np.average([(self.tests[k] <= edge).mean() for k in self.benign], weights=sizes)
-        )
+        return float(np.average(coverages, weights=sizes))
 
 
 def federation_of(scores: Scores, labels: Sequence[NDArray[np.intp]], n_classes: int) -> Federation:
-    """Reports by class on the default grid; pooled with one class."""
-    known = labels if n_classes > 1 else None
-    return scenarios.build_federation(scores, GRID, LAC(), labels=known, n_classes=n_classes)
+    """Return reports by class on the default binning; pooled with one class."""
+    report_labels = labels if n_classes > 1 else None
+    return scenarios.build_federation(
+        scores, BINNING, LAC(), labels=report_labels, n_classes=n_classes
+    )
 
 
 @cache
-def halves(name: tuple[str, str, str], score: str) -> tuple[list[Scores], int]:
-    """Scores by class, rising, of both halves of a set of outputs."""
+def halves(name: OutputsName, score: str) -> tuple[Scores, Scores]:
+    """Return the scores by class, rising, of both halves of a set of outputs."""
     shipped = outputs.load(name[0], name[1], name[2])  # type: ignore[arg-type]
-    order = np.random.default_rng(0).permutation(len(shipped.labels))[:20_000]
-    probabilities, labels = shipped.probabilities[order], shipped.labels[order]
-    scores = LAC()(probabilities, labels) if score == "lac" else APS()(probabilities, labels, rng=1)
+    order = np.random.default_rng(0).permutation(len(shipped.labels))[:MAX_SAMPLES]
+    probabilities = shipped.probabilities[order]
+    labels = shipped.labels[order]
+    scorer = LAC() if score == "lac" else APS()
+    scores = scorer(probabilities, labels, rng=1)
+    middle = len(order) // 2
     n_classes = probabilities.shape[1]
-    cut = len(order) // 2
-    parts = [
-        [np.sort(scores[place][labels[place] == c]) for c in range(n_classes)]
-        for place in (slice(cut), slice(cut, None))
-    ]
-    return parts, n_classes
+    first_half = _sort_by_class(scores[:middle], labels[:middle], n_classes)
+    second_half = _sort_by_class(scores[middle:], labels[middle:], n_classes)
+    return first_half, second_half
+
+
+def _sort_by_class(scores: NDArray[np.float64], labels: NDArray[np.intp], n_classes: int) -> Scores:
+    """Return the scores of each class, rising."""
+    return [np.sort(scores[labels == c]) for c in range(n_classes)]
 
 
 def world(
-    name: tuple[str, str, str],
+    name: OutputsName,
     clients: int,
     size: int,
     beta: float | None,
@@ -87,97 +98,188 @@ def world(
     spread: float = 0.0,
     group: tuple[float, float] = (0.0, 0.0),
 ) -> World:
-    """Clients of a set of outputs: their label mixes, their sizes, and how hard their samples are.
+    """Return clients drawn from a set of outputs.
 
     A client's samples of a class are drawn with density exp(t rank); t is normal with deviation
-    `spread`, and `group` = (share, t) adds t for a share of the clients.
+    `spread`, and `group` = (fraction, t) adds t for a fraction of the clients.
+
+    Parameters
+    ----------
+    name : tuple of str
+        The outputs.
+    clients, size : int
+        The number of clients, and about how many samples each has.
+    beta : float or None
+        Of Dirichlet label distributions; None for those of the outputs.
+    sizes : str
+        "equal", "lognormal" or "unequal".
+    seed : int
+        Of all draws, with the other parameters.
+    score : str
+        "lac" or "aps".
+    spread, group
+        How difficulty differs.
     """
     key = zlib.crc32(repr((name, clients, size, beta, sizes, score, spread, group)).encode())
     rng = np.random.default_rng([seed, key])
-    (calibration, tests), n_classes = halves(name, score)
-    held = np.array([min(len(a), len(b)) >= 5 for a, b in zip(calibration, tests, strict=True)])
-    mixes = np.array([len(part) for part in calibration], dtype=float) * held
-    mixes = np.tile(mixes / mixes.sum(), (clients, 1))
-    if beta is not None:
-        mixes = rng.dirichlet(np.full(n_classes, beta), clients) * held
-        mixes /= mixes.sum(axis=1, keepdims=True)
-    number = np.full(clients, size)
-    if sizes == "lognormal":
-        number = np.maximum(10, np.round(size * np.exp(rng.normal(-0.32, 0.8, clients)))).astype(
-            int
-        )
-    if sizes == "unequal":
-        number = np.round(np.exp(rng.uniform(np.log(40), np.log(900), clients))).astype(int)
+    calibration, tests = halves(name, score)
+    n_classes = len(calibration)
+    distributions = _label_distributions(rng, calibration, tests, clients, beta)
+    sample_sizes = _sample_sizes(rng, clients, size, sizes)
     tilts = spread * rng.standard_normal(clients)
-    tilts[: round(group[0] * clients)] += group[1]
+    fraction, group_tilt = group
+    tilts[: round(fraction * clients)] += group_tilt
 
-    def drawn(parts: Scores, k: int, n: int) -> tuple[NDArray[np.float64], NDArray[np.intp]]:
-        labels = rng.choice(n_classes, n, p=mixes[k])
-        ranks = rng.random(n)
-        if abs(tilts[k]) > 1e-9:
-            ranks = np.log1p(ranks * np.expm1(tilts[k])) / tilts[k]
-        scores = np.empty(n)
-        for c in np.unique(labels):
-            mine = labels == c
-            places = np.minimum((ranks[mine] * len(parts[c])).astype(int), len(parts[c]) - 1)
-            scores[mine] = parts[c][places]
-        return scores, labels
+    all_scores = []
+    all_labels = []
+    for k in range(clients):
+        scores, labels = _draw_samples(
+            rng, calibration, distributions[k], tilts[k], int(sample_sizes[k])
+        )
+        all_scores.append(scores)
+        all_labels.append(labels)
+    test_scores = []
+    for k in range(clients):
+        scores, _ = _draw_samples(rng, tests, distributions[k], tilts[k], N_TESTS)
+        test_scores.append(scores)
+    return World(all_scores, all_labels, test_scores, n_classes)
 
-    own = [drawn(calibration, k, int(number[k])) for k in range(clients)]
-    checks = [drawn(tests, k, 300)[0] for k in range(clients)]
-    return World([s for s, _ in own], [y for _, y in own], checks, n_classes)
+
+def _label_distributions(
+    rng: np.random.Generator, calibration: Scores, tests: Scores, clients: int, beta: float | None
+) -> NDArray[np.float64]:
+    """Return the (K, C) label distributions of the clients, without classes that hardly occur."""
+    class_sizes = np.array([len(scores) for scores in calibration])
+    test_sizes = np.array([len(scores) for scores in tests])
+    occurs = np.minimum(class_sizes, test_sizes) >= MIN_CLASS_SAMPLES
+    if beta is None:
+        masses = class_sizes.astype(float) * occurs
+        return np.tile(masses / masses.sum(), (clients, 1))
+    drawn_masses = rng.dirichlet(np.full(len(class_sizes), beta), clients) * occurs
+    return np.asarray(drawn_masses / drawn_masses.sum(axis=1, keepdims=True))
+
+
+def _sample_sizes(
+    rng: np.random.Generator, clients: int, size: int, sizes: str
+) -> NDArray[np.int64]:
+    """Return the number of samples of each client."""
+    if sizes == "lognormal":
+        factors = np.exp(rng.normal(-0.32, 0.8, clients))
+        return np.maximum(10, np.round(size * factors)).astype(int)
+    if sizes == "unequal":
+        return np.round(np.exp(rng.uniform(np.log(40), np.log(900), clients))).astype(int)
+    return np.full(clients, size)
+
+
+def _draw_samples(
+    rng: np.random.Generator,
+    class_scores: Scores,
+    distribution: NDArray[np.float64],
+    tilt: float,
+    n: int,
+) -> tuple[NDArray[np.float64], NDArray[np.intp]]:
+    """Return scores and labels of one client; a positive tilt favors large scores."""
+    labels = rng.choice(len(class_scores), n, p=distribution)
+    ranks = rng.random(n)
+    if abs(tilt) > 1e-9:
+        ranks = np.log1p(ranks * np.expm1(tilt)) / tilt
+    scores = np.empty(n)
+    for c in np.unique(labels):
+        is_class = labels == c
+        class_size = len(class_scores[c])
+        positions = np.minimum((ranks[is_class] * class_size).astype(int), class_size - 1)
+        scores[is_class] = class_scores[c][positions]
+    return scores, labels
+
+
+@dataclass(frozen=True, eq=False)
+class _NaturalOutputs:
+    """LAC scores, labels and sites of outputs with sites of their own."""
+
+    scores: NDArray[np.float64]
+    labels: NDArray[np.intp]
+    sites: NDArray[np.str_]
+    n_classes: int
 
 
 @cache
-def natural_scores(dataset: str, column: str) -> tuple[NDArray[Any], ...]:
-    """LAC scores, labels, site and number of classes of outputs with their own sites."""
+def natural_outputs(dataset: str, column: str) -> _NaturalOutputs:
+    """Return outputs by the sites that a column names."""
     shipped = outputs.load(dataset, outputs.NATURAL)
-    scores = LAC()(shipped.probabilities, shipped.labels)
-    return scores, shipped.labels, shipped.column(column), np.array(shipped.probabilities.shape[1])
+    return _NaturalOutputs(
+        scores=LAC()(shipped.probabilities, shipped.labels),
+        labels=shipped.labels,
+        sites=shipped.column(column),
+        n_classes=shipped.probabilities.shape[1],
+    )
 
 
-def natural(dataset: str, column: str, seed: int, least: int = 50) -> World:
-    """Sites as they are, each halved and its calibration half resampled."""
-    scores, labels, site, n_classes = natural_scores(dataset, column)
+def natural(dataset: str, column: str, seed: int, min_size: int = 50) -> World:
+    """Return sites as they are, each halved and its calibration half resampled."""
+    data = natural_outputs(dataset, column)
     rng = np.random.default_rng([seed, zlib.crc32(f"{dataset} {column}".encode())])
-    parts: list[list[Any]] = [[], [], []]
-    for name, size in zip(*np.unique(site, return_counts=True), strict=True):
-        if size < least:
+    scores, labels, tests = [], [], []
+    for name, size in zip(*np.unique(data.sites, return_counts=True), strict=True):
+        if size < min_size:
             continue
-        order = rng.permutation(np.flatnonzero(site == name))
-        first = rng.choice(order[: size // 2], size // 2)
-        for part, values in zip(
-            parts, (scores[first], labels[first], scores[order[size // 2 :]]), strict=True
-        ):
-            part.append(values)
-    return World(*parts, int(n_classes))
+        order = rng.permutation(np.flatnonzero(data.sites == name))
+        half_size = size // 2
+        calibration_rows = rng.choice(order[:half_size], half_size)
+        scores.append(data.scores[calibration_rows])
+        labels.append(data.labels[calibration_rows])
+        tests.append(data.scores[order[half_size:]])
+    return World(scores, labels, tests, data.n_classes)
 
 
-def attacked(made: World, attack: Attack | str, share: float, seed: int) -> World:
-    """The world with a share of the clients lying; one at least."""
+def attacked(clean: World, attack: Attack | str, fraction: float, seed: int) -> World:
+    """Return the world, changed in place, with a fraction of the clients malicious; one at least.
+
+    Parameters
+    ----------
+    clean : World
+        Before the attack.
+    attack : Attack or str
+        An attack, its name, or "all-wrong": every label is another one.
+    fraction : float
+        Of the clients.
+    seed : int
+        Of who attacks, and how.
+    """
     rng = np.random.default_rng([seed, 99])
-    number = max(1, round(share * len(made.scores)))
-    made.bad = np.sort(rng.permutation(len(made.scores))[:number])
+    n_malicious = max(1, round(fraction * len(clean.scores)))
+    clean.bad = np.sort(rng.permutation(len(clean.scores))[:n_malicious])
     if attack == "all-wrong":
-        for k in made.bad:
-            made.scores[k], made.labels[k] = _all_wrong(made.scores[k], made, k, rng)
-        return made
-    rule = get_attack(attack) if isinstance(attack, str) else attack
-    pairs = list(zip(made.scores, made.labels, strict=True))
-    if rule.stage == "pairs":
-        forged = rule(pairs, made.bad, rng)
-        made.scores, made.labels = [s for s, _ in forged], [y for _, y in forged]
-    else:
-        made.scores = rule(made.scores, made.bad, rng)
-        made.labels = [np.resize(y, len(s)) for s, y in zip(made.scores, made.labels, strict=True)]
-    return made
+        for k in clean.bad:
+            clean.scores[k], clean.labels[k] = _all_wrong(
+                clean.scores[k], clean.labels[k], clean.n_classes, rng
+            )
+        return clean
+
+    resolved = get_attack(attack) if isinstance(attack, str) else attack
+    if resolved.stage == "pairs":
+        pairs = resolved(list(zip(clean.scores, clean.labels, strict=True)), clean.bad, rng)
+        clean.scores = [scores for scores, _ in pairs]
+        clean.labels = [labels for _, labels in pairs]
+        return clean
+    clean.scores = resolved(clean.scores, clean.bad, rng)
+    clean.labels = [
+        np.resize(labels, len(scores))
+        for scores, labels in zip(clean.scores, clean.labels, strict=True)
+    ]
+    return clean
 
 
 def _all_wrong(
-    scores: NDArray[np.float64], made: World, k: int, rng: np.random.Generator
+    scores: NDArray[np.float64],
+    labels: NDArray[np.intp],
+    n_classes: int,
+    rng: np.random.Generator,
 ) -> tuple[NDArray[np.float64], NDArray[np.intp]]:
-    """Every label another one: LAC's score of a wrong label is 1 - its probability, which is at
-    most the true label's score; where that is small the score is near 1."""
-    shift = rng.integers(1, made.n_classes, len(scores))
-    labels = (made.labels[k] + shift) % made.n_classes
-    return 1 - np.minimum(scores, 1) * rng.random(len(scores)) / 2, labels
+    """Return scores and labels with every label another one.
+
+    LAC's score of a wrong label is 1 - its probability, which is at most the true label's score;
+    where that is small the score is near 1.
+    """
+    shift = rng.integers(1, n_classes, len(scores))
+    wrong_labels = (labels + shift) % n_classes
+    return 1 - np.minimum(scores, 1) * rng.random(len(scores)) / 2, wrong_labels

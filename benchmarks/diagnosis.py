@@ -5,99 +5,145 @@ It needs nothing but the package: the outputs ship with it. A few minutes on two
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
+from collections.abc import Sequence
 
 import numpy as np
 from measure import markdown
+from numpy.typing import NDArray
 
 from robfcp.experiments import outputs, partitions
 from robfcp.experiments.attacks import get_attack
 from robfcp.experiments.data_faults import (
     NAMES,
     NO_FAULT,
+    DiagnosisResult,
     diagnosed_cause,
     diagnosis_accuracy_table,
     make_report,
 )
 from robfcp.experiments.natural_partitions import FEDERATIONS, MIN_SIZE
+from robfcp.reports import Report
+
+N_FIRST_HALF = 20  # sites of the first half that are tried
+N_SWAPPED = 30  # sites whose labels are swapped in the test of pairs
 
 
-def named() -> None:
-    """Faults put into one real site at a time, of the half of the sites that fitted nothing."""
+def faults_named() -> None:
+    """Put faults into one real site at a time, of the half of the sites that fitted nothing."""
     rows = diagnosis_accuracy_table("second")
-    first = [row for row in diagnosis_accuracy_table("first", most=20) if row.fault != NO_FAULT]
-    names = list(dict.fromkeys(row.federation for row in rows))
-    found = {(row.fault, row.federation): row for row in rows}
-    cells = (
-        [fault, *(f"{found[fault, n].right} of {found[fault, n].sites}" for n in names)]
-        for fault in (*NAMES, NO_FAULT)
-    )
-    print(markdown(["fault", *names], cells))
+    first_rows = diagnosis_accuracy_table("first", most=N_FIRST_HALF)
+    print(_accuracy_table(rows))
+    for kind, kind_rows in (
+        ("fine", rows),
+        ("as by default", diagnosis_accuracy_table(fine=False)),
+    ):
+        print(f"\n{kind}: {_accuracy_text(kind_rows)}")
+
+    first_faults = [row for row in first_rows if row.fault != NO_FAULT]
+    n_right = sum(row.right for row in first_faults)
+    n_sites = sum(row.sites for row in first_faults)
+    print(f"First half {n_right / n_sites:.0%}.")
+
+    wrong_causes: dict[str, Counter[str]] = {}
+    for row in rows:
+        if row.fault == NO_FAULT:
+            continue
+        causes = wrong_causes.setdefault(row.fault, Counter())
+        for cause, count in row.said.items():
+            if cause not in NAMES[row.fault]:
+                causes[cause] += count
+    for fault, causes in wrong_causes.items():
+        print(f"- {fault}: {_causes_text(causes)}")
+
+
+def _accuracy_table(rows: Sequence[DiagnosisResult]) -> str:
+    """Return a line a fault and a column a federation: how many were named right."""
+    federations = list(dict.fromkeys(row.federation for row in rows))
+    row_of = {(row.fault, row.federation): row for row in rows}
+    lines = []
+    for fault in (*NAMES, NO_FAULT):
+        cells = [fault]
+        for federation in federations:
+            row = row_of[fault, federation]
+            cells.append(f"{row.right} of {row.sites}")
+        lines.append(cells)
+    return markdown(["fault", *federations], lines)
+
+
+def _accuracy_text(rows: Sequence[DiagnosisResult]) -> str:
+    """Return how many faults were named, and how many sites without one were told nothing."""
     faults = [row for row in rows if row.fault != NO_FAULT]
-    share = sum(row.right for row in first) / sum(row.sites for row in first)
-    for kind, every in (("fine", rows), ("as by default", diagnosis_accuracy_table(fine=False))):
-        right, total, well, honest = (
-            sum(getattr(row, what) for row in every if (row.fault == NO_FAULT) == nobody)
-            for nobody in (False, True)
-            for what in ("right", "sites")
-        )
-        print(f"\n{kind}: {right} of {total} faults named, {well} of {honest} sites told nothing.")
-    print(f"First half {share:.0%}.")
-    said: dict[str, Counter[str]] = defaultdict(Counter)
-    for row in faults:
-        said[row.fault].update({c: n for c, n in row.said.items() if c not in NAMES[row.fault]})
-    for fault, other in said.items():
-        print(f"- {fault}: " + ", ".join(f"{cause} ({n})" for cause, n in other.most_common()))
+    faultless = [row for row in rows if row.fault == NO_FAULT]
+    n_named = sum(row.right for row in faults)
+    n_faults = sum(row.sites for row in faults)
+    n_quiet = sum(row.right for row in faultless)
+    n_faultless = sum(row.sites for row in faultless)
+    return f"{n_named} of {n_faults} faults named, {n_quiet} of {n_faultless} sites told nothing."
 
 
-def swapped_pairs(most: int = 30) -> None:
-    """Of swapped labels that were called so: how often the two classes were right, of how many."""
-    right = called = 0
+def _causes_text(causes: Counter[str]) -> str:
+    """Return causes with their counts, the commonest first."""
+    return ", ".join(f"{cause} ({count})" for cause, count in causes.most_common())
+
+
+def swapped_pairs() -> None:
+    """Count, of swapped labels that were called so, how often the two classes were right."""
+    n_right = 0
+    n_called = 0
     for federation in FEDERATIONS:
-        given, sites = federation.load()
+        data, sites = federation.load()
         parts = partitions.partition_by_site(sites, MIN_SIZE)
-        n_classes, names = given.probabilities.shape[1], list(parts)
-        samples = [(given.probabilities[part], given.labels[part]) for part in parts.values()]
-        honest = [
-            make_report(name, *one, n_classes) for name, one in zip(names, samples, strict=True)
+        n_classes = data.probabilities.shape[1]
+        names = list(parts)
+        samples = [(data.probabilities[rows], data.labels[rows]) for rows in parts.values()]
+        reports = [
+            make_report(name, probabilities, labels, n_classes)
+            for name, (probabilities, labels) in zip(names, samples, strict=True)
         ]
         rng = np.random.default_rng(0)
-        for k in rng.permutation(np.arange(len(names))[1::2])[:most].tolist():
-            common = np.argsort(-np.bincount(samples[k][1], minlength=n_classes), kind="stable")
-            odd = make_report(
-                names[k], *get_attack("swapped-labels")(samples, [k], rng)[k], n_classes
-            )
-            found = diagnosed_cause([*honest[:k], odd, *honest[k + 1 :]], names[k])
-            if found.cause == "labels swapped":
-                called += 1
-                right += set(found.classes) == {str(c) for c in common[:2]}
-    print(f"\nThe two classes of 'labels swapped' were right in {right} of {called} cases.")
+        second_half = np.arange(len(names))[1::2]
+        for k in rng.permutation(second_half)[:N_SWAPPED].tolist():
+            probabilities, labels = get_attack("swapped-labels")(samples, [k], rng)[k]
+            swapped = make_report(names[k], probabilities, labels, n_classes)
+            diagnosis = diagnosed_cause([*reports[:k], swapped, *reports[k + 1 :]], names[k])
+            if diagnosis.cause == "labels swapped":
+                class_counts = np.bincount(samples[k][1], minlength=n_classes)
+                commonest = np.argsort(-class_counts, kind="stable")[:2]
+                n_called += 1
+                if set(diagnosis.classes) == {str(c) for c in commonest}:
+                    n_right += 1
+    print(f"\nThe two classes of 'labels swapped' were right in {n_right} of {n_called} cases.")
 
 
-def earlier() -> None:
-    """The same model some rounds earlier, at one site at a time."""
+def earlier_models() -> None:
+    """Replace the model by the same one some rounds earlier, at one site at a time."""
     for dataset in ("cifar10", "mnist"):
-        now, then = (outputs.load(dataset, "beta0.5", stage) for stage in ("final", "early"))
-        n_classes = now.probabilities.shape[1]
-        parts = [p for p in partitions.partition_dirichlet(now.labels, 40, 0.5, 3) if len(p) >= 50]
-        honest, old = (
-            [
-                make_report(
-                    f"site-{k:02d}", model.probabilities[part], model.labels[part], n_classes
-                )
-                for k, part in enumerate(parts)
-            ]
-            for model in (now, then)
+        final = outputs.load(dataset, "beta0.5", "final")
+        early = outputs.load(dataset, "beta0.5", "early")
+        parts = partitions.partition_dirichlet(final.labels, 40, 0.5, 3)
+        parts = [rows for rows in parts if len(rows) >= 50]
+        reports = _model_reports(final, parts)
+        causes: Counter[str] = Counter()
+        for k, early_report in enumerate(_model_reports(early, parts)):
+            round_reports = [*reports[:k], early_report, *reports[k + 1 :]]
+            causes[diagnosed_cause(round_reports, early_report.client).cause] += 1
+        print(
+            f"- {dataset}, {early.accuracy:.0%} accurate, the others' {final.accuracy:.0%}: "
+            f"{_causes_text(causes)}"
         )
-        causes = Counter(
-            diagnosed_cause([*honest[:k], one, *honest[k + 1 :]], one.client).cause
-            for k, one in enumerate(old)
-        )
-        words = ", ".join(f"{cause} ({n})" for cause, n in causes.most_common())
-        print(f"- {dataset}, {then.accuracy:.0%} accurate, the others' {now.accuracy:.0%}: {words}")
+
+
+def _model_reports(model: outputs.Outputs, parts: Sequence[NDArray[np.intp]]) -> list[Report]:
+    """Return the report of each site on the outputs of one model."""
+    n_classes = model.probabilities.shape[1]
+    return [
+        make_report(f"site-{k:02d}", model.probabilities[rows], model.labels[rows], n_classes)
+        for k, rows in enumerate(parts)
+    ]
 
 
 if __name__ == "__main__":
-    named()
+    faults_named()
     swapped_pairs()
-    earlier()
+    earlier_models()

@@ -9,21 +9,28 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from measure import into_page, markdown
 from numpy.typing import NDArray
 
 import robfcp
+from robfcp.evaluation import CoverageEvaluation
 from robfcp.experiments import outputs
 from robfcp.figures import BLUE, GREY, VERMILION, new_axes, save, style
 from robfcp.monitoring import AlarmHistory
 
 DOCS = Path(__file__).parents[1] / "docs"
-LEAST = 20  # samples of a site that calibrates
+MIN_SAMPLES = 20  # of a site that calibrates
 SCORE = robfcp.LAC()
+DELTA = 0.05  # probability of a false alarm
+YEARS = (1994, 1995, 1996)  # watched in the stroke trial
+STROKE_MAX_MALICIOUS = 2
+LOG_ALARM = np.log(2 / DELTA)  # one of two tests: each has half of delta
+CLIP = (-4, 9)  # of the logarithms that are drawn
+
 Rows = NDArray[np.intp]
-Table = tuple[list[str], list[list[str]]]
 
 
 @dataclass(frozen=True)
@@ -32,45 +39,54 @@ class Watched:
 
     name: str
     monitor: robfcp.Monitor
-    check: robfcp.calibration.coverage_check.Check
+    evaluation: CoverageEvaluation
 
     @property
     def cells(self) -> list[str]:
         """A row of the table."""
-        reading = self.monitor.state
-        alarms = reading.alarms
+        state = self.monitor.state
         return [
             self.name,
-            f"{reading.floor:.3f}",
-            f"{self.check.overall.coverage:.3f}",
-            self.check.verdict,
-            f"{alarms['coverage']:,}" if "coverage" in alarms else "-",
-            f"{alarms['drift']:,}" if "drift" in alarms else "-",
-            f"{reading.n:,}",
+            f"{state.floor:.3f}",
+            f"{self.evaluation.overall.coverage:.3f}",
+            self.evaluation.verdict,
+            *self.alarm_cells,
+            f"{state.n:,}",
         ]
+
+    @property
+    def alarm_cells(self) -> list[str]:
+        """After how many samples coverage and drift had an alarm; a dash where they had none."""
+        alarms = self.monitor.state.alarms
+        return [f"{alarms[kind]:,}" if kind in alarms else "-" for kind in ("coverage", "drift")]
+
+    @property
+    def has_alarm(self) -> bool:
+        """Whether coverage or drift had an alarm."""
+        return self.alarm_cells != ["-", "-"]
 
 
 HEAD = ["floor", "coverage", "check", "floor rings at", "drift rings at", "samples"]
 
 
 def report_of(data: outputs.Outputs, name: str, rows: Rows) -> robfcp.Report:
-    """One site's report."""
+    """Return one site's report."""
     scores = SCORE(data.probabilities[rows], data.labels[rows])
     return robfcp.Report.from_scores(name, scores, score=SCORE)
 
 
 def reports_of(data: outputs.Outputs, rows: Rows, sites: NDArray[np.str_]) -> list[robfcp.Report]:
-    """A report of every site that has LEAST of these rows."""
-    found = []
+    """Return a report of every site that has `MIN_SAMPLES` of these rows."""
+    reports = []
     for name in np.unique(sites[rows]):
-        own = rows[sites[rows] == name]
-        if len(own) >= LEAST:
-            found.append(report_of(data, str(name), own))
-    return found
+        site_rows = rows[sites[rows] == name]
+        if len(site_rows) >= MIN_SAMPLES:
+            reports.append(report_of(data, str(name), site_rows))
+    return reports
 
 
 def pooled(reports: Sequence[robfcp.Report]) -> robfcp.Report:
-    """All reports as one: what fresh scores are compared with."""
+    """Return all reports as one: what fresh scores are compared with."""
     counts = np.sum([report.counts for report in reports], axis=0)
     return robfcp.Report("all sites", counts, SCORE.default_binning(), SCORE)
 
@@ -81,150 +97,232 @@ def watch(
     report: robfcp.Report,
     data: outputs.Outputs,
     rows: Rows,
-    own: bool = False,
+    min_coverage: float | None,
 ) -> Watched:
-    """Feed the rows, in their order, to a new monitor of the certificate, or of the own floor."""
-    floor = None if own else calibration.certificate.lower
-    monitor = robfcp.Monitor(
-        calibration, reference_report=report, client=name, min_coverage=floor, seed=0
-    )
-    fresh = data.probabilities[rows], data.labels[rows]
-    monitor.update(*fresh, batch=name)
-    return Watched(name, monitor, calibration.evaluate(*fresh, min_coverage=floor))
+    """Feed rows, in their order, to a new monitor.
 
-
-def stroke() -> tuple[list[Watched], list[robfcp.Monitor], AlarmHistory]:
-    """Hospitals calibrate with the patients of 1991 to 1993; those of 1994 to 1996 come in by year.
-
-    Countries and hospitals against the certificate; then every calibrating hospital against its own
-    report, merged year by year while two may lie.
+    Parameters
+    ----------
+    name : str
+        Of what is watched.
+    calibration : Calibration
+        What is watched.
+    report : Report
+        What scores are compared with.
+    data : Outputs
+        The samples.
+    rows : array of int
+        Those that come in.
+    min_coverage : float or None
+        The floor; None for what the client's own report supports.
     """
-    data, rng = outputs.load("stroke", outputs.NATURAL), np.random.default_rng(0)
-    year = data.column("year").astype(int)
-    country, hospital = data.column("country"), data.column("site")
-    reports = reports_of(data, np.flatnonzero(year <= 1993), hospital)
-    calibration, crowd = (
-        robfcp.calibrate(reports, defense=robfcp.Consensus(at_most=2)),
-        pooled(reports),
+    monitor = robfcp.Monitor(
+        calibration, reference_report=report, client=name, min_coverage=min_coverage, seed=0
     )
+    probabilities = data.probabilities[rows]
+    labels = data.labels[rows]
+    monitor.update(probabilities, labels, batch=name)
+    evaluation = calibration.evaluate(probabilities, labels, min_coverage=min_coverage)
+    return Watched(name, monitor, evaluation)
 
-    def by_year(mask: NDArray[np.bool_]) -> Rows:
-        late = [rng.permutation(np.flatnonzero(mask & (year == y))) for y in (1994, 1995, 1996)]
-        return np.concatenate(late)
 
-    found = [
-        watch(
-            f"patients of {y}", calibration, crowd, data, rng.permutation(np.flatnonzero(year == y))
+class StrokeTrial:
+    """The stroke trial: hospitals calibrate with the patients of 1991 to 1993."""
+
+    def __init__(self) -> None:
+        self.rng = np.random.default_rng(0)
+        self.data = outputs.load("stroke", outputs.NATURAL)
+        self.year = self.data.column("year").astype(int)
+        self.country = self.data.column("country")
+        self.hospital = self.data.column("site")
+        self.reports = reports_of(self.data, np.flatnonzero(self.year <= 1993), self.hospital)
+        defense = robfcp.Consensus(at_most=STROKE_MAX_MALICIOUS)
+        self.calibration = robfcp.calibrate(self.reports, defense=defense)
+
+    def watch_groups(self) -> list[Watched]:
+        """Watch years, countries and hospitals against the certificate."""
+        watched = []
+        for year in YEARS:
+            rows = self.rng.permutation(np.flatnonzero(self.year == year))
+            watched.append(self._watch(f"patients of {year}", rows))
+        for column, min_size in ((self.country, 400), (self.hospital, 180)):
+            names, sizes = np.unique(column[self.year > 1993], return_counts=True)
+            largest_first = names[np.argsort(-sizes, kind="stable")]
+            n_large = int((sizes >= min_size).sum())
+            for name in largest_first[:n_large]:
+                watched.append(self._watch(str(name), self._rows_by_year(column == name)))
+        return watched
+
+    def _watch(self, name: str, rows: Rows) -> Watched:
+        """Watch rows against the certificate."""
+        min_coverage = self.calibration.certificate.lower
+        reference = pooled(self.reports)
+        return watch(name, self.calibration, reference, self.data, rows, min_coverage)
+
+    def _rows_by_year(self, mask: NDArray[np.bool_]) -> Rows:
+        """Return the rows of a group, year after year, in random order within a year."""
+        years = [self.rng.permutation(np.flatnonzero(mask & (self.year == year))) for year in YEARS]
+        return np.concatenate(years)
+
+    def watch_together(self) -> tuple[list[robfcp.Monitor], AlarmHistory]:
+        """Watch every calibrating hospital against its own report, merged year by year."""
+        monitors = [
+            robfcp.Monitor(self.calibration, reference_report=report, seed=0)
+            for report in self.reports
+        ]
+        history = AlarmHistory(
+            self.calibration.fingerprint,
+            "1993",
+            len(self.reports),
+            STROKE_MAX_MALICIOUS,
+            DELTA,
         )
-        for y in (1994, 1995, 1996)
-    ]
-    for column, least in ((country, 400), (hospital, 180)):
-        names, sizes = np.unique(column[year > 1993], return_counts=True)
-        for name in names[np.argsort(-sizes, kind="stable")][: int((sizes >= least).sum())]:
-            found.append(watch(str(name), calibration, crowd, data, by_year(column == name)))
-    history = AlarmHistory(calibration.fingerprint, "1993", len(reports), 2, 0.05)
-    own = [robfcp.Monitor(calibration, reference_report=report, seed=0) for report in reports]
-    for step, y in enumerate((1994, 1995, 1996), 1):
-        sent = []
-        for report, monitor in zip(reports, own, strict=True):
-            rows = rng.permutation(np.flatnonzero((hospital == report.client) & (year == y)))
-            if len(rows):
-                fresh = data.probabilities[rows], data.labels[rows]
-                monitor.update(*fresh, batch=str(y))
-            sent.append(monitor.e_value_report("1993", step))
-        _, history = history.with_inspection(sent, step)
-    return found, own, history
+        for step, year in enumerate(YEARS, 1):
+            e_value_reports = []
+            for report, monitor in zip(self.reports, monitors, strict=True):
+                is_fresh = (self.hospital == report.client) & (self.year == year)
+                rows = self.rng.permutation(np.flatnonzero(is_fresh))
+                if len(rows):
+                    monitor.update(
+                        self.data.probabilities[rows], self.data.labels[rows], batch=str(year)
+                    )
+                e_value_reports.append(monitor.e_value_report("1993", step))
+            _, history = history.with_inspection(e_value_reports, step)
+        return monitors, history
 
 
 def sleep() -> tuple[list[Watched], list[Watched]]:
-    """Subjects calibrate with their first night, the second is watched; then the young calibrate
-    and the older are watched. Epochs come in random order: in their own they depend on each other.
+    """Watch second nights, and the older.
+
+    Subjects calibrate with their first night, the second is watched; then the young calibrate and
+    the older are watched. Epochs come in random order: in their own they depend on each other.
     """
-    data, rng = outputs.load("sleep", outputs.NATURAL), np.random.default_rng(0)
-    night, age, subject = data.column("night"), data.column("age").astype(int), data.column("site")
+    rng = np.random.default_rng(0)
+    data = outputs.load("sleep", outputs.NATURAL)
+    night = data.column("night")
+    age = data.column("age").astype(int)
+    subject = data.column("site")
+
     reports = reports_of(data, np.flatnonzero(night == "1"), subject)
     calibration = robfcp.calibrate(reports, defense=robfcp.Consensus(at_most=4))
-    second = []
+    second_nights = []
     for report in reports:
-        rows = rng.permutation(np.flatnonzero((subject == report.client) & (night == "2")))
-        if len(rows) >= LEAST:
-            second.append(watch(report.client, calibration, report, data, rows, own=True))
+        is_second = (subject == report.client) & (night == "2")
+        rows = rng.permutation(np.flatnonzero(is_second))
+        if len(rows) >= MIN_SAMPLES:
+            second_nights.append(watch(report.client, calibration, report, data, rows, None))
+
     young = reports_of(data, np.flatnonzero(age < 40), subject)
-    calibration, crowd = robfcp.calibrate(young, defense=robfcp.Consensus(at_most=1)), pooled(young)
-    older = [
-        watch(f"age {low} to {high - 1}", calibration, crowd, data,
-              rng.permutation(np.flatnonzero((age >= low) & (age < high))))
-        for low, high in ((50, 60), (60, 70), (70, 80), (80, 102))
-    ]  # fmt: skip
-    return second, older
+    calibration = robfcp.calibrate(young, defense=robfcp.Consensus(at_most=1))
+    reference = pooled(young)
+    older = []
+    for low, high in ((50, 60), (60, 70), (70, 80), (80, 102)):
+        rows = rng.permutation(np.flatnonzero((age >= low) & (age < high)))
+        name = f"age {low} to {high - 1}"
+        min_coverage = calibration.certificate.lower
+        older.append(watch(name, calibration, reference, data, rows, min_coverage))
+    return second_nights, older
 
 
 def summary(title: str, monitors: Sequence[robfcp.Monitor]) -> list[str]:
-    """How many of many monitors rang."""
-    alarms = [one.state.alarms for one in monitors]
+    """Return a row that says how many of some monitors had alarms."""
     n = len(monitors)
-    floor, drift = (sum(name in a for a in alarms) for name in ("coverage", "drift"))
-    samples = sum(one.state.n for one in monitors)
-    shares = [f"{count} ({count / n:.0%})" for count in (floor, drift)]
-    return [title, str(n), *shares, f"{samples:,}"]
+    cells = [title, str(n)]
+    for kind in ("coverage", "drift"):
+        n_alarms = sum(kind in monitor.state.alarms for monitor in monitors)
+        cells.append(f"{n_alarms} ({n_alarms / n:.0%})")
+    n_samples = sum(monitor.state.n for monitor in monitors)
+    return [*cells, f"{n_samples:,}"]
 
 
 @style()
-def draw(trial: Sequence[Watched], older: Sequence[Watched]) -> None:
-    """Alarms against the floor: the stroke trial from 1994 on, and sleep by age."""
+def draw(stroke: Sequence[Watched], older: Sequence[Watched]) -> None:
+    """Draw alarms against the floor: the stroke trial from 1994 on, and sleep by age."""
     left, right = new_axes(2)
-    for ax, watched, title in (
-        (left, trial, "Stroke trial from 1994 on"),
-        (right, older, "Sleep of the older, calibrated on the young"),
-    ):
-        for one in watched:
-            n = [point.n for point in one.monitor.state.curve]
-            logs = np.array([point.coverage for point in one.monitor.state.curve]) / np.log(10)
-            rang = "coverage" in one.monitor.state.alarms
-            ax.plot(n, np.clip(logs, -4, 9), color=VERMILION if rang else GREY, linewidth=1.2)
-            if rang or len(watched) < 6:
-                ax.annotate(one.name, (n[-1], np.clip(logs[-1], -4, 9)), fontsize=7.5,
-                            xytext=(3, 0), textcoords="offset points", va="center")  # fmt: skip
-        ax.axhline(np.log10(2 / 0.05), color=BLUE, linestyle="--", linewidth=1)
-        ax.set(xlabel="samples", title=title, xscale="log")
+    _draw_panel(left, stroke, "Stroke trial from 1994 on")
+    _draw_panel(right, older, "Sleep of the older, calibrated on the young")
     left.set_ylabel("alarm strength, log10")
     save(np.array([left, right]), DOCS / "images" / "drift.png")
 
 
+def _draw_panel(ax: Any, watched: Sequence[Watched], title: str) -> None:
+    """Draw the e-values of some monitors; those with an alarm in color and with their names."""
+    for stretch in watched:
+        state = stretch.monitor.state
+        n = [point.n for point in state.curve]
+        e_values = np.array([point.coverage for point in state.curve]) / np.log(10)
+        clipped = np.clip(e_values, *CLIP)
+        has_alarm = "coverage" in state.alarms
+        ax.plot(n, clipped, color=VERMILION if has_alarm else GREY, linewidth=1.2)
+        if has_alarm or len(watched) < 6:
+            ax.annotate(
+                stretch.name,
+                (n[-1], clipped[-1]),
+                fontsize=7.5,
+                xytext=(3, 0),
+                textcoords="offset points",
+                va="center",
+            )
+    ax.axhline(LOG_ALARM / np.log(10), color=BLUE, linestyle="--", linewidth=1)
+    ax.set(xlabel="samples", title=title, xscale="log")
+
+
+def inspection_table(history: AlarmHistory) -> str:
+    """Return a line a year of the hospitals together."""
+    lines = []
+    for inspection, merged in zip(history.looks, history.merged, strict=True):
+        reports = inspection.sites.values()
+        n_alone = sum(report.log_coverage >= LOG_ALARM for report in reports)
+        lines.append(
+            [
+                str(1993 + inspection.step),
+                f"{n_alone}",
+                f"{merged.log_mean / np.log(10):.2f}",
+                f"{merged.log_drift / np.log(10):.2f}",
+                ", ".join(merged.alarmed) or "-",
+            ]
+        )
+    head = [
+        "the calibrating hospitals together, two may lie",
+        "ring alone",
+        "mean of the K - m smallest, log10",
+        "drift, log10",
+        "listed",
+    ]
+    return markdown(head, lines)
+
+
 def main() -> None:
     """Watch, print, and write the tables and the figure into the docs."""
-    trial, own, history = stroke()
-    second, older = sleep()
-    looks = [
-        [
-            str(1993 + look.step),
-            f"{sum(one.log_coverage >= np.log(40) for one in look.sites.values())}",
-            f"{merged.log_mean / np.log(10):.2f}",
-            f"{merged.log_drift / np.log(10):.2f}",
-            ", ".join(merged.alarmed) or "-",
-        ]
-        for look, merged in zip(history.looks, history.merged, strict=True)
+    trial = StrokeTrial()
+    groups = trial.watch_groups()
+    monitors, history = trial.watch_together()
+    second_nights, older = sleep()
+
+    shown_groups = [
+        group for group in groups if group.name.startswith("patients") or group.has_alarm
+    ]
+    summaries = [
+        summary("stroke trial, hospitals, 1994 to 1996", monitors),
+        summary("sleep, second night after the first", [night.monitor for night in second_nights]),
     ]
     tables = [
         markdown(
             ["stroke trial, calibrated on 1991 to 1993", *HEAD],
-            [w.cells for w in trial if w.name[:8] == "patients" or {*w.cells[4:6]} != {"-"}],
+            [group.cells for group in shown_groups],
         ),
-        markdown(
-            ["the calibrating hospitals together, two may lie", "ring alone",
-             "mean of the K - m smallest, log10", "drift, log10", "listed"],
-            looks,
-        ),
+        inspection_table(history),
         markdown(
             ["against the site's own report", "sites", "floor rings", "drift rings", "samples"],
-            [summary("stroke trial, hospitals, 1994 to 1996", own),
-             summary("sleep, second night after the first", [one.monitor for one in second])],
+            summaries,
         ),
-        markdown(["sleep, calibrated on 25 to 34 years", *HEAD], [w.cells for w in older]),
-    ]  # fmt: skip
+        markdown(
+            ["sleep, calibrated on 25 to 34 years", *HEAD], [stretch.cells for stretch in older]
+        ),
+    ]
     text = "\n\n".join(tables)
     print(text)
-    draw(trial, older)
+    draw(groups, older)
     into_page(DOCS / "alarms.md", "drift", text)
 
 

@@ -13,132 +13,190 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
 from measure import Row, in_turns, peak, peak_mib
+from numpy.typing import NDArray
 
 import robfcp
 from robfcp.federation import Federation
 from robfcp.fleet import _parquet, read_tables
 
-CLASSES, SAMPLES, CHUNK, WORKERS = 10, 50, 2**15, "local-cluster[2,1,1024]"
+CLASSES = 10
+SAMPLES = 50  # a client
+CHUNK = 2**15  # clients of SAMPLES that are drawn at a time
+WORKERS = "local-cluster[2,1,1024]"  # of Spark
+
+# Names, numbers of cells, cells and their counts of some clients.
+Chunk = tuple[list[str], NDArray[np.intp], NDArray[np.intp], NDArray[np.intp]]
 
 
 def chunks(
-    n_clients: int, n_classes: int = 0, liars: float = 0.3, grid: Any = None, n: int = SAMPLES
-) -> Iterator[tuple[list[str], Any, Any, Any]]:
-    """Names, lengths, cells and counts of Beta(0.4, 2) scores; the first clients send zeros."""
-    grid, width, step = grid or robfcp.Binning.default(), len(str(n_clients)), CHUNK * SAMPLES // n
-    rng, n_cells = np.random.default_rng([n_clients, n_classes]), grid.n_bins * max(1, n_classes)
-    for first in range(0, n_clients, max(1, step)):
-        size = min(max(1, step), n_clients - first)
-        scores = rng.beta(0.4, 2, (size, n))
-        scores[: max(0, int(liars * n_clients) - first)] = 0
-        cells = grid.bin_indices(scores.ravel()) + np.repeat(np.arange(size), n) * n_cells
+    n_clients: int,
+    n_classes: int = 0,
+    malicious_fraction: float = 0.3,
+    binning: robfcp.Binning | None = None,
+    n_samples: int = SAMPLES,
+) -> Iterator[Chunk]:
+    """Yield clients with Beta(0.4, 2) scores; the first ones are malicious and report zeros.
+
+    A cell is a bin; with classes, that of bin h of class c is c H + h.
+    """
+    if binning is None:
+        binning = robfcp.Binning.default()
+    rng = np.random.default_rng([n_clients, n_classes])
+    n_cells = binning.n_bins * max(1, n_classes)
+    n_malicious = int(malicious_fraction * n_clients)
+    name_width = len(str(n_clients))
+    step = max(1, CHUNK * SAMPLES // n_samples)
+    for first in range(0, n_clients, step):
+        size = min(step, n_clients - first)
+        scores = rng.beta(0.4, 2, (size, n_samples))
+        scores[: max(0, n_malicious - first)] = 0
+
+        client = np.repeat(np.arange(size), n_samples)
+        keys = binning.bin_indices(scores.ravel()) + client * n_cells
         if n_classes:
-            cells += grid.n_bins * rng.integers(0, n_classes, cells.size)
-        used, counts = np.unique(cells, return_counts=True)
-        names = [f"{first + k:0{width}d}" for k in range(size)]
-        yield names, np.bincount(used // n_cells), used % n_cells, counts
+            keys += binning.n_bins * rng.integers(0, n_classes, keys.size)
+        occurring_keys, counts = np.unique(keys, return_counts=True)
+        names = [f"{first + k:0{name_width}d}" for k in range(size)]
+        lengths = np.bincount(occurring_keys // n_cells)
+        yield names, lengths, occurring_keys % n_cells, counts
 
 
 def lines(n_clients: int, n_classes: int = 0) -> Iterator[bytes]:
-    """These reports as JSON."""
-    more = {"labels": np.zeros(1, dtype=int), "classes": n_classes} if n_classes else {}
-    model = robfcp.Report.from_scores(
-        "NAME", np.zeros(1), score=robfcp.LAC(), min_class_count=1, **more
+    """Yield these reports as JSON."""
+    options: dict[str, Any] = {}
+    cell_field = "bins"
+    if n_classes:
+        options = {"labels": np.zeros(1, dtype=int), "classes": n_classes}
+        cell_field = "steps"
+    template = robfcp.Report.from_scores(
+        "NAME", np.zeros(1), score=robfcp.LAC(), min_class_count=1, **options
     )
-    text = model.to_json().decode().replace('"n_samples":1', f'"n_samples":{SAMPLES}')
-    word = "steps" if n_classes else "bins"
-    head, tail = text.split(f'"{word}":[0],"counts":[1]')
+    text = template.to_json().decode().replace('"n_samples":1', f'"n_samples":{SAMPLES}')
+    head, tail = text.split(f'"{cell_field}":[0],"counts":[1]')
+
     for names, lengths, cells, counts in chunks(n_clients, n_classes):
-        for name, last, size in zip(names, np.cumsum(lengths), lengths, strict=True):
-            own = cells[last - size : last]
-            own = np.diff(own, prepend=0) if n_classes else own
-            body = f'"{word}":{own.tolist()},"counts":{counts[last - size : last].tolist()}'
+        boundaries = np.cumsum(lengths)[:-1]
+        client_cells = np.split(cells, boundaries)
+        client_counts = np.split(counts, boundaries)
+        for name, own_cells, own_counts in zip(names, client_cells, client_counts, strict=True):
+            values = np.diff(own_cells, prepend=0) if n_classes else own_cells
+            body = f'"{cell_field}":{values.tolist()},"counts":{own_counts.tolist()}'
             yield f"{head.replace('NAME', name)}{body.replace(' ', '')}{tail}".encode()
 
 
 def write_table(path: Path, n_clients: int, n_classes: int = 0) -> None:
-    """These reports as a table."""
+    """Write these reports as a table."""
     import pyarrow as pa
     from pyarrow.parquet import ParquetWriter, read_schema
 
-    some = Federation.from_reports(list(lines(2, n_classes)))
-    some.save(path)
-    columns, n_bins = read_schema(path), some.binning.n_bins
-    with ParquetWriter(path, columns, compression="zstd") as writer:
+    # The schema and its metadata are those of a small federation.
+    template = Federation.from_reports(list(lines(2, n_classes)))
+    template.save(path)
+    schema = read_schema(path)
+    n_bins = template.binning.n_bins
+
+    with ParquetWriter(path, schema, compression="zstd") as writer:
         for names, lengths, cells, counts in chunks(n_clients, n_classes):
             starts = pa.array(np.concatenate([[0], np.cumsum(lengths)]), pa.int32())
-            held = {"classes": cells // n_bins if n_classes else None, "bins": cells % n_bins}
-            found = {"client": names, "n": np.full(len(names), SAMPLES)}
-            for name, numbers in {**held, "counts": counts}.items():
-                if numbers is not None:
-                    values = pa.array(numbers, columns.field(name).type.value_type)
-                    found[name] = pa.ListArray.from_arrays(starts, values)
-            arrays = [pa.array(found.get(f.name, [None] * len(names)), f.type) for f in columns]
-            writer.write_table(pa.Table.from_arrays(arrays, schema=columns))
+            lists = {"bins": cells % n_bins, "counts": counts}
+            if n_classes:
+                lists["classes"] = cells // n_bins
+            columns: dict[str, Any] = {"client": names, "n": np.full(len(names), SAMPLES)}
+            for name, numbers in lists.items():
+                values = pa.array(numbers, schema.field(name).type.value_type)
+                columns[name] = pa.ListArray.from_arrays(starts, values)
+            nulls = [None] * len(names)
+            arrays = [pa.array(columns.get(field.name, nulls), field.type) for field in schema]
+            writer.write_table(pa.Table.from_arrays(arrays, schema=schema))
 
 
 def from_json(sizes: list[int]) -> Iterator[Row]:
-    """Intake of JSON; floor: decoding it."""
+    """Yield intake of JSON; floor: decoding it."""
     for n_classes in (0, CLASSES):
         stage = "validate, ten classes" if n_classes else "validate"
         for n_clients in sizes:
             data = list(lines(n_clients, n_classes))
-            ours, floor = in_turns(
-                lambda data=data: Federation.from_reports(iter(data)),
-                lambda data=data: [msgspec.json.decode(line) for line in data],
-            )
-            memory = peak(lambda data=data: Federation.from_reports(iter(data)))
-            yield Row(stage, n_clients, SAMPLES, ours, memory, floor)
+            take_in = partial(take_in_lines, data)
+            seconds, floor = in_turns(take_in, partial(decode_lines, data))
+            yield Row(stage, n_clients, SAMPLES, seconds, peak(take_in), floor)
+
+
+def take_in_lines(data: Sequence[bytes]) -> Federation:
+    """Return the federation of JSON reports."""
+    return Federation.from_reports(iter(data))
+
+
+def decode_lines(data: Sequence[bytes]) -> list[Any]:
+    """Return what the JSON of reports holds, unchecked."""
+    return [msgspec.json.decode(line) for line in data]
 
 
 def serve(path: Path, by_class: bool) -> dict[str, Any]:
-    """A whole round from a file of lines or a table; seconds and peak memory of this process."""
-    table: Any = read_tables([path], WORKERS) if "--spark" in sys.argv else path
+    """Return seconds and peak memory of a whole round in this process, from lines or a table."""
+    table: Any = path
+    if "--spark" in sys.argv:
+        table = read_tables([path], WORKERS)
     if "--stream" in sys.argv:
         _parquet.MAX_VALUES_IN_MEMORY = 0
-    start, began = time.perf_counter(), time.process_time()
-    lines = path.suffix == ".jsonl"
-    federation = Federation.from_reports(path.open("rb")) if lines else Federation.from_files(table)
-    taken_in = time.perf_counter()
+
+    start = time.perf_counter()
+    cpu_start = time.process_time()
+    if path.suffix == ".jsonl":
+        federation = Federation.from_reports(path.open("rb"))
+    else:
+        federation = Federation.from_files(table)
+    intake_end = time.perf_counter()
     calibration = robfcp.calibrate(federation, by="class" if by_class else None)
     return {
         "clients": federation.n_clients,
         "by_class": by_class,
         "bytes_a_report": round(path.stat().st_size / federation.n_clients, 1),
-        "intake_seconds": round(taken_in - start, 2),
-        "calibrate_seconds": round(time.perf_counter() - taken_in, 2),
-        "cpu_seconds": round(time.process_time() - began, 2),
+        "intake_seconds": round(intake_end - start, 2),
+        "calibrate_seconds": round(time.perf_counter() - intake_end, 2),
+        "cpu_seconds": round(time.process_time() - cpu_start, 2),
         "peak_mib": peak_mib(),
         "flagged": calibration.summary.n_flagged,
     }
 
 
-def rounds(n_clients: int, endings: tuple[str, ...] = ("jsonl", "parquet")) -> Iterator[Any]:
-    """Whole rounds from JSON lines and from a table, without classes and with ten."""
+def rounds(
+    n_clients: int, suffixes: tuple[str, ...] = ("jsonl", "parquet")
+) -> Iterator[dict[str, Any]]:
+    """Yield whole rounds from JSON lines and from a table, without classes and with ten."""
     with tempfile.TemporaryDirectory() as folder:
         for n_classes in (0, CLASSES):
-            for ending in endings:
-                path = Path(folder) / f"reports.{ending}"
-                if ending == "parquet":
+            for suffix in suffixes:
+                path = Path(folder) / f"reports.{suffix}"
+                if suffix == "parquet":
                     write_table(path, n_clients, n_classes)
                 else:
                     path.write_bytes(b"\n".join(lines(n_clients, n_classes)))
-                command = [sys.executable, __file__, str(path), *["--by-class"][:n_classes]]
-                answer = subprocess.run(command, check=True, capture_output=True, text=True)
-                yield {"from": ending, **json.loads(answer.stdout)}
+                command = [sys.executable, __file__, str(path)]
+                if n_classes:
+                    command.append("--by-class")
+                result = subprocess.run(command, check=True, capture_output=True, text=True)
+                yield {"from": suffix, **json.loads(result.stdout)}
                 path.unlink()
 
 
-if __name__ == "__main__":
-    file, split = Path(sys.argv[1]), "--by-class" in sys.argv
-    if numbers := [int(one) for one in sys.argv[2:] if one.isdigit()]:
-        write_table(file, numbers[0], CLASSES * split)
+def main() -> None:
+    """Write a table of so many reports, or serve one round."""
+    path = Path(sys.argv[1])
+    by_class = "--by-class" in sys.argv
+    numbers = [int(argument) for argument in sys.argv[2:] if argument.isdigit()]
+    if numbers:
+        write_table(path, numbers[0], CLASSES if by_class else 0)
     else:
-        print(json.dumps(serve(file, split)))
+        print(json.dumps(serve(path, by_class)))
+
+
+if __name__ == "__main__":
+    main()

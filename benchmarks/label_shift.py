@@ -1,9 +1,9 @@
 """How often rules PC and T fail at the worst edge: `python benchmarks/label_shift.py`.
 
 A threshold covers too little only if the last edge that covers too little was accepted. So the
-sharpest test of a rule is a grid that has just one edge below the top, and that one covers 0.0001
-too little: the share of runs in which it is accepted must be at most delta. Liars know all honest
-reports and the edge. Everything is seeded.
+sharpest test of a rule is a binning that has just one edge below the top, and that one covers
+0.0001 too little: the fraction of runs in which it is accepted must be at most delta. Malicious
+clients know all benign reports and the edge. Everything is seeded.
 """
 
 from __future__ import annotations
@@ -26,30 +26,33 @@ from robfcp.guarantees._label_shift import (
     parse_label_distributions,
 )
 
-ALPHA, DELTA, SHORT = 0.1, 0.05, 1e-4
+ALPHA = 0.1  # miss rate that a threshold may have
+DELTA = 0.05  # probability that a rule may fail with
+SHORTFALL = 1e-4  # coverage that the critical edge lacks
+N_BISECTIONS = 7  # of the fraction of hidden misses that pruning lets pass
+
 Counts = NDArray[np.int64]
-Shares = NDArray[np.float64]
 Attack = Callable[[np.random.Generator, "Round"], None]
 
 
 class World(NamedTuple):
-    """K sites of n samples with Dirichlet(concentration) label mixes; the last m of them lie."""
+    """Clients with Dirichlet(concentration) label distributions; the last ones are malicious."""
 
-    sites: int
-    n: int
-    classes: int
+    n_clients: int
+    n_samples: int  # a client
+    n_classes: int
     concentration: float
-    m: int
+    n_malicious: int
 
 
 class Round(NamedTuple):
-    """(K, C) counts at or below the critical edge and sizes, and each class's chance of a miss."""
+    """What the clients report at the critical edge; attacks change it in place."""
 
-    below: Counts
-    sizes: Counts
-    miss: Shares
-    liars: slice
-    m: int
+    cumulative: Counts  # (K, C) scores at or below the edge
+    sizes: Counts  # (K, C)
+    miss_rates: NDArray[np.float64]  # (C,)
+    malicious: slice
+    n_malicious: int
 
 
 WORLDS = (
@@ -61,128 +64,149 @@ WORLDS = (
 )
 
 
-def drawn(rng: np.random.Generator, world: World, rule: str) -> Round:
-    """Honest sites at an edge that covers too little of their pool, or of the uniform mix."""
-    mixes = rng.dirichlet(np.full(world.classes, world.concentration), world.sites)
-    sizes = rng.multinomial(world.n, mixes)
-    hard = np.exp(np.linspace(-1, 1, world.classes))
-    honest = sizes[: world.sites - world.m].sum(axis=0)
-    weights = honest / honest.sum() if rule == "PC" else np.full(world.classes, 1 / world.classes)
-    miss = np.minimum(hard * (ALPHA + SHORT) / (weights @ hard), 1.0)
-    below = rng.binomial(sizes, 1 - miss)
-    return Round(below, sizes, miss, slice(world.sites - world.m, world.sites), world.m)
+def draw_round(rng: np.random.Generator, world: World, rule: str) -> Round:
+    """Return benign clients at an edge that covers too little of their pool (PC).
 
-
-def accepted(round: Round, rule: str, told: int) -> bool:
-    """Whether the edge is accepted, told a number of liars."""
-    ids = tuple(map(str, range(len(round.sizes))))
-    names = tuple(map(str, range(round.sizes.shape[1])))
-    counts = ClassCounts(round.below[None], round.sizes, np.zeros(1, dtype=np.intp), ids, names)
+    For T it covers too little of the uniform label distribution.
+    """
+    n_benign = world.n_clients - world.n_malicious
+    distributions = rng.dirichlet(np.full(world.n_classes, world.concentration), world.n_clients)
+    sizes = rng.multinomial(world.n_samples, distributions)
     if rule == "PC":
-        return (
-            pac_threshold_after_pruning(counts, 1 - Fraction(str(ALPHA)), told, DELTA).bin_index
-            is not None
-        )
-    return (
-        label_distribution_threshold(
-            counts, parse_label_distributions("uniform", names), ALPHA, told, DELTA
-        ).bin_index
-        is not None
-    )
+        benign_sizes = sizes[:n_benign].sum(axis=0)
+        weights = benign_sizes / benign_sizes.sum()
+    else:
+        weights = np.full(world.n_classes, 1 / world.n_classes)
+    difficulty = np.exp(np.linspace(-1, 1, world.n_classes))
+    miss_rates = np.minimum(difficulty * (ALPHA + SHORTFALL) / (weights @ difficulty), 1.0)
+    cumulative = rng.binomial(sizes, 1 - miss_rates)
+    malicious = slice(n_benign, world.n_clients)
+    return Round(cumulative, sizes, miss_rates, malicious, world.n_malicious)
 
 
-# Attacks: what the liars report at the critical edge
+def is_accepted(round: Round, rule: str, max_malicious: int) -> bool:
+    """Return whether the rule accepts the edge, given a number of malicious clients."""
+    n_clients, n_classes = round.sizes.shape
+    clients = tuple(str(k) for k in range(n_clients))
+    classes = tuple(str(c) for c in range(n_classes))
+    edges = np.zeros(1, dtype=np.intp)
+    counts = ClassCounts(round.cumulative[None], round.sizes, edges, clients, classes)
+    if rule == "PC":
+        level = 1 - Fraction(str(ALPHA))
+        result = pac_threshold_after_pruning(counts, level, max_malicious, DELTA)
+    else:
+        uniform = parse_label_distributions("uniform", classes)
+        result = label_distribution_threshold(counts, uniform, ALPHA, max_malicious, DELTA)
+    return result.bin_index is not None
+
+
+# Attacks: what malicious clients report at the critical edge
 
 
 def truthful(rng: np.random.Generator, round: Round) -> None:
-    """Their own scores; only the pool of the others has to be covered."""
+    """Report the true scores; only the pool of the others has to be covered."""
 
 
 def lowest(rng: np.random.Generator, round: Round) -> None:
-    """Every score below the edge."""
-    round.below[round.liars] = round.sizes[round.liars]
+    """Report every score below the edge."""
+    round.cumulative[round.malicious] = round.sizes[round.malicious]
 
 
 def highest(rng: np.random.Generator, round: Round) -> None:
-    """Every score above it."""
-    round.below[round.liars] = 0
+    """Report every score above the edge."""
+    round.cumulative[round.malicious] = 0
 
 
 def half_and_half(rng: np.random.Generator, round: Round) -> None:
-    """Half of the liars lowest, half highest, so that honest sites look odd from both sides."""
+    """Report lowest and highest scores by turns, so that benign clients seem off to both sides."""
     lowest(rng, round)
-    round.below[round.liars][::2] = 0
+    round.cumulative[round.malicious][::2] = 0
 
 
-def hiding(rng: np.random.Generator, round: Round, share: float) -> None:
-    """This share of the misses is reported as covered."""
-    missed = (round.sizes - round.below)[round.liars]
-    round.below[round.liars] += np.floor(share * missed + rng.random(missed.shape)).astype(np.int64)
+def hide_misses(rng: np.random.Generator, round: Round, fraction: float) -> None:
+    """Report a fraction of the misses as covered."""
+    missed = (round.sizes - round.cumulative)[round.malicious]
+    hidden = np.floor(fraction * missed + rng.random(missed.shape))
+    round.cumulative[round.malicious] += hidden.astype(np.int64)
 
 
 def half_hidden(rng: np.random.Generator, round: Round) -> None:
-    """Half of the misses are reported as covered."""
-    hiding(rng, round, 0.5)
+    """Report half of the misses as covered."""
+    hide_misses(rng, round, 0.5)
 
 
 def just_unseen(rng: np.random.Generator, round: Round) -> None:
-    """As many misses hidden as pruning, told m, lets pass: tried on the honest reports."""
-    pairs, first, seed = ClientPairs(round.sizes), round.below.copy(), int(rng.integers(2**32))
-    low, high = 0.0, 1.0
-    best = first.copy()
-    for step in range(7):
-        share = 1.0 if step == 0 else (low + high) / 2
-        round.below[:] = first
-        hiding(np.random.default_rng(seed), round, share)
-        beta, number = PRUNING_DELTA_FRACTION * DELTA, len(round.sizes)
-        if pairs.contradictions(round.below, round.m, beta, 0.0, number) is None:
-            low, best = share, round.below.copy()
-            if step == 0:
-                break
-        else:
-            high = share
-    round.below[:] = best
+    """Hide as many misses as pruning, given m, lets pass: tried on the benign reports."""
+    pairs = ClientPairs(round.sizes)
+    truth = round.cumulative.copy()
+    seed = int(rng.integers(2**32))
+    delta = PRUNING_DELTA_FRACTION * DELTA
+
+    low = 0.0
+    high = 1.0
+    best = truth.copy()
+    for step in range(N_BISECTIONS):
+        fraction = 1.0 if step == 0 else (low + high) / 2
+        round.cumulative[:] = truth
+        hide_misses(np.random.default_rng(seed), round, fraction)
+        contradictions = pairs.contradictions(
+            round.cumulative, round.n_malicious, delta, 0.0, len(round.sizes)
+        )
+        if contradictions is not None:
+            high = fraction
+            continue
+        low = fraction
+        best = round.cumulative.copy()
+        if step == 0:  # all misses can be hidden
+            break
+    round.cumulative[:] = best
 
 
-def captured(round: Round, stratum: int, below: bool) -> None:
-    """All of the liars' samples are claimed to be of one class, on one side of the edge."""
-    total = round.sizes[round.liars].sum(axis=1)
-    round.sizes[round.liars] = 0
-    round.sizes[round.liars, stratum] = total
-    round.below[round.liars] = round.sizes[round.liars] * below
+def capture_class(round: Round, label: int) -> None:
+    """Claim that all samples are of one class, and report them below the edge."""
+    n_samples = round.sizes[round.malicious].sum(axis=1)
+    round.sizes[round.malicious] = 0
+    round.sizes[round.malicious, label] = n_samples
+    round.cumulative[round.malicious] = round.sizes[round.malicious]
 
 
 def rarest_low(rng: np.random.Generator, round: Round) -> None:
-    """Class capture: everything in the class with fewest honest samples, lowest."""
-    honest = np.delete(round.sizes, np.arange(len(round.sizes))[round.liars], axis=0).sum(axis=0)
-    captured(round, int(np.argmin(np.where(honest > 0, honest, honest.max() + 1))), True)
+    """Capture the class with the fewest benign samples."""
+    malicious_rows = np.arange(len(round.sizes))[round.malicious]
+    benign_sizes = np.delete(round.sizes, malicious_rows, axis=0).sum(axis=0)
+    sizes_if_any = np.where(benign_sizes > 0, benign_sizes, benign_sizes.max() + 1)
+    capture_class(round, int(np.argmin(sizes_if_any)))
 
 
 def hardest_low(rng: np.random.Generator, round: Round) -> None:
-    """Class capture: everything in the hardest class, lowest."""
-    captured(round, int(np.argmax(round.miss)), True)
+    """Capture the class with the highest miss rate."""
+    capture_class(round, int(np.argmax(round.miss_rates)))
 
 
 def easiest_mimic(rng: np.random.Generator, round: Round) -> None:
-    """Pair mimic: true scores of the easiest class, so that only the label mix is a lie."""
-    easy = int(np.argmin(round.miss))
-    captured(round, easy, True)
-    sizes = round.sizes[round.liars, easy]
-    round.below[round.liars, easy] = rng.binomial(sizes, 1 - round.miss[easy])
+    """Report true scores of the easiest class, so that only the label distribution is false."""
+    easiest = int(np.argmin(round.miss_rates))
+    capture_class(round, easiest)
+    sizes = round.sizes[round.malicious, easiest]
+    hits = rng.binomial(sizes, 1 - round.miss_rates[easiest])
+    round.cumulative[round.malicious, easiest] = hits
 
 
 def best_copied(rng: np.random.Generator, round: Round) -> None:
-    """Copies of the honest site that is covered most: those covered least look odd beside them."""
-    honest = len(round.sizes) - round.m
-    total = round.sizes[:honest].sum(axis=1)
-    best = int(np.argmax((round.below[:honest].sum(axis=1) + 1) / (total + 2)))
-    round.sizes[round.liars], round.below[round.liars] = round.sizes[best], round.below[best]
+    """Copy the benign client that is covered most: the least covered seem off beside the copies."""
+    n_benign = len(round.sizes) - round.n_malicious
+    n_covered = round.cumulative[:n_benign].sum(axis=1)
+    n_samples = round.sizes[:n_benign].sum(axis=1)
+    best = int(np.argmax((n_covered + 1) / (n_samples + 2)))
+    round.sizes[round.malicious] = round.sizes[best]
+    round.cumulative[round.malicious] = round.cumulative[best]
 
 
 def six_times(rng: np.random.Generator, round: Round) -> None:
-    """Half of the misses hidden, in six times as many samples as they have."""
-    round.sizes[round.liars] *= 6
-    round.below[round.liars] = rng.binomial(round.sizes[round.liars], 1 - round.miss / 2)
+    """Hide half of the misses, in six times as many samples as there are."""
+    round.sizes[round.malicious] *= 6
+    sizes = round.sizes[round.malicious]
+    round.cumulative[round.malicious] = rng.binomial(sizes, 1 - round.miss_rates / 2)
 
 
 ATTACKS: tuple[Attack, ...] = (
@@ -201,28 +225,33 @@ ATTACKS: tuple[Attack, ...] = (
 
 
 def failures(
-    world: World, attack: Attack, rule: str, told: Sequence[int], runs: int
+    world: World, attack: Attack, rule: str, numbers_given: Sequence[int], n_runs: int
 ) -> NDArray[np.int64]:
-    """In how many runs the edge that covers too little is accepted, for each number told."""
-    found = np.zeros(len(told), dtype=np.int64)
-    for run in range(runs):
-        rng = np.random.default_rng([world.sites, world.n, world.m, run])
-        round = drawn(rng, world, rule)
+    """Return in how many runs the edge that covers too little is accepted.
+
+    There is an entry for each number of malicious clients that the rule is given.
+    """
+    n_failed = np.zeros(len(numbers_given), dtype=np.int64)
+    for run in range(n_runs):
+        rng = np.random.default_rng([world.n_clients, world.n_samples, world.n_malicious, run])
+        round = draw_round(rng, world, rule)
         attack(rng, round)
-        found += [accepted(round, rule, m) for m in told]
-    return found
+        n_failed += [is_accepted(round, rule, max_malicious) for max_malicious in numbers_given]
+    return n_failed
 
 
-def table(runs: int) -> Iterable[Sequence[str]]:
-    """The share of runs that fail, of each rule: told m, and told one liar too few."""
+def table(n_runs: int) -> Iterable[Sequence[str]]:
+    """Yield the fraction of runs that fail, of each rule: given m, and given one too few."""
     yield ["K, n, C, Dirichlet, m", "attack", "PC", "PC, told m - 1", "T", "T, told m - 1"]
     for world in WORLDS:
-        name = ", ".join(f"{number:,}" for number in world)
+        world_text = ", ".join(f"{value:,}" for value in world)
+        numbers_given = (world.n_malicious, world.n_malicious - 1)
         for attack in ATTACKS:
-            told = (world.m, world.m - 1)
-            shares = [failures(world, attack, rule, told, runs) / runs for rule in ("PC", "T")]
-            cells = [f"{share:.4f}" for share in np.concatenate(shares)]
-            yield [name, attack.__name__.replace("_", " "), *cells]
+            cells = []
+            for rule in ("PC", "T"):
+                fractions = failures(world, attack, rule, numbers_given, n_runs) / n_runs
+                cells += [f"{fraction:.4f}" for fraction in fractions]
+            yield [world_text, attack.__name__.replace("_", " "), *cells]
 
 
 def main() -> None:

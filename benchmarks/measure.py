@@ -22,16 +22,17 @@ class Seconds(float):
     high: float
 
     @staticmethod
-    def of(times: list[float]) -> Seconds:
-        """The median and the quartiles of some times."""
-        low, middle, high = np.quantile(times, [0.25, 0.5, 0.75])
-        found = Seconds(middle)
-        found.low, found.high = float(low), float(high)
-        return found
+    def of(times: Sequence[float]) -> Seconds:
+        """Return the median and the quartiles of some times."""
+        low, median, high = np.quantile(times, [0.25, 0.5, 0.75])
+        seconds = Seconds(median)
+        seconds.low = float(low)
+        seconds.high = float(high)
+        return seconds
 
-    def times(self, number: float) -> Seconds:
-        """The same of work that is so many times as much."""
-        return Seconds.of([number * self.low, number * self, number * self.high])
+    def times(self, factor: float) -> Seconds:
+        """Return the times of so many times as much work."""
+        return Seconds.of([factor * self.low, factor * self, factor * self.high])
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ class Row:
     """One stage at one size, next to its floor and to what a user would take instead.
 
     Seconds are medians of the same run; `spread` are the quartiles of the first of them, `peak` is
-    bytes beyond the input.
+    bytes beyond the input. The fields are those of the history's files.
     """
 
     stage: str
@@ -59,21 +60,31 @@ class Row:
 def in_turns(
     *works: Callable[[], Any], repeats: int = 5, patience: float = 10.0
 ) -> tuple[Seconds, ...]:
-    """The seconds of each work, taken in turns so that all see the same machine."""
+    """Return the seconds of each work, done in turns so that all see the same machine.
+
+    Parameters
+    ----------
+    works : callable
+        What is timed.
+    repeats : int
+        Of each work.
+    patience : float
+        Seconds after which no further turn begins.
+    """
     times: list[list[float]] = [[] for _ in works]
-    began = time.perf_counter()
+    first_start = time.perf_counter()
     for _ in range(repeats):
-        for work, spent in zip(works, times, strict=True):
+        for work, work_times in zip(works, times, strict=True):
             start = time.perf_counter()
             work()
-            spent.append(time.perf_counter() - start)
-        if time.perf_counter() - began > patience:
+            work_times.append(time.perf_counter() - start)
+        if time.perf_counter() - first_start > patience:
             break
-    return tuple(map(Seconds.of, times))
+    return tuple(Seconds.of(work_times) for work_times in times)
 
 
 def peak(work: Callable[[], Any]) -> int:
-    """Bytes allocated at most while the work is done."""
+    """Return the most bytes that are allocated at a time while the work is done."""
     tracemalloc.start()
     try:
         work()
@@ -83,25 +94,27 @@ def peak(work: Callable[[], Any]) -> int:
 
 
 def peak_mib() -> int:
-    """The most memory this process has held; what its parent held is none of its business."""
+    """Return the most memory that this process had, without that of its parent."""
     status = Path("/proc/self/status").read_text(encoding="utf-8")
     fields = dict(line.split(":", 1) for line in status.splitlines())
     return int(fields["VmHWM"].split()[0]) // 1024
 
 
 def load() -> float:
-    """How many processes ran or waited in the last minute."""
+    """Return how many processes ran or waited in the last minute."""
     return round(os.getloadavg()[0], 2)
 
 
 def markdown(head: Sequence[object], rows: Iterable[Sequence[object]]) -> str:
-    """A table as the docs show it."""
+    """Return a table as the docs show it."""
     lines = (head, ["---"] * len(head), *rows)
     return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines)
 
 
-def into_page(page: Path, part: str, text: str) -> None:
-    """Write the text between the marks of one part of a page."""
-    start, end = f"<!-- {part} -->\n", f"<!-- end of {part} -->"
-    before, rest = page.read_text(encoding="utf-8").split(start)
-    page.write_text(f"{before}{start}\n{text}\n\n{end}{rest.split(end)[1]}", encoding="utf-8")
+def into_page(page: Path, section: str, text: str) -> None:
+    """Write the text between the marks of one section of a page."""
+    start = f"<!-- {section} -->\n"
+    end = f"<!-- end of {section} -->"
+    head, old_text = page.read_text(encoding="utf-8").split(start)
+    tail = old_text.split(end)[1]
+    page.write_text(f"{head}{start}\n{text}\n\n{end}{tail}", encoding="utf-8")

@@ -29,76 +29,94 @@ from robfcp.figures import BLUE, GREEN, GREY, ORANGE, new_axes, save
 
 FOLDER = Path(__file__).resolve().parents[1] / "docs" / "natural"
 Rows = Sequence[dict[str, Any]]
-CURVES = (
-    ("dealt", GREY, "dealt at random"),
-    ("pooled", BLUE, "one threshold"),
-    ("by class", ORANGE, "one a class"),
-    ("letter", GREEN, "own letter"),
-)
+
+# Column of the table of sites -> color and label of its curve.
+CURVES = {
+    "dealt": (GREY, "dealt at random"),
+    "pooled": (BLUE, "one threshold"),
+    "by class": (ORANGE, "one a class"),
+    "letter": (GREEN, "own letter"),
+}
+
+# Column of a table on the page -> how a row is shown in it.
+RULE_FORMATS = {
+    "rule": "{rule}",
+    "all samples": "{overall:.3f}",
+    "worst site": "{worst:.3f} ({worst_site})",
+    "tenth part below": "{tenth:.3f}",
+    "best": "{best:.3f}",
+    f"sites below {LOW_COVERAGE}": "{low:.0%}",
+    "worst class": "{worst_class:.3f}",
+    "set size": "{set_size:.2f}",
+}
 
 
 def measured(seeds: int) -> dict[str, Rows]:
-    """A row a site, a row a federation and rule, a row a federation and fault."""
-    found: dict[str, Any] = {"sites": [], "rules": []}
-    for one in FEDERATIONS:
-        rows, rules = natural_partitions.client_table(one, seeds)
-        found["sites"] += rows
-        found["rules"] += rules
-        print(f"{one.title}: {len(rows)} sites", flush=True)
-    return {**found, "found": natural_partitions.detection_table(seeds, seeds)}
+    """Return a row a site, a row a federation and rule, a row a federation and fault."""
+    sites: list[dict[str, Any]] = []
+    rules: list[dict[str, Any]] = []
+    for federation in FEDERATIONS:
+        site_rows, rule_rows = natural_partitions.client_table(federation, seeds)
+        sites.extend(site_rows)
+        rules.extend(rule_rows)
+        print(f"{federation.title}: {len(site_rows)} sites", flush=True)
+    detection = natural_partitions.detection_table(seeds, seeds)
+    return {"sites": sites, "rules": rules, "found": detection}
 
 
-def tables(rules: Rows, found: Rows) -> Iterator[str]:
-    """The page's tables, in its order."""
-    named = [{**row, "rule": TITLES[row["rule"]]} for row in rules]
-    shown = {
-        "rule": "{rule}", "all samples": "{overall:.3f}",
-        "worst site": "{worst:.3f} ({worst_site})", "tenth part below": "{tenth:.3f}",
-        "best": "{best:.3f}", f"sites below {LOW_COVERAGE}": "{low:.0%}",
-        "worst class": "{worst_class:.3f}", "set size": "{set_size:.2f}",
-    }  # fmt: skip
-    yield table(named, shown)
-    shown = {"sites": "{honest}"}
+def tables(rules: Rows, detection: Rows) -> Iterator[str]:
+    """Yield the page's tables, in its order."""
+    titled_rules = [{**row, "rule": TITLES[row["rule"]]} for row in rules]
+    yield table(titled_rules, RULE_FORMATS)
+
+    formats = {"sites": "{honest}"}
     for name in DEFENSES_COMPARED:
-        shown[f"{name}: accused, error"] = f"{{{name}_false_alarms:.1f}}, {{{name}_error:+.3f}}"
-    yield table([row for row in found if not row["liars"]], shown)
-    shown = {"fault": "`{attack}`", "lie": "{liars}", "undefended: error": "{none_error:+.3f}"}
+        formats[f"{name}: accused, error"] = f"{{{name}_false_alarms:.1f}}, {{{name}_error:+.3f}}"
+    yield table([row for row in detection if not row["liars"]], formats)
+
+    formats = {"fault": "`{attack}`", "lie": "{liars}", "undefended: error": "{none_error:+.3f}"}
     for name in DEFENSES_COMPARED:
-        shown[f"{name}: error"] = f"{{{name}_error:+.3f}}"
-        shown[f"{name}: found, accused"] = f"{{{name}_found:.1f}}, {{{name}_false_alarms:.1f}}"
-    yield table([row for row in found if row["liars"]], shown)
+        formats[f"{name}: error"] = f"{{{name}_error:+.3f}}"
+        formats[f"{name}: found, accused"] = f"{{{name}_found:.1f}}, {{{name}_false_alarms:.1f}}"
+    yield table([row for row in detection if row["liars"]], formats)
 
 
-def table(rows: Any, shown: dict[str, str]) -> str:
-    """A column a format, the federation first."""
-    formats = {"federation": "{federation}", **shown}
-    return markdown(list(formats), ([f.format(**row) for f in formats.values()] for row in rows))
+def table(rows: Rows, formats: dict[str, str]) -> str:
+    """Return a table with a column a format, the federation first."""
+    all_formats = {"federation": "{federation}", **formats}
+    lines = [[text.format(**row) for text in all_formats.values()] for row in rows]
+    return markdown(list(all_formats), lines)
 
 
 def read_csv(path: Path) -> Rows:
-    """The rows as they were written."""
-
-    def number(text: str) -> object:
-        try:
-            return int(text) if text.isdigit() else float(text)
-        except ValueError:
-            return text
-
+    """Return the rows as they were written."""
     with path.open(encoding="utf-8") as stream:
-        return [{k: number(v) for k, v in row.items()} for row in csv.DictReader(stream)]
+        return [
+            {name: _parse_value(text) for name, text in row.items()}
+            for row in csv.DictReader(stream)
+        ]
+
+
+def _parse_value(text: str) -> int | float | str:
+    """Return a cell as a number where it is one."""
+    try:
+        return int(text) if text.isdigit() else float(text)
+    except ValueError:
+        return text
 
 
 def draw(rows: Rows, path: Path) -> None:
-    """Every site's coverage, sorted, under each rule; and with the samples dealt out at random."""
+    """Draw every site's coverage, sorted, by each rule; and with samples dealt out at random."""
     axes = new_axes(len(FEDERATIONS), 3.4)
-    for ax, one in zip(axes, FEDERATIONS, strict=True):
-        chosen = [row for row in rows if row["federation"] == one.title]
-        x = np.arange(len(chosen)) / len(chosen)
-        for key, colour, label in CURVES:
-            values = np.sort([row[key] for row in chosen])
-            ax.plot(x, values, "o-" if len(chosen) < 10 else "-", color=colour, label=label)
+    for ax, federation in zip(axes, FEDERATIONS, strict=True):
+        sites = [row for row in rows if row["federation"] == federation.title]
+        x = np.arange(len(sites)) / len(sites)
+        line = "o-" if len(sites) < 10 else "-"
+        for column, (color, label) in CURVES.items():
+            coverages = np.sort([row[column] for row in sites])
+            ax.plot(x, coverages, line, color=color, label=label)
         ax.axhline(0.9, color="black", linewidth=0.6, linestyle=":")
-        ax.set(title=one.title, xlabel="share of sites, sorted", ylim=(0.55, 1.01))
+        ax.set(title=federation.title, xlabel="share of sites, sorted", ylim=(0.55, 1.01))
     axes[0].set_ylabel("coverage")
     axes[0].legend(fontsize=7.5)
     save(axes, path)
@@ -113,14 +131,14 @@ def main() -> None:
     arguments = parser.parse_args()
     folder = arguments.output
     if arguments.keep:
-        found = {name: read_csv(folder / f"{name}.csv") for name in ("sites", "rules", "found")}
+        contents = {name: read_csv(folder / f"{name}.csv") for name in ("sites", "rules", "found")}
     else:
-        found = measured(arguments.seeds)
+        contents = measured(arguments.seeds)
         folder.mkdir(parents=True, exist_ok=True)
-        for name, rows in found.items():
+        for name, rows in contents.items():
             write_atomically(folder / f"{name}.csv", to_csv(rows))
-        draw(found["sites"], folder / "coverage.png")
-    print("\n\n".join(tables(found["rules"], found["found"])))
+        draw(contents["sites"], folder / "coverage.png")
+    print("\n\n".join(tables(contents["rules"], contents["found"])))
 
 
 if __name__ == "__main__":

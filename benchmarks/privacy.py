@@ -7,8 +7,10 @@ size are then exact. Samples are seeded; the noise is OpenDP's and is not.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
+from itertools import product
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,11 +31,14 @@ from robfcp.guarantees._base import marginal_threshold_bin
 from robfcp.privacy import add_noise, logistic_binning
 
 EPSILONS: tuple[float | None, ...] = (0.1, 0.5, 1.0, 4.0, None)
-SIZES = (50, 500, 5000)
-CLIENTS, STATED, LIARS = 50, 2, 10
+SIZES = (50, 500, 5000)  # samples a client
+CLIENTS = 50
+MAX_MALICIOUS = 2  # what guarantees are given
+N_ATTACKERS = 10  # of the attacks that a defense meets
 LEVEL = Fraction(9, 10)
-
-Shares = NDArray[np.float64]
+BIN_NUMBERS = (8, 12, 16, 24, 32, 48, 64, 96, 128)
+LOWEST_BIN = 0
+HIGHEST_BIN = -1
 
 
 class Population:
@@ -42,136 +47,182 @@ class Population:
     def __init__(self, name: str) -> None:
         shipped = outputs.load(name)
         self.scores = np.sort(LAC()(shipped.probabilities, shipped.labels))
-        self.labels = np.sort(LAC().score_all_labels(shipped.probabilities).ravel())
+        self.label_scores = np.sort(LAC().score_all_labels(shipped.probabilities).ravel())
 
-    def shares(self, grid: Binning) -> Shares:
-        """The share of scores in each bin."""
-        below = np.searchsorted(self.scores, grid.upper_edges, side="right")
-        return np.asarray(np.diff(below, prepend=0) / self.scores.size)
+    def bin_fractions(self, binning: Binning) -> NDArray[np.float64]:
+        """Return the fraction of scores in each bin."""
+        cumulative = np.searchsorted(self.scores, binning.upper_edges, side="right")
+        return np.asarray(np.diff(cumulative, prepend=0) / self.scores.size)
 
     def coverage(self, threshold: float) -> float:
-        """The share of true labels in their sets."""
-        return float(np.searchsorted(self.scores, threshold, side="right") / self.scores.size)
+        """Return the fraction of true labels in their sets."""
+        n_covered = np.searchsorted(self.scores, threshold, side="right")
+        return float(n_covered / self.scores.size)
 
     def set_size(self, threshold: float) -> float:
-        """Labels a set holds on average."""
-        return float(np.searchsorted(self.labels, threshold, side="right") / self.scores.size)
+        """Return the mean number of labels in a set."""
+        n_included = np.searchsorted(self.label_scores, threshold, side="right")
+        return float(n_included / self.scores.size)
 
 
-def federation(
-    rng: np.random.Generator,
-    population: Population,
-    grid: Binning,
-    n: int,
-    privacy: Privacy | None,
-    forged: int | None = None,
-    liars: int = 0,
-) -> Federation:
-    """Reports of n samples a client; the first `liars` put everything into the forged bin."""
-    counts = rng.multinomial(n, population.shares(grid), size=CLIENTS)
-    if forged is not None:
-        counts[:liars] = 0
-        counts[:liars, forged] = n
-    if privacy is None:
-        return Federation.from_counts(counts, grid)
-    noisy = add_noise(counts.ravel(), privacy).reshape(counts.shape)
-    return Federation.from_counts(noisy, grid, privacy=privacy, sample_sizes=np.full(CLIENTS, n))
+@dataclass(frozen=True)
+class Setup:
+    """What the clients of a round have in common.
+
+    Attributes
+    ----------
+    population : Population
+        What they sample from.
+    binning : Binning
+        Of their reports.
+    n : int
+        Samples a client.
+    privacy : Privacy or None
+        The noise of the reports.
+    """
+
+    population: Population
+    binning: Binning
+    n: int
+    privacy: Privacy | None
+
+    def federation(
+        self, rng: np.random.Generator, forged_bin: int = LOWEST_BIN, n_malicious: int = 0
+    ) -> Federation:
+        """Return reports; the first clients are malicious and put everything into one bin."""
+        fractions = self.population.bin_fractions(self.binning)
+        counts = rng.multinomial(self.n, fractions, size=CLIENTS)
+        counts[:n_malicious] = 0
+        counts[:n_malicious, forged_bin] = self.n
+        if self.privacy is None:
+            return Federation.from_counts(counts, self.binning)
+        noisy = add_noise(counts.ravel(), self.privacy).reshape(counts.shape)
+        sample_sizes = np.full(CLIENTS, self.n)
+        return Federation.from_counts(
+            noisy, self.binning, privacy=self.privacy, sample_sizes=sample_sizes
+        )
 
 
-def price(population: Population, seeds: int) -> Iterable[Sequence[object]]:
-    """Coverage, set size, certificate width and detection, with and without attackers."""
+def price(population: Population, seeds: int) -> Iterator[Sequence[object]]:
+    """Yield coverage, set size, certificate width and detection, with and without attackers."""
     yield (
-        *("n", "epsilon", "bins", "coverage", "size", "width", "flagged"),
-        *("marg. cov.", "size", "2 low: cov.", "2 high: size"),
-        *("10 low: cov.", "found", "10 high: size", "found"),
+        "n",
+        "epsilon",
+        "bins",
+        "coverage",
+        "size",
+        "width",
+        "flagged",
+        "marg. cov.",
+        "size",
+        "2 low: cov.",
+        "2 high: size",
+        "10 low: cov.",
+        "found",
+        "10 high: size",
+        "found",
     )
-    for n in SIZES:
-        for epsilon in EPSILONS:
-            privacy = None if epsilon is None else Privacy(epsilon)
-            grid = Binning.default() if privacy is None else recommend_binning(privacy, n, CLIENTS)
-            rows = [
-                price_once(np.random.default_rng(seed), population, grid, n, privacy)
-                for seed in range(seeds)
-            ]
-            means = np.mean(rows, axis=0)
-            yield n, epsilon or "inf", grid.n_bins, *(f"{value:.3f}" for value in means)
+    for n, epsilon in product(SIZES, EPSILONS):
+        privacy = None
+        binning = Binning.default()
+        if epsilon is not None:
+            privacy = Privacy(epsilon)
+            binning = recommend_binning(privacy, n, CLIENTS)
+        setup = Setup(population, binning, n, privacy)
+        rows = [price_once(np.random.default_rng(seed), setup) for seed in range(seeds)]
+        means = np.mean(rows, axis=0)
+        yield n, epsilon or "inf", binning.n_bins, *(f"{value:.3f}" for value in means)
 
 
-def price_once(
-    rng: np.random.Generator,
-    population: Population,
-    grid: Binning,
-    n: int,
-    privacy: Privacy | None,
-) -> list[float]:
-    """One row of the table."""
-
-    def made(forged: int | None = None, liars: int = 0, guarantee: bool = False) -> Calibration:
-        reports = federation(rng, population, grid, n, privacy, forged, liars)
-        if guarantee:
-            return calibrate(reports, defense="none", guarantee=MarginalGuarantee(liars=STATED))
-        return calibrate(reports, defense=Consensus(at_most=None if liars else STATED))
-
-    def coverage(calibration: Calibration) -> float:
-        return population.coverage(calibration.levels[0].threshold)
-
-    def size(calibration: Calibration) -> float:
-        return population.set_size(calibration.levels[0].threshold)
-
-    def found(calibration: Calibration) -> float:
-        return float((~calibration.benign_mask[:LIARS]).mean())
-
-    honest, sure = made(), made(guarantee=True)
-    certificate = honest.levels[0].certificate
-    low, high = made(0, STATED, guarantee=True), made(-1, STATED, guarantee=True)
-    many_low, many_high = made(0, LIARS), made(-1, LIARS)
+def price_once(rng: np.random.Generator, setup: Setup) -> list[float]:
+    """Return one run's numbers of the table of prices."""
+    population = setup.population
+    benign = calibrate_defended(setup.federation(rng), n_attackers=0)
+    guaranteed = calibrate_guaranteed(setup.federation(rng))
+    certificate = benign.levels[0].certificate
+    guaranteed_low = calibrate_guaranteed(setup.federation(rng, LOWEST_BIN, MAX_MALICIOUS))
+    guaranteed_high = calibrate_guaranteed(setup.federation(rng, HIGHEST_BIN, MAX_MALICIOUS))
+    low = calibrate_defended(setup.federation(rng, LOWEST_BIN, N_ATTACKERS), N_ATTACKERS)
+    high = calibrate_defended(setup.federation(rng, HIGHEST_BIN, N_ATTACKERS), N_ATTACKERS)
     return [
-        *(coverage(honest), size(honest), certificate.upper - certificate.lower),
-        float((~honest.benign_mask).mean()),
-        *(coverage(sure), size(sure), coverage(low), size(high)),
-        *(coverage(many_low), found(many_low), size(many_high), found(many_high)),
+        population.coverage(threshold_of(benign)),
+        population.set_size(threshold_of(benign)),
+        certificate.upper - certificate.lower,
+        float((~benign.benign_mask).mean()),
+        population.coverage(threshold_of(guaranteed)),
+        population.set_size(threshold_of(guaranteed)),
+        population.coverage(threshold_of(guaranteed_low)),
+        population.set_size(threshold_of(guaranteed_high)),
+        population.coverage(threshold_of(low)),
+        detected_fraction(low),
+        population.set_size(threshold_of(high)),
+        detected_fraction(high),
     ]
 
 
-def grids(population: Population, seeds: int) -> Iterable[Sequence[object]]:
-    """Coverage of the guaranteed threshold (the nearer to 0.9 the better) by number of bins."""
-    numbers = (8, 12, 16, 24, 32, 48, 64, 96, 128)
-    yield "n", "epsilon", *numbers, "recommended", "with a prior"
+def calibrate_guaranteed(reports: Federation) -> Calibration:
+    """Return the calibration with a marginal guarantee."""
+    guarantee = MarginalGuarantee(liars=MAX_MALICIOUS)
+    return calibrate(reports, defense="none", guarantee=guarantee)
+
+
+def calibrate_defended(reports: Federation, n_attackers: int) -> Calibration:
+    """Return the default calibration; it is given no number where clients attack."""
+    max_malicious = None if n_attackers else MAX_MALICIOUS
+    return calibrate(reports, defense=Consensus(at_most=max_malicious))
+
+
+def threshold_of(calibration: Calibration) -> float:
+    """Return the threshold of a calibration's only level."""
+    return calibration.levels[0].threshold
+
+
+def detected_fraction(calibration: Calibration) -> float:
+    """Return the fraction of the attackers that are excluded."""
+    return float((~calibration.benign_mask[:N_ATTACKERS]).mean())
+
+
+def grids(population: Population, seeds: int) -> Iterator[Sequence[object]]:
+    """Yield coverage of the guaranteed threshold (the nearer to 0.9 the better) by bins."""
+    yield "n", "epsilon", *BIN_NUMBERS, "recommended", "with a prior"
     rng = np.random.default_rng(0)
     prior = rng.choice(population.scores, 1000)
-    for n in SIZES:
-        for epsilon in (0.1, 1.0, 4.0):
-            privacy = Privacy(epsilon)
-            tried = [
-                *(logistic_binning(bins) for bins in numbers),
-                recommend_binning(privacy, n, CLIENTS),
-                recommend_binning(privacy, n, CLIENTS, prior=prior),
-            ]
-            covered = []
-            for grid in tried:
-                shares = np.append(np.cumsum(population.shares(grid)), 1.0)
-                found = [
-                    marginal_threshold_bin(
-                        federation(rng, population, grid, n, privacy), LEVEL, STATED
-                    )
-                    for _ in range(seeds)
-                ]
-                ends = [grid.n_bins if index is None else index for index in found]
-                covered.append(f"{shares[ends].mean():.3f}")
-            yield n, epsilon, *covered
+    for n, epsilon in product(SIZES, (0.1, 1.0, 4.0)):
+        privacy = Privacy(epsilon)
+        binnings = [logistic_binning(n_bins) for n_bins in BIN_NUMBERS]
+        binnings.append(recommend_binning(privacy, n, CLIENTS))
+        binnings.append(recommend_binning(privacy, n, CLIENTS, prior=prior))
+        cells = []
+        for binning in binnings:
+            coverage = guaranteed_coverage(rng, Setup(population, binning, n, privacy), seeds)
+            cells.append(f"{coverage:.3f}")
+        yield n, epsilon, *cells
+
+
+def guaranteed_coverage(rng: np.random.Generator, setup: Setup, n_runs: int) -> float:
+    """Return the mean coverage of the threshold with a marginal guarantee."""
+    bin_coverages = np.cumsum(setup.population.bin_fractions(setup.binning))
+    coverages = []
+    for _ in range(n_runs):
+        bin_index = marginal_threshold_bin(setup.federation(rng), LEVEL, MAX_MALICIOUS)
+        coverages.append(1.0 if bin_index is None else bin_coverages[bin_index])
+    return float(np.mean(coverages))
+
+
+TABLES = {"price": price, "grids": grids}
 
 
 def main() -> None:
     """Print one table in Markdown."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("table", choices=("price", "grids"))
+    parser.add_argument("table", choices=list(TABLES))
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--data", default="pathmnist", choices=outputs.names())
-    chosen = parser.parse_args()
-    table = {"price": price, "grids": grids}[chosen.table]
-    for number, row in enumerate(table(Population(chosen.data), chosen.seeds)):
+    arguments = parser.parse_args()
+    rows = TABLES[arguments.table](Population(arguments.data), arguments.seeds)
+    for i, row in enumerate(rows):
         print("| " + " | ".join(map(str, row)) + " |", flush=True)
-        if not number:
+        if i == 0:
             print("|" + "---|" * len(row), flush=True)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from measure import QUIET, Row, markdown
 
+# The first word of a stage -> what its floor is.
 FLOORS = {
     "scores": "one copy of the array",
     "sets": "one copy of the array",
@@ -17,6 +18,7 @@ FLOORS = {
     "quantile": "one pass over the counts",
     "certify": "one pass over the counts",
 }
+# The first word of a stage -> what a user would take without this library.
 INSTEAD = {
     "scores": "MAPIE's scores (which it does not check)",
     "sketch": "a KLL sketch",
@@ -56,74 +58,90 @@ liars), in a process of its own; peak is that process's.
 
 
 def page(result: dict[str, Any]) -> str:
-    """docs/speed.md."""
+    """Return docs/speed.md."""
     rows = [Row(**row) for row in result["rows"]]
     compared = [row for row in rows if row.floor is not None or row.instead is not None]
-    busy = result["load_before"] > QUIET or result["load_after"] > result["cores"] + QUIET
-    return TEXT.format(
-        **result | {"rounds": markdown(*_rounds(result["rounds"]))},
-        minutes=result["seconds"] / 60,
-        disturbed="**other work disturbed this run**" if busy else "nothing else ran",
-        ratios=markdown(
+    others = [row for row in rows if row not in compared]
+    was_busy = result["load_before"] > QUIET or result["load_after"] > result["cores"] + QUIET
+    fields = {
+        **result,
+        "minutes": result["seconds"] / 60,
+        "disturbed": "**other work disturbed this run**" if was_busy else "nothing else ran",
+        "ratios": markdown(
             ["stage", "sites", "samples", "time a site", "floor", "instead", "peak"],
-            map(_ratio, compared),
+            [_ratio_line(row) for row in compared],
         ),
-        times=markdown(
-            ["stage", "sites", "time", "peak"],
-            (
-                [row.stage, f"{row.clients:,}", f"{row.seconds:.3g} s", _mib(row.peak)]
-                for row in rows
-                if row not in compared
-            ),
-        ),
-    )
+        "times": markdown(["stage", "sites", "time", "peak"], [_time_line(row) for row in others]),
+        "rounds": markdown(ROUND_HEAD, [_round_line(round) for round in result["rounds"]]),
+    }
+    return TEXT.format(**fields)
 
 
-def _ratio(row: Row) -> list[str]:
+def _ratio_line(row: Row) -> list[str]:
+    """Return a stage beside its floor and what a user would take instead."""
     kind = row.stage.split(",")[0]
-    floor = instead = ""
+    floor = ""
     if row.floor is not None:
         low, high = row.spread or (row.seconds, row.seconds)
-        ends = f"{low / row.floor:.2g} to {high / row.floor:.2g}"
-        floor = f"{row.seconds / row.floor:.2g}x ({ends}) {FLOORS[kind]}"
+        quartiles = f"{low / row.floor:.2g} to {high / row.floor:.2g}"
+        floor = f"{row.seconds / row.floor:.2g}x ({quartiles}) {FLOORS[kind]}"
+    instead = ""
     if row.instead is not None:
         instead = f"{row.instead / row.seconds:.3g}x as fast as {INSTEAD[kind]}"
-    each = f"{row.seconds / row.clients * 1e6:,.3g} us"
     return [
-        row.stage, f"{row.clients:,}", f"{row.samples:,}", each, floor, instead, _mib(row.peak)
-    ]  # fmt: skip
-
-
-def _rounds(rounds: list[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
-    lines = [
-        [
-            f"{one['clients']:,}",
-            ("ten classes" if one["by_class"] else "pooled") + f", {one['from']}",
-            f"{one['intake_seconds'] / one['clients'] * 1e6:.1f} us",
-            f"{one['calibrate_seconds'] / one['clients'] * 1e6:.1f} us",
-            f"{one['intake_seconds'] + one['calibrate_seconds']:.1f} s",
-            f"{one['peak_mib']:,} MiB",
-            f"{one['flagged']:,}",
-        ]
-        for one in rounds
+        row.stage,
+        f"{row.clients:,}",
+        f"{row.samples:,}",
+        f"{row.seconds / row.clients * 1e6:,.3g} us",
+        floor,
+        instead,
+        _mib(row.peak),
     ]
-    head = ["sites", "", "intake a site", "calibration a site", "whole round", "peak", "flagged"]
-    return head, lines
 
 
-def _mib(number: int) -> str:
-    return f"{number / 2**20:.3g} MiB"
+def _time_line(row: Row) -> list[str]:
+    """Return a stage that is compared with nothing."""
+    return [row.stage, f"{row.clients:,}", f"{row.seconds:.3g} s", _mib(row.peak)]
+
+
+ROUND_HEAD = [
+    "sites", "", "intake a site", "calibration a site", "whole round", "peak", "flagged"
+]  # fmt: skip
+
+
+def _round_line(round: dict[str, Any]) -> list[str]:
+    """Return one whole round."""
+    n_clients = round["clients"]
+    kind = "ten classes" if round["by_class"] else "pooled"
+    intake = round["intake_seconds"]
+    calibration = round["calibrate_seconds"]
+    return [
+        f"{n_clients:,}",
+        f"{kind}, {round['from']}",
+        f"{intake / n_clients * 1e6:.1f} us",
+        f"{calibration / n_clients * 1e6:.1f} us",
+        f"{intake + calibration:.1f} s",
+        f"{round['peak_mib']:,} MiB",
+        f"{round['flagged']:,}",
+    ]
+
+
+def _mib(n_bytes: int) -> str:
+    """Return bytes as text in MiB."""
+    return f"{n_bytes / 2**20:.3g} MiB"
 
 
 def plot(rows: list[Row], path: Path) -> None:
-    """Seconds over sites, both logarithmic, a line a stage."""
+    """Draw seconds over clients, both logarithmic, a line a stage."""
     from robfcp.figures import new_axes, save
 
     (axes,) = new_axes(1, 4.5)
     for stage in dict.fromkeys(row.stage for row in rows if row.clients > 1):
-        here = sorted((row.clients, row.seconds) for row in rows if row.stage == stage)
-        if len(here) > 1:
-            axes.loglog(*zip(*here, strict=True), marker="o", label=stage)
+        points = sorted((row.clients, row.seconds) for row in rows if row.stage == stage)
+        if len(points) > 1:
+            n_clients = [point[0] for point in points]
+            seconds = [point[1] for point in points]
+            axes.loglog(n_clients, seconds, marker="o", label=stage)
     axes.set(xlabel="sites", ylabel="seconds")
     axes.legend(fontsize="small")
     save(axes, path)

@@ -12,9 +12,10 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import intake
 import numpy as np
@@ -29,27 +30,38 @@ HERE = Path(__file__).resolve().parent
 HISTORY = HERE / "history"
 
 
-def rows(largest: int) -> Iterable[Row]:
-    """Every stage at every size up to the largest."""
+def measure_rows(largest: int) -> Iterator[Row]:
+    """Yield every stage at every size up to the largest."""
 
-    def up_to(*sizes: int) -> list[int]:
+    def up_to_largest(*sizes: int) -> list[int]:
         return [size for size in sizes if size <= largest]
 
     yield from stages.client_side()
     yield from stages.sketching([50, 1000, 100_000])
     yield from server.reporting_by_class([50, 1000, 100_000])
-    yield from intake.from_json(up_to(100, 1000, 10_000))
-    yield from server.calibrating(up_to(100, 1000, 10_000, 100_000))
-    yield from server.certifying(up_to(1000, 10_000, 100_000, 1_000_000))
-    yield from server.pruning(up_to(100, 1000))
-    yield from server.paging(up_to(20, 200, 2000))
-    yield from server.exact_distances(up_to(1000, 3000, 10_000))
+    yield from intake.from_json(up_to_largest(100, 1000, 10_000))
+    yield from server.calibrating(up_to_largest(100, 1000, 10_000, 100_000))
+    yield from server.certifying(up_to_largest(1000, 10_000, 100_000, 1_000_000))
+    yield from server.pruning(up_to_largest(100, 1000))
+    yield from server.paging(up_to_largest(20, 200, 2000))
+    yield from server.exact_distances(up_to_largest(1000, 3000, 10_000))
 
 
-def shown(row: Row) -> str:
-    """A line for whoever waits."""
-    floor = "" if row.floor is None else f"{row.seconds / row.floor:9.2f} x floor"
-    instead = "" if row.instead is None else f"{row.instead / row.seconds:9.1f} x instead"
+def measure_rounds(largest: int) -> Iterator[dict[str, Any]]:
+    """Yield whole rounds of every size up to the largest."""
+    for n_clients in (1000, 100_000, 1_000_000):
+        if n_clients <= largest:
+            yield from intake.rounds(n_clients)
+
+
+def row_text(row: Row) -> str:
+    """Return a line for whoever waits."""
+    floor = ""
+    if row.floor is not None:
+        floor = f"{row.seconds / row.floor:9.2f} x floor"
+    instead = ""
+    if row.instead is not None:
+        instead = f"{row.instead / row.seconds:9.1f} x instead"
     size = f"K = {row.clients:<9,} n = {row.samples:<9,}"
     return f"{row.stage:36}{size}{row.seconds:10.5f} s{floor}{instead}"
 
@@ -62,29 +74,33 @@ def main() -> None:
     parser.add_argument("--disturbed", action="store_true")
     arguments = parser.parse_args()
     largest = 1000 if arguments.quick else arguments.largest
-    before, start = load(), time.time()
-    if before > QUIET and not (arguments.quick or arguments.disturbed):
-        sys.exit(f"load {before}: other work waits; wait until it is below {QUIET}, or --disturbed")
-    found: list[Row] = []
-    for row in rows(largest):
-        found.append(row)
-        print(shown(row), flush=True)
+    load_before = load()
+    start = time.time()
+    if load_before > QUIET and not (arguments.quick or arguments.disturbed):
+        sys.exit(
+            f"load {load_before}: other work waits; wait until it is below {QUIET}, or --disturbed"
+        )
+
+    rows = []
+    for row in measure_rows(largest):
+        rows.append(row)
+        print(row_text(row), flush=True)
     rounds = []
-    for n_clients in (k for k in (1000, 100_000, 1_000_000) if k <= largest):
-        for one in intake.rounds(n_clients):
-            rounds.append(one)
-            print("round", json.dumps(one), flush=True)
+    for round_result in measure_rounds(largest):
+        rounds.append(round_result)
+        print("round", json.dumps(round_result), flush=True)
+
     result = {
         "date": time.strftime("%Y-%m-%d", time.gmtime(start)),
         "seconds": round(time.time() - start),
-        "load_before": before,
+        "load_before": load_before,
         "load_after": load(),
         "cores": os.cpu_count(),
         "numpy": np.__version__,
-        "rows": [asdict(row) for row in found],
+        "rows": [asdict(row) for row in rows],
         "rounds": rounds,
     }
-    print(f"{result['seconds']} s; load {before} before, {result['load_after']} after")
+    print(f"{result['seconds']} s; load {load_before} before, {result['load_after']} after")
     if arguments.quick:
         page(result)
         return
@@ -92,7 +108,7 @@ def main() -> None:
     name = time.strftime("%Y-%m-%d-%H%M", time.gmtime(start))
     write_atomically(HISTORY / f"{name}.json", json.dumps(result, indent=1) + "\n")
     docs = HERE.parent / "docs"
-    plot(found, docs / "images" / "speed.png")
+    plot(rows, docs / "images" / "speed.png")
     write_atomically(docs / "speed.md", page(result))
 
 

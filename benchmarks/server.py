@@ -5,138 +5,161 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from fractions import Fraction
+from functools import partial
 from itertools import chain
 from typing import Any
 
 import numpy as np
 from intake import CLASSES, SAMPLES, chunks, lines
 from measure import Row, in_turns, peak
+from numpy.typing import NDArray
 
 import robfcp
 from robfcp.binning import Binning
-from robfcp.defense._rob_fcp import characterization_vectors, mean_neighbor_distances
+from robfcp.defense import characterization_vectors, mean_neighbor_distances
 from robfcp.federation import Federation, SparseTable
 from robfcp.guarantees import certify_threshold, fcp_bin_index
 from robfcp.guarantees._label_shift import ClassCounts, fixed_bins, pac_threshold_after_pruning
 from robfcp.page import PageInfo, page_data, safe_json
 
-GRID, LEVEL = Binning.default(), Fraction(9, 10)
-MALICIOUS = 0.3
+BINNING = Binning.default()
+LEVEL = Fraction(9, 10)
+MALICIOUS = 0.3  # fraction of the clients
+DELTA = 0.05  # probability that a guarantee may fail with
 
 
 def federation(
-    n_clients: int, n_samples: int = SAMPLES, grid: Binning = GRID, share: float = MALICIOUS
+    n_clients: int, n_samples: int = SAMPLES, binning: Binning = BINNING, share: float = MALICIOUS
 ) -> Federation:
-    """Clients with Beta(0.4, 2) scores; a share of them reports only zeros."""
-    names, *columns = zip(*chunks(n_clients, 0, share, grid, n_samples), strict=True)
+    """Return clients with Beta(0.4, 2) scores, a share of which reports only zeros."""
+    names, *columns = zip(*chunks(n_clients, 0, share, binning, n_samples), strict=True)
     lengths, bins, values = map(np.concatenate, columns)
     starts = np.concatenate([[0], np.cumsum(lengths)])
-    counts = SparseTable.from_entries(starts, bins, values, grid.n_bins)
-    ids = tuple(chain.from_iterable(names))
-    return Federation(ids, counts, np.full(n_clients, n_samples), grid, robfcp.LAC())
+    counts = SparseTable.from_entries(starts, bins, values, binning.n_bins)
+    clients = tuple(chain.from_iterable(names))
+    sample_sizes = np.full(n_clients, n_samples)
+    return Federation(clients, counts, sample_sizes, binning, robfcp.LAC())
+
+
+def calibrate_fresh(reports: Federation, **options: Any) -> None:
+    """Calibrate a federation of which nothing was computed before."""
+    robfcp.calibrate(replace(reports), **options)
+
+
+def certify_fresh(reports: Federation, bin_index: int | None, max_malicious: int) -> None:
+    """Certify a threshold of a federation of which nothing was computed before."""
+    certify_threshold(replace(reports), bin_index, max_malicious)
+
+
+def find_fcp_bin_fresh(reports: Federation) -> None:
+    """Find FCP's threshold on a federation of which nothing was computed before."""
+    fcp_bin_index(replace(reports), LEVEL)
 
 
 def calibrating(sizes: list[int]) -> Iterator[Row]:
-    """calibrate after intake: the default, by class, and without a defence."""
+    """Yield calibration after intake: the default, by class, and without a defense."""
     for n_clients in sizes:
         pooled = federation(n_clients)
         classes = Federation.from_reports(lines(n_clients, CLASSES))
-        ways: dict[str, Callable[[], Any]] = {
-            "calibrate": lambda f=pooled: robfcp.calibrate(replace(f)),
-            "calibrate by ten classes": lambda f=classes: robfcp.calibrate(replace(f), by="class"),
-            "calibrate without a defence": lambda f=pooled: robfcp.calibrate(
-                replace(f), defense="none"
-            ),
+        works: dict[str, Callable[[], None]] = {
+            "calibrate": partial(calibrate_fresh, pooled),
+            "calibrate by ten classes": partial(calibrate_fresh, classes, by="class"),
+            "calibrate without a defence": partial(calibrate_fresh, pooled, defense="none"),
         }
-        for (stage, work), spent in zip(ways.items(), in_turns(*ways.values()), strict=True):
-            yield Row(stage, n_clients, SAMPLES, spent, peak(work))
+        times = in_turns(*works.values())
+        for (stage, work), seconds in zip(works.items(), times, strict=True):
+            yield Row(stage, n_clients, SAMPLES, seconds, peak(work))
 
 
 def certifying(sizes: list[int]) -> Iterator[Row]:
-    """Threshold and certificate of everybody's reports; floor: one pass over the counts."""
+    """Yield threshold and certificate of all reports; floor: one pass over the counts."""
     for n_clients in sizes:
-        here = federation(n_clients)
-        index, m = fcp_bin_index(here, LEVEL), int(MALICIOUS * n_clients)
+        reports = federation(n_clients)
+        bin_index = fcp_bin_index(reports, LEVEL)
+        max_malicious = int(MALICIOUS * n_clients)
+        _, bins, values = reports.table.entries()
 
-        def certified(h: Federation = here, i: Any = index, m: int = m) -> None:
-            fresh = replace(h)  # nothing that was found out before
-            certify_threshold(fresh, i, m)
-
-        def quantile(h: Federation = here) -> None:
-            fcp_bin_index(replace(h), LEVEL)
-
-        _, bins, values = here.table.entries()
-        ours, edge, one_pass = in_turns(
-            certified, quantile, lambda b=bins, v=values: (b.sum(), v.sum())
+        certify = partial(certify_fresh, reports, bin_index, max_malicious)
+        find_threshold = partial(find_fcp_bin_fresh, reports)
+        certify_time, threshold_time, floor = in_turns(
+            certify, find_threshold, partial(add_up, bins, values)
         )
-        yield Row("quantile", n_clients, SAMPLES, edge, peak(quantile), one_pass)
-        yield Row("certify", n_clients, SAMPLES, ours, peak(certified), one_pass)
+        yield Row("quantile", n_clients, SAMPLES, threshold_time, peak(find_threshold), floor)
+        yield Row("certify", n_clients, SAMPLES, certify_time, peak(certify), floor)
+
+
+def add_up(bins: NDArray[np.generic], values: NDArray[np.generic]) -> None:
+    """Pass over the counts once."""
+    bins.sum()
+    values.sum()
 
 
 def paging(sizes: list[int]) -> Iterator[Row]:
-    """The calibration's page as JSON, of a round in which two in a hundred lie."""
+    """Yield the calibration's page as JSON, of a round in which 2% are malicious."""
     for n_clients in sizes:
         calibration = robfcp.calibrate(federation(n_clients, share=0.02))
+        work = partial(make_page, calibration)
+        (seconds,) = in_turns(work, repeats=3)
+        yield Row("page", n_clients, SAMPLES, seconds, peak(work))
 
-        def work(c: robfcp.Calibration = calibration) -> None:
-            safe_json(page_data(c, PageInfo()))
 
-        (spent,) = in_turns(work, repeats=3)
-        yield Row("page", n_clients, SAMPLES, spent, peak(work))
+def make_page(calibration: robfcp.Calibration) -> None:
+    """Make the data of a calibration's page."""
+    safe_json(page_data(calibration, PageInfo()))
 
 
 def exact_distances(sizes: list[int]) -> Iterator[Row]:
-    """Rob-FCP's distances of all to all; floor: their matrix product and a partition of it."""
+    """Yield Rob-FCP's distances of all to all; floor: their matrix product and a partition."""
     for n_clients in sizes:
-        vectors = characterization_vectors(
-            federation(n_clients, grid=Binning.uniform(100), share=0.0), "histogram"
-        )
-        last = n_clients - int(MALICIOUS * n_clients) - 1
+        reports = federation(n_clients, binning=Binning.uniform(100), share=0.0)
+        vectors = characterization_vectors(reports, "histogram")
+        last_rank = n_clients - int(MALICIOUS * n_clients) - 1
+        work = partial(mean_neighbor_distances, vectors, "l2", 1, last_rank)
+        seconds, floor = in_turns(work, partial(partition_products, vectors, last_rank), repeats=3)
+        yield Row("exact distances", n_clients, SAMPLES, seconds, peak(work), floor)
 
-        def floor(v: Any = vectors, last: int = last) -> None:
-            (v @ v.T).partition(last, axis=1)
 
-        def work(v: Any = vectors, last: int = last) -> None:
-            mean_neighbor_distances(v, "l2", 1, last)
-
-        ours, least_possible = in_turns(work, floor, repeats=3)
-        yield Row("exact distances", n_clients, SAMPLES, ours, peak(work), least_possible)
+def partition_products(vectors: NDArray[np.float64], last_rank: int) -> None:
+    """Multiply all vectors with each other and partition the products of each."""
+    (vectors @ vectors.T).partition(last_rank, axis=1)
 
 
 def reporting_by_class(sizes: list[int]) -> Iterator[Row]:
-    """One client's report from scores and labels; floor: its pooled report."""
+    """Yield one client's report from scores and labels; floor: its pooled report."""
     for n in sizes:
         rng = np.random.default_rng(n)
-        scores, labels = rng.beta(0.4, 2, n), rng.integers(0, CLASSES, n)
-
-        def work(s: object = scores, y: object = labels) -> None:
-            robfcp.Report.from_scores("a", s, GRID, labels=y, classes=CLASSES)  # type: ignore[arg-type]
-
-        ours, pooled = in_turns(
-            work, lambda s=scores: robfcp.Report.from_scores("a", s, GRID), repeats=20
-        )
-        yield Row("report, ten classes", 1, n, ours, peak(work), pooled)
+        scores = rng.beta(0.4, 2, n)
+        labels = rng.integers(0, CLASSES, n)
+        make_pooled = partial(robfcp.Report.from_scores, "a", scores, BINNING)
+        make_by_class = partial(make_pooled, labels=labels, classes=CLASSES)
+        seconds, floor = in_turns(make_by_class, make_pooled, repeats=20)
+        yield Row("report, ten classes", 1, n, seconds, peak(make_by_class), floor)
 
 
 def pruning(sizes: list[int]) -> Iterator[Row]:
-    """Rule PC with a fifth of liars at the top, fifty samples and ten classes a client."""
-    edges = fixed_bins(GRID.n_bins)
+    """Yield rule PC with a fifth of malicious clients at the top, fifty samples, ten classes."""
     for n_clients in sizes:
-        rng = np.random.default_rng(n_clients)
-        counts = rng.multinomial(50, rng.dirichlet(np.full(CLASSES, 0.3), n_clients))
-        labels = np.repeat(np.tile(np.arange(CLASSES), n_clients), counts.ravel())
-        owner = np.repeat(np.repeat(np.arange(n_clients), CLASSES), counts.ravel())
-        scores = rng.beta(0.4, 2, len(labels))
-        scores[owner < n_clients // 5] = 1
-        place = np.searchsorted(edges, GRID.bin_indices(scores))
-        tables = np.zeros((len(edges), n_clients, CLASSES), dtype=np.int64)
-        np.add.at(tables, (place, owner, labels), 1)
-        ids = tuple(map(str, range(n_clients)))
-        names = tuple(map(str, range(CLASSES)))
-        told = ClassCounts(np.cumsum(tables, axis=0), counts, edges, ids, names)
+        max_malicious = n_clients // 5
+        counts = _class_counts(n_clients, max_malicious)
+        work = partial(pac_threshold_after_pruning, counts, LEVEL, max_malicious, DELTA)
+        (seconds,) = in_turns(work, repeats=2)
+        yield Row("guarantee PC by ten classes", n_clients, 50, seconds, peak(work))
 
-        def work(told: ClassCounts = told, m: int = n_clients // 5) -> None:
-            pac_threshold_after_pruning(told, LEVEL, m, 0.05)
 
-        (spent,) = in_turns(work, repeats=2)
-        yield Row("guarantee PC by ten classes", n_clients, 50, spent, peak(work))
+def _class_counts(n_clients: int, n_malicious: int) -> ClassCounts:
+    """Return cumulative counts by class of fifty samples a client; malicious scores are 1."""
+    rng = np.random.default_rng(n_clients)
+    distributions = rng.dirichlet(np.full(CLASSES, 0.3), n_clients)
+    sizes = rng.multinomial(50, distributions)
+    label = np.repeat(np.tile(np.arange(CLASSES), n_clients), sizes.ravel())
+    client = np.repeat(np.repeat(np.arange(n_clients), CLASSES), sizes.ravel())
+    scores = rng.beta(0.4, 2, len(label))
+    scores[client < n_malicious] = 1
+
+    edges = fixed_bins(BINNING.n_bins)
+    edge_index = np.searchsorted(edges, BINNING.bin_indices(scores))
+    counts = np.zeros((len(edges), n_clients, CLASSES), dtype=np.int64)
+    np.add.at(counts, (edge_index, client, label), 1)
+    clients = tuple(str(k) for k in range(n_clients))
+    classes = tuple(str(c) for c in range(CLASSES))
+    return ClassCounts(np.cumsum(counts, axis=0), sizes, edges, clients, classes)

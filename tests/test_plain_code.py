@@ -204,8 +204,6 @@ KNOWN = {
         "guarantees/_worst_case.py: count_bounds",
     },
     "private modules stay in their package": {
-        "experiments/paper/configs.py: robfcp.defense._rob_fcp",
-        "experiments/paper/runner.py: robfcp.defense._rob_fcp",
         "federation/_federation.py: robfcp.reports._wire",
         "federation/_intake.py: robfcp.reports._wire",
         "fleet/_parquet.py: robfcp.reports._wire",

@@ -286,12 +286,12 @@ def test_the_adaptive_attacker_beats_every_family_and_freely_honesty(
 
 def test_a_shape_is_sent_as_its_formula_says(world):
     federation, rng = world.federation, np.random.default_rng(0)
-    forge, honest = _AttackBuilder(federation, BAD, rng), tables(federation)[HONEST].sum(axis=0)
-    tilt, claim = rng.normal(size=(4, forge.n_blocks)), rng.normal(size=4)
-    shape = AttackParameters(tilt, claim, loyal=0.4, own=0.3, tight=True, size=np.log(2))
-    sent = tables(forge.sent(shape))
+    builder, honest = _AttackBuilder(federation, BAD, rng), tables(federation)[HONEST].sum(axis=0)
+    tilt, claim = rng.normal(size=(4, builder.n_blocks)), rng.normal(size=4)
+    shape = AttackParameters(tilt, claim, loyal=0.4, own_weight=0.3, tight=True, size=np.log(2))
+    sent = tables(builder.forge_reports(shape))
     assert np.array_equal(sent[BAD[0]], tables(federation)[BAD[0]])  # one of three is loyal
-    scores = honest * np.exp(tilt)[:, forge.block]
+    scores = honest * np.exp(tilt)[:, builder.block]
     for k in BAD[1:]:
         own = federation.strata.stratum_sizes[k] / federation.sample_sizes[k]
         mix = (0.3 * own + 0.7 * honest.sum(axis=1) / honest.sum()) * np.exp(claim)

@@ -122,6 +122,16 @@ def test_undefended_fcp_follows_the_closed_form_in_coverage_attack_cells(world, 
     assert max(below, above, 0) / np.sqrt(variance / 5) < limit
 
 
+def test_an_attack_is_run_in_the_strength_that_follows_its_name():
+    trial = make_trial(SMALL, 0)
+    usual = trial.attacked("gaussian", 30, 1)
+    assert np.array_equal(trial.attacked("gaussian:0.5", 30, 1).counts, usual.counts)
+    mild = trial.attacked("gaussian:0.02", 30, 1)
+    benign = trial.benign(30)
+    assert np.array_equal(mild.counts[benign], usual.counts[benign])
+    assert not np.array_equal(mild.counts, usual.counts)
+
+
 def test_clients_differ_in_their_share_of_a_stage_or_are_filled_from_the_largest():
     given, rng = outputs.load("sleep"), np.random.default_rng(0)
     for attribute in ("wake", "REM"):

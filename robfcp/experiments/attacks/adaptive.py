@@ -22,7 +22,7 @@ from robfcp.experiments.attacks import base, coordinated, simple
 from robfcp.federation import Federation
 from robfcp.guarantees import fcp_bin_index
 
-Rule = Callable[[Federation], int | None]
+ThresholdFunction = Callable[[Federation], int | None]
 
 # Levels of the benign quantiles between which all scores are tilted alike. They lie closer at the
 # top, where thresholds are.
@@ -75,7 +75,7 @@ class AdaptiveAttack:
         Whether only what is lost beyond FCP, undefended, on the same reports counts.
     """
 
-    defense_rule: str | Defense | Rule = Consensus.name
+    defense_rule: str | Defense | ThresholdFunction = Consensus.name
     direction: Literal["down", "up"] = "down"
     coverage: float = 0.9
     trials: int = 100
@@ -140,7 +140,8 @@ class AdaptiveAttack:
         for trial in range(self.trials):
             is_start = trial < len(starts)
             parameters = starts[trial] if is_start else builder.moved(reached[current][1])
-            evaluation = objective.evaluate(builder.sent(parameters), f"free: {parameters}")
+            federation = builder.forge_reports(parameters)
+            evaluation = objective.evaluate(federation, f"free: {parameters}")
             best = _better(best, evaluation.result)
 
             if is_start:
@@ -304,7 +305,7 @@ class AttackParameters:
     With p(c, h) the fraction of the benign samples in class c and bin h, malicious client k draws
     from q(c, h) ~ m_k(c) exp(claim_c) p(h | c) exp(tilt_c,b(h)). b(h) is the block of benign
     quantiles (`BLOCK_LEVELS`) that bin h is in; m_k mixes the client's class fractions, with the
-    weight `own`, and those of the benign samples.
+    weight `own_weight`, and those of the benign samples.
 
     Attributes
     ----------
@@ -314,7 +315,7 @@ class AttackParameters:
         Which classes are favored.
     loyal : float
         The fraction of the malicious clients that report truthfully.
-    own : float
+    own_weight : float
         The weight of each client's class fractions.
     tight : bool
         Whether the expected counts are reported, rounded, instead of a draw.
@@ -325,7 +326,7 @@ class AttackParameters:
     tilt: FloatArray
     claim: FloatArray
     loyal: float = 0.0
-    own: float = 1.0
+    own_weight: float = 1.0
     tight: bool = False
     size: float = 0.0
 
@@ -444,12 +445,12 @@ class _AttackBuilder:
         scalar_moves = rng.normal(size=3) * deviations * is_scalar_moved
         loyal_move, own_move, size_move = scalar_moves
         loyal = np.clip(parameters.loyal + loyal_move, 0, 0.8)
-        own = np.clip(parameters.own + own_move, 0, 1)
+        own_weight = np.clip(parameters.own_weight + own_move, 0, 1)
         size = np.clip(parameters.size + size_move, -1, 1.2)
         tight = parameters.tight ^ (rng.random() < 0.1)
-        return AttackParameters(tilt, claim, float(loyal), float(own), tight, float(size))
+        return AttackParameters(tilt, claim, float(loyal), float(own_weight), tight, float(size))
 
-    def sent(self, parameters: AttackParameters) -> Federation:
+    def forge_reports(self, parameters: AttackParameters) -> Federation:
         """Return the federation with forged reports of all malicious clients but the loyal ones.
 
         Parameters
@@ -468,7 +469,9 @@ class _AttackBuilder:
             forging_rows, self.malicious_class_fractions[n_loyal:], strict=True
         ):
             # A small mass everywhere keeps the sum positive where no claimed class occurs.
-            mixed = parameters.own * fractions + (1 - parameters.own) * self.class_fractions + 1e-12
+            own_mass = parameters.own_weight * fractions
+            benign_mass = (1 - parameters.own_weight) * self.class_fractions
+            mixed = own_mass + benign_mass + 1e-12
             mixed = mixed * np.exp(parameters.claim) * self.class_occurs
             probabilities = (mixed[:, None] * tilted).ravel() / mixed.sum()
             size = self.federation.sample_sizes[k] * np.exp(parameters.size)

@@ -154,12 +154,12 @@ def shift_below_threshold(context: AttackContext, level: float = 0.85) -> list[F
     Scores above the benign `level` quantile are redrawn from benign scores between the 60% and
     the 90% quantile.
     """
-    limit = quantile(context.benign_scores, level)
+    cutoff = quantile(context.benign_scores, level)
     scores_below_threshold = context.benign_scores_between(0.6, LEVEL)
     forged = []
     for scores in context.malicious_data:
         redrawn = context.rng.choice(scores_below_threshold, len(scores))
-        forged.append(np.where(scores > limit, redrawn, scores))
+        forged.append(np.where(scores > cutoff, redrawn, scores))
     return forged
 
 
@@ -218,9 +218,9 @@ def frame_hardest_clients(context: AttackContext, level: float = 0.85) -> list[P
         scores = source_scores[order]
         labels = source_labels[order]
 
-        limit = quantile(scores, level)
-        low_scores = context.rng.choice(scores[scores <= limit], len(scores))
-        forged.append((np.where(scores > limit, low_scores, scores), labels))
+        cutoff = quantile(scores, level)
+        low_scores = context.rng.choice(scores[scores <= cutoff], len(scores))
+        forged.append((np.where(scores > cutoff, low_scores, scores), labels))
     return forged
 
 
@@ -312,15 +312,15 @@ class Malformed:
         """
         raw_reports = [report.to_json() for report in data]
         malicious_rows = malicious_indices(malicious, data.n_clients)
-        n_ways = N_BROKEN_FILES + len(_WRONG_FIELDS)
-        ways = np.arange(len(malicious_rows)) % n_ways
-        shuffled_ways = np.random.default_rng(rng).permuted(ways)
-        for k, way in zip(malicious_rows, shuffled_ways, strict=True):
-            raw_reports[k] = _break_report(raw_reports[k], way)
+        n_defects = N_BROKEN_FILES + len(_WRONG_FIELDS)
+        defects = np.arange(len(malicious_rows)) % n_defects
+        shuffled_defects = np.random.default_rng(rng).permuted(defects)
+        for k, defect in zip(malicious_rows, shuffled_defects, strict=True):
+            raw_reports[k] = _break_report(raw_reports[k], defect)
         return raw_reports
 
 
-N_BROKEN_FILES = 3  # ways in which `_break_report` breaks the JSON itself
+N_BROKEN_FILES = 3  # defects of the JSON itself, before those of its fields
 
 _WRONG_FIELDS: tuple[dict[str, object], ...] = (
     {"client": "", "n_samples": 1},
@@ -332,13 +332,13 @@ _WRONG_FIELDS: tuple[dict[str, object], ...] = (
 )
 
 
-def _break_report(raw: bytes, way: int) -> bytes:
+def _break_report(raw: bytes, defect: int) -> bytes:
     """Return a report broken in one of several ways: cut, not JSON, no report, or wrong fields."""
-    if way == 0:
+    if defect == 0:
         return raw[: len(raw) // 2]
-    if way == 1:
+    if defect == 1:
         return b"\xff\xfe" + raw
-    if way == 2:
+    if defect == 2:
         return b"[]"
-    fields = {**json.loads(raw), **_WRONG_FIELDS[way - N_BROKEN_FILES]}
+    fields = {**json.loads(raw), **_WRONG_FIELDS[defect - N_BROKEN_FILES]}
     return json.dumps(fields).encode()

@@ -79,9 +79,9 @@ def truncation(context: AttackContext, level: float = 0.75) -> list[FloatArray]:
 
     They are redrawn from the client's own scores at or below t, so that no bin stands out.
     """
-    limit = quantile(context.benign_scores, level)
+    cutoff = quantile(context.benign_scores, level)
     return [
-        _redraw(scores, scores <= limit, limit, context.rng) for scores in context.malicious_data
+        _redraw(scores, scores <= cutoff, cutoff, context.rng) for scores in context.malicious_data
     ]
 
 
@@ -90,18 +90,18 @@ def lower_truncation(context: AttackContext, level: float = 0.25) -> list[FloatA
 
     They are redrawn from the client's own scores above t.
     """
-    limit = quantile(context.benign_scores, level)
+    cutoff = quantile(context.benign_scores, level)
     return [
-        _redraw(scores, scores > limit, limit, context.rng) for scores in context.malicious_data
+        _redraw(scores, scores > cutoff, cutoff, context.rng) for scores in context.malicious_data
     ]
 
 
 def _redraw(
-    scores: FloatArray, is_kept: BoolArray, limit: float, rng: np.random.Generator
+    scores: FloatArray, is_kept: BoolArray, cutoff: float, rng: np.random.Generator
 ) -> FloatArray:
-    """Return the scores, all others redrawn from those kept; the limit where none is kept."""
+    """Return the scores, all others redrawn from those kept; the cutoff where none is kept."""
     if not is_kept.any():
-        return np.full(len(scores), limit)
+        return np.full(len(scores), cutoff)
     return np.where(is_kept, scores, rng.choice(scores[is_kept], len(scores)))
 
 

@@ -1,4 +1,4 @@
-"""Every table and figure of the paper as cases: a world, a run, and what was published."""
+"""Every table and figure of the paper as cases: clients, a run, and what was published."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from importlib.resources import files
 from itertools import product
 from typing import Any, get_args
 
-from robfcp.defense._rob_fcp import Characterization, Metric
+from robfcp.defense import Characterization, Metric
 from robfcp.experiments.baselines import FEDCP_QQ
 from robfcp.experiments.paper.runner import (
     BY_CLASS,
@@ -25,46 +25,74 @@ from robfcp.experiments.paper.runner import (
 BASELINES = (FCP, FEDCP_QQ, ROB_FCP, ROB_FCP_RELEASED)
 COMPARED = (*BASELINES, CONSENSUS)
 ALL_METHODS = (*COMPARED, BY_CLASS)
-DETECTORS = (ROB_FCP, ROB_FCP_RELEASED, CONSENSUS)  # those that say how many lie
+DETECTORS = (ROB_FCP, ROB_FCP_RELEASED, CONSENSUS)  # those that estimate how many are malicious
+
+# The paper's name of a data set -> ours.
 DATASETS = {
     "MNIST": "mnist",
     "CIFAR-10": "cifar10",
     "Tiny-ImageNet": "tinyimagenet",
-    "SHHS": "sleep",  # ours: Sleep-EDF Expanded, since SHHS is not public
+    "SHHS": "sleep",  # Sleep-EDF Expanded, since SHHS is not public
     "PathMNIST": "pathmnist",
 }
 ATTACKS = ("coverage", "efficiency", "gaussian")
+
+# Data sets and splits of which the outputs of an early model ship.
 EARLY = {("mnist", "beta0.5"), ("cifar10", "iid"), ("cifar10", "beta0.5")}
-WAKE = "wake"  # what the paper's appendix splits its sleep data by where others are Dirichlet(0.5)
-RATIOS = (0.0, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45)
-Figure = tuple[float, float]
 
+# The paper's appendix splits its sleep data by this stage where others are Dirichlet(0.5).
+WAKE = "wake"
+MALICIOUS_FRACTIONS = (0.0, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45)
 
-Published = dict[tuple[str, float, float, str, str, str], dict[str, Figure]]
+Figure = tuple[float, float]  # published coverage and mean set size
+
+# (data set, beta, malicious fraction, number, attack, variant) -> method -> figure.
+PublishedKey = tuple[str, float, float, str, str, str]
+Published = dict[PublishedKey, dict[str, Figure]]
 
 
 @cache
 def read_published_results() -> dict[str, Published]:
-    """The 578 published figures (coverage and set size): by table, setting and method.
+    """Return the 578 published figures (coverage and set size), by table, setting and method.
 
-    A setting is our name of the data set, beta (0 is an iid split), the share of malicious clients,
-    whether their number is known, unknown or misstated, the attack, and the variant: a sleep stage,
-    an assumed share, a number of bins.
+    A setting is our name of the data set, beta (0 is an iid split), the fraction of malicious
+    clients, whether their number is known, unknown or misstated, the attack, and the variant: a
+    sleep stage, an assumed fraction, a number of bins.
     """
     text = files("robfcp.experiments.paper").joinpath("published.csv").read_text(encoding="utf-8")
-    found: dict[str, Published] = {}
+    tables: dict[str, Published] = {}
     for row in csv.DictReader(text.splitlines()):
         table, _, variant = row["table"].partition(":")
-        split = DATASETS[row["dataset"]], float(row["dirichlet_beta"] or 0)
-        liars = float(row["malicious_ratio"]), row["malicious_number"], row["attack"]
-        methods = found.setdefault(table, {}).setdefault((*split, *liars, variant), {})
-        methods[row["method"]] = float(row["coverage"]), float(row["set_size"])
-    return found
+        key = (
+            DATASETS[row["dataset"]],
+            float(row["dirichlet_beta"] or 0),
+            float(row["malicious_ratio"]),
+            row["malicious_number"],
+            row["attack"],
+            variant,
+        )
+        figures = tables.setdefault(table, {}).setdefault(key, {})
+        figures[row["method"]] = float(row["coverage"]), float(row["set_size"])
+    return tables
 
 
 @dataclass(frozen=True)
 class ExperimentCase:
-    """One cell: what is run on which clients, and the paper's figure where it has one."""
+    """One cell of a table.
+
+    Attributes
+    ----------
+    world : PaperScenario
+        The clients.
+    run : Run
+        The attack and the method.
+    number : str
+        Whether the number of malicious clients is "known", "unknown" or "misstated".
+    variant : str
+        What the table varies, as it names it.
+    published : pair of float or None
+        The paper's coverage and set size.
+    """
 
     world: PaperScenario
     run: Run
@@ -73,27 +101,36 @@ class ExperimentCase:
     published: Figure | None = None
 
 
-def worlds(dataset: str, beta: float, **more: Any) -> Iterator[PaperScenario]:
-    """The shipped models for a data set: the final one and, where it ships, the early one.
+def scenarios(dataset: str, beta: float, **options: Any) -> Iterator[PaperScenario]:
+    """Yield the clients made of a data set's final model and, where it ships, of the early one.
 
-    Sleep at beta 0.5 is split by the share of wake, as the paper did, and by Dirichlet(0.5) too.
+    Sleep at beta 0.5 is split by the fraction of wake, as the paper did, and by Dirichlet(0.5) too.
+
+    Parameters
+    ----------
+    dataset : str
+        Our name of the data set.
+    beta : float
+        Of the Dirichlet split; 0 for iid.
+    options
+        Other fields of `PaperScenario`.
     """
     split = "iid" if beta == 0 else "beta0.5"
     if dataset == "sleep" and beta > 0:
-        yield PaperScenario(dataset, split, "final", attribute=WAKE, **more)
-    yield PaperScenario(dataset, split, "final", beta, **more)
+        yield PaperScenario(dataset, split, "final", attribute=WAKE, **options)
+    yield PaperScenario(dataset, split, "final", beta, **options)
     if (dataset, split) in EARLY:
-        yield PaperScenario(dataset, split, "early", beta, **more)
+        yield PaperScenario(dataset, split, "early", beta, **options)
 
 
-def both_splits(datasets: Sequence[str], **more: Any) -> Iterator[PaperScenario]:
-    """The worlds of some data sets, iid and at Dirichlet(0.5)."""
+def both_splits(datasets: Sequence[str], **options: Any) -> Iterator[PaperScenario]:
+    """Yield the clients of some data sets, iid and at Dirichlet(0.5); options as in `scenarios`."""
     for dataset, beta in product(datasets, (0.0, 0.5)):
-        yield from worlds(dataset, beta, **more)
+        yield from scenarios(dataset, beta, **options)
 
 
 def compare_methods(
-    world: PaperScenario,
+    scenario: PaperScenario,
     run: Run,
     variant: str = "",
     *,
@@ -102,83 +139,153 @@ def compare_methods(
     methods: Sequence[str] = COMPARED,
     varied: Sequence[str] = (),
 ) -> Iterator[ExperimentCase]:
-    """All methods in one setting, each with its published figure.
+    """Yield a case a method in one setting, with its published figure.
 
-    What `run` says of distance, characterisation and bins holds for the `varied` methods only.
+    Parameters
+    ----------
+    scenario : PaperScenario
+        The clients.
+    run : Run
+        The attack, the fraction of malicious clients and what methods are given of it.
+    variant : str
+        What the table varies.
+    number : str
+        Whether the number of malicious clients is known.
+    published : mapping, optional
+        The paper's figures by method.
+    methods : sequence of str
+        The methods.
+    varied : sequence of str
+        The methods that take the run's metric, characterization and number of bins; others take
+        the usual ones.
     """
+    usual_run = Run(run.attack, run.ratio, run.method, run.told)
+    figures = published or {}
     for method in methods:
-        own = run if method in varied else Run(run.attack, run.ratio, method, run.told)
-        figure = (published or {}).get(method)
-        yield ExperimentCase(world, replace(own, method=method), number, variant, figure)
+        method_run = run if method in varied else usual_run
+        yield ExperimentCase(
+            scenario, replace(method_run, method=method), number, variant, figures.get(method)
+        )
 
 
 def from_table(
-    name: str, methods: Sequence[str] = COMPARED, attribute: bool = False
+    name: str, methods: Sequence[str] = COMPARED, by_stage: bool = False
 ) -> Iterator[ExperimentCase]:
-    """The settings of a published table, all methods in each; the number of liars as it has it."""
-    for (dataset, beta, ratio, number, attack, variant), figures in read_published_results()[
-        name
-    ].items():
-        told = None if "unknown" in number or attack == "none" else ratio
-        told = float(variant) if number == "misstated" else told
-        stage = [PaperScenario(dataset, "iid", attribute=variant)] if attribute else None
-        for place, world in enumerate(stage or worlds(dataset, beta)):
-            shown = {} if dataset == "sleep" and place > 0 else figures
-            run = Run(attack, ratio, FCP, told)
+    """Yield the cases of a published table: all methods in each of its settings.
+
+    Parameters
+    ----------
+    name : str
+        Of the table in `read_published_results`.
+    methods : sequence of str
+        The methods.
+    by_stage : bool
+        Whether clients are made by the sleep stage that the setting's variant names.
+    """
+    for key, figures in read_published_results()[name].items():
+        dataset, beta, fraction, number, attack, variant = key
+        fraction_given: float | None = fraction
+        if number == "misstated":
+            fraction_given = float(variant)
+        elif "unknown" in number or attack == "none":
+            fraction_given = None
+        run = Run(attack, fraction, FCP, fraction_given)
+
+        table_scenarios = list(scenarios(dataset, beta))
+        if by_stage:
+            table_scenarios = [PaperScenario(dataset, "iid", attribute=variant)]
+        for i, scenario in enumerate(table_scenarios):
+            # The paper split sleep as the first of its scenarios does.
+            is_as_published = dataset != "sleep" or i == 0
             yield from compare_methods(
-                world, run, variant, number=number, published=shown, methods=methods
+                scenario,
+                run,
+                variant,
+                number=number,
+                published=figures if is_as_published else {},
+                methods=methods,
             )
 
 
 def granularity() -> Iterator[ExperimentCase]:
-    """The number of uniform bins in Rob-FCP's view; the threshold stays on the fine grid."""
-    for (*stated, variant), figures in read_published_results()["granularity"].items():
+    """Yield cases of several numbers of uniform bins in Rob-FCP's vectors.
+
+    The threshold stays on the binning of the reports.
+    """
+    for key, figures in read_published_results()["granularity"].items():
+        published_dataset = key[0]
+        published_attack = key[-2]
+        variant = key[-1]
         for dataset, attack in product(("tinyimagenet", "pathmnist"), ("gaussian", "coverage")):
-            same = (dataset, attack) == (stated[0], stated[-1])
+            is_published = (dataset, attack) == (published_dataset, published_attack)
             yield from compare_methods(
                 PaperScenario(dataset, "beta0.5", "final", 0.5, fine=True),
                 Run(attack, 0.4, ROB_FCP, 0.4, bins=int(variant)),
                 variant,
-                published=figures if same else None,
+                published=figures if is_published else None,
                 varied=(ROB_FCP, ROB_FCP_RELEASED),
             )
 
 
 def variants(field: str, values: Sequence[str]) -> Iterator[ExperimentCase]:
-    """Rob-FCP's text with other distances between histograms, or other vectors than histograms."""
-    for world in both_splits(("mnist", "tinyimagenet", "pathmnist")):
+    """Yield cases of Rob-FCP as printed with several values of one of its parameters.
+
+    Parameters
+    ----------
+    field : str
+        A field of `Run`.
+    values : sequence of str
+        Its values.
+    """
+    for scenario in both_splits(("mnist", "tinyimagenet", "pathmnist")):
         for attack, value in product(ATTACKS, values):
-            changed: Any = {field: value}
-            run = replace(Run(attack, 0.4, ROB_FCP, 0.4), **changed)
-            yield from compare_methods(world, run, value, varied=(ROB_FCP,))
+            changes: Any = {field: value}
+            run = replace(Run(attack, 0.4, ROB_FCP, 0.4), **changes)
+            yield from compare_methods(scenario, run, value, varied=(ROB_FCP,))
 
 
 def scores() -> Iterator[ExperimentCase]:
-    """LAC and APS under the three attacks, iid and at Dirichlet(0.5)."""
+    """Yield cases of LAC and APS under the three attacks, iid and at Dirichlet(0.5)."""
     for dataset, score in product(DATASETS.values(), ("lac", "aps")):
-        for world, attack in product(both_splits((dataset,), score=score), ATTACKS):
-            yield from compare_methods(world, Run(attack, 0.4, FCP, 0.4), score)
+        for scenario, attack in product(both_splits((dataset,), score=score), ATTACKS):
+            yield from compare_methods(scenario, Run(attack, 0.4, FCP, 0.4), score)
 
 
 def attack_strength_cases(
-    datasets: Sequence[str], attack: str, named: Mapping[str, str]
+    datasets: Sequence[str], attack: str, strengths: Mapping[str, str]
 ) -> Iterator[ExperimentCase]:
-    """One attack in several strengths."""
-    for world, (name, value) in product(both_splits(datasets), named.items()):
-        yield from compare_methods(world, Run(f"{attack}:{value}", 0.4, FCP, 0.4), name)
+    """Yield cases of one attack in several strengths.
+
+    Parameters
+    ----------
+    datasets : sequence of str
+        Our names of the data sets.
+    attack : str
+        The name of the attack.
+    strengths : mapping of str to str
+        What the table calls a strength -> the strength.
+    """
+    for scenario, (name, strength) in product(both_splits(datasets), strengths.items()):
+        run = Run(f"{attack}:{strength}", 0.4, FCP, 0.4)
+        yield from compare_methods(scenario, run, name)
 
 
 def estimator_cases() -> Iterator[ExperimentCase]:
-    """How many liars each method finds: iid, and at Dirichlet(0.5)."""
-    for world, attack in product(both_splits(tuple(DATASETS.values())), ATTACKS):
-        for ratio in RATIOS[:: 1 if world.split == "iid" else 2]:
-            run = Run(attack if ratio else "none", ratio, FCP, None)
-            yield from compare_methods(world, run, attack, number="unknown", methods=DETECTORS)
+    """Yield cases of how many malicious clients each method finds: iid, and at Dirichlet(0.5)."""
+    for scenario, attack in product(both_splits(tuple(DATASETS.values())), ATTACKS):
+        fractions: Sequence[float] = MALICIOUS_FRACTIONS
+        if scenario.split != "iid":
+            fractions = fractions[::2]
+        for fraction in fractions:
+            run = Run(attack if fraction else "none", fraction, FCP, None)
+            yield from compare_methods(scenario, run, attack, number="unknown", methods=DETECTORS)
 
 
 STEPS = {step: step for step in ("0.0005", "0.001", "0.01")}
-NOISES = {"0.02": "0.02", "0.5": "0.5", "variance 0.5": "0.707107"}
-NOISY = ("tinyimagenet", "pathmnist", "mnist")
+DEVIATIONS = {"0.02": "0.02", "0.5": "0.5", "variance 0.5": "0.707107"}
+NOISY_DATASETS = ("tinyimagenet", "pathmnist", "mnist")
+
+# Name -> title, and what makes the cases.
 EXPERIMENTS: dict[str, tuple[str, Callable[[], Iterator[ExperimentCase]]]] = {
     "main": (
         "40% malicious, number known, Dirichlet(0.5)",
@@ -195,11 +302,11 @@ EXPERIMENTS: dict[str, tuple[str, Callable[[], Iterator[ExperimentCase]]]] = {
     ),
     "noises": (
         "Three readings of the gaussian attack, 40% malicious",
-        partial(attack_strength_cases, NOISY, "gaussian", NOISES),
+        partial(attack_strength_cases, NOISY_DATASETS, "gaussian", DEVIATIONS),
     ),
     "attributes": (
         "Clients by sleep stage, 40% coverage attackers",
-        partial(from_table, "shhs-attributes", attribute=True),
+        partial(from_table, "shhs-attributes", by_stage=True),
     ),
     "misstated": ("25% coverage attackers, 5-45% assumed", partial(from_table, "assumed-ratio")),
     "granularity": ("Bins in Rob-FCP's view, 40% malicious", granularity),

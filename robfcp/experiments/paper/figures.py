@@ -11,7 +11,10 @@ from robfcp.experiments.baselines import FEDCP_QQ
 from robfcp.experiments.paper.runner import BY_CLASS, CONSENSUS, FCP, ROB_FCP, ROB_FCP_RELEASED
 from robfcp.figures import BLUE, GREEN, GREY, ORANGE, PURPLE, VERMILION, new_axes, style
 
-Rows = Sequence[Mapping[str, Any]]
+Row = Mapping[str, Any]
+Rows = Sequence[Row]
+
+# Method -> color, marker and label.
 METHOD_STYLES = {
     FCP: (VERMILION, "^", "FCP"),
     FEDCP_QQ: (PURPLE, "v", "FedCP-QQ"),
@@ -20,103 +23,179 @@ METHOD_STYLES = {
     BY_CLASS: (GREY, "X", f"{CONSENSUS} (ours), by class"),
     CONSENSUS: (BLUE, "o", f"{CONSENSUS} (ours)"),
 }
-SWEEPS = {  # experiments drawn as curves, and what runs along the axis
+
+# Experiments drawn as curves -> what runs along the axis.
+SWEEPS = {
     "beta-sweep": "Dirichlet beta",
     "misstated": "assumed share of malicious clients (true: 0.25)",
     "granularity": "bins in Rob-FCP's view",
     "mimic": "share of malicious clients",
     "counting": "true number of malicious clients",
 }
+COUNTING = "counting"  # draws estimated numbers, not coverage
+MAX_COLUMNS = 5
+COUNTING_COLUMNS = 3  # a row of panels a data set, a panel an attack
+MAX_COUNTED = 45  # malicious clients: the largest true number that is estimated
 
 
 @style()
 def plot_sweep(name: str, title: str, rows: Rows) -> Any:
-    """The curves of a sweep: a panel a world, a curve a method, the paper's figures hollow."""
+    """Return the figure of a sweep: a panel a data set, a curve a method, the paper's hollow marks.
+
+    Parameters
+    ----------
+    name : str
+        A key of `SWEEPS`.
+    title : str
+        Of the figure.
+    rows : sequence of mapping
+        The table of the experiment.
+    """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    counting = name == "counting"
-    if counting:  # the paper's figure; the table has the others
-        rows = [row for row in rows if (row["split"], row["model"]) == ("iid", "final")]
-    panels = list(dict.fromkeys(_panel(name, row) for row in rows))
-    columns = 3 if counting else -(-len(panels) // -(-len(panels) // 5))
-    lines = -(-len(panels) // columns)
-    figure = Figure(figsize=(3.4 * columns + 0.6, 2.7 * lines + 0.5), layout="constrained")
+    if name == COUNTING:  # the paper's figure; the table has the others
+        rows = [row for row in rows if row["split"] == "iid" and row["model"] == "final"]
+    panels: dict[str, list[Row]] = {}
+    for row in rows:
+        panels.setdefault(_panel_title(name, row), []).append(row)
+
+    n_columns, n_lines = _layout(name, len(panels))
+    size = (3.4 * n_columns + 0.6, 2.7 * n_lines + 0.5)
+    figure = Figure(figsize=size, layout="constrained")
     FigureCanvasAgg(figure)
     figure.suptitle(title, fontsize=11)
-    axes = figure.subplots(lines, columns, squeeze=False, sharey=True)
-    for ax, panel in zip(axes.ravel(), panels, strict=False):
-        for method, (colour, marker, label) in METHOD_STYLES.items():
-            chosen = [r for r in rows if _panel(name, r) == panel and r["method"] == method]
-            chosen.sort(key=lambda row: _x_value(name, row))
-            x = [_x_value(name, row) for row in chosen]
-            y = [row["assumed" if counting else "coverage"] for row in chosen]
-            spread = None if counting else [row["coverage_sd"] for row in chosen]
-            if not chosen:
-                continue
-            ax.errorbar(x, y, spread, color=colour, marker=marker, markersize=4, label=label)
-            stated = [None if counting else row["published_coverage"] for row in chosen]
-            marks = [pair for pair in zip(x, stated, strict=True) if None not in pair]
-            if marks:
-                hollow = {"color": "none", "markeredgecolor": colour, "marker": marker}
-                words = f"{label.partition(',')[0]}, published"
-                ax.plot(*zip(*marks, strict=True), **hollow, markersize=6, label=words)
-        if name == "granularity":
-            ax.set_xscale("log")
-        ends = ([0, 45], [0, 45]) if counting else (ax.get_xlim(), [0.9, 0.9])
-        ax.plot(*ends, color=GREY, linestyle=":", linewidth=1)
-        ax.set_title(panel, fontsize=9)
+    axes = figure.subplots(n_lines, n_columns, squeeze=False, sharey=True)
+    for ax, (panel_title, panel_rows) in zip(axes.ravel(), panels.items(), strict=False):
+        _plot_panel(ax, name, panel_rows)
+        ax.set_title(panel_title, fontsize=9)
     for ax in axes.ravel()[len(panels) :]:
         ax.set_visible(False)
+
     figure.supxlabel(SWEEPS[name], fontsize=9)
-    figure.supylabel("estimated number" if counting else "coverage", fontsize=9)
-    named = axes[0, 0].get_legend_handles_labels()
-    figure.legend(*named, loc="outside lower center", ncols=6, fontsize=8)
+    figure.supylabel("estimated number" if name == COUNTING else "coverage", fontsize=9)
+    handles, labels = axes[0, 0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=6, fontsize=8)
     return figure
 
 
-def _panel(name: str, row: Mapping[str, Any]) -> str:
-    stage = "" if row["model"] == "final" else f" ({row['model']})"
-    extra = {
-        "counting": f"{row['split']} {row['variant']}",
-        "granularity": row["attack"],
-        "mimic": row["split"],
-    }.get(name, "")
-    return f"{row['dataset']}{stage} {extra}".strip()
+def _layout(name: str, n_panels: int) -> tuple[int, int]:
+    """Return the numbers of columns and of lines of panels, the lines about equally long."""
+    if name == COUNTING:
+        return COUNTING_COLUMNS, -(-n_panels // COUNTING_COLUMNS)
+    min_lines = -(-n_panels // MAX_COLUMNS)
+    n_columns = -(-n_panels // min_lines)
+    return n_columns, -(-n_panels // n_columns)
 
 
-def _x_value(name: str, row: Mapping[str, Any]) -> float:
+def _plot_panel(ax: Any, name: str, rows: Rows) -> None:
+    """Draw the curves of one panel, and a line for what a perfect method would give."""
+    for method in METHOD_STYLES:
+        method_rows = [row for row in rows if row["method"] == method]
+        method_rows.sort(key=lambda row: _x_value(name, row))
+        if method_rows and name == COUNTING:
+            _plot_estimates(ax, method, method_rows)
+        elif method_rows:
+            _plot_coverage(ax, name, method, method_rows)
+
+    if name == "granularity":
+        ax.set_xscale("log")
+    if name == COUNTING:
+        ax.plot([0, MAX_COUNTED], [0, MAX_COUNTED], color=GREY, linestyle=":", linewidth=1)
+    else:
+        ax.plot(ax.get_xlim(), [0.9, 0.9], color=GREY, linestyle=":", linewidth=1)
+
+
+def _plot_estimates(ax: Any, method: str, rows: Rows) -> None:
+    """Draw how many malicious clients a method estimates."""
+    color, marker, label = METHOD_STYLES[method]
+    x = [_x_value(COUNTING, row) for row in rows]
+    estimates = [row["assumed"] for row in rows]
+    ax.errorbar(x, estimates, color=color, marker=marker, markersize=4, label=label)
+
+
+def _plot_coverage(ax: Any, name: str, method: str, rows: Rows) -> None:
+    """Draw a method's coverage with its standard deviation, and the paper's figures hollow."""
+    color, marker, label = METHOD_STYLES[method]
+    x = [_x_value(name, row) for row in rows]
+    coverage = [row["coverage"] for row in rows]
+    deviations = [row["coverage_sd"] for row in rows]
+    ax.errorbar(x, coverage, deviations, color=color, marker=marker, markersize=4, label=label)
+
+    published_rows = [row for row in rows if row["published_coverage"] is not None]
+    if published_rows:
+        ax.plot(
+            [_x_value(name, row) for row in published_rows],
+            [row["published_coverage"] for row in published_rows],
+            color="none",
+            markeredgecolor=color,
+            marker=marker,
+            markersize=6,
+            label=f"{label.partition(',')[0]}, published",
+        )
+
+
+def _panel_title(name: str, row: Row) -> str:
+    """Return the title of the panel that a row is drawn in."""
+    title = row["dataset"]
+    if row["model"] != "final":
+        title = f"{title} ({row['model']})"
+    if name == COUNTING:
+        title = f"{title} {row['split']} {row['variant']}"
+    elif name == "granularity":
+        title = f"{title} {row['attack']}"
+    elif name == "mimic":
+        title = f"{title} {row['split']}"
+    return str(title)
+
+
+def _x_value(name: str, row: Row) -> float:
+    """Return where a row is drawn along the axis."""
     if name == "beta-sweep":
         return float(row["split"].removeprefix("beta="))
     if name in ("misstated", "granularity"):
         return float(row["variant"])
-    return float(row["ratio"]) * (100 if name == "counting" else 1)
+    if name == COUNTING:
+        return float(row["ratio"]) * 100
+    return float(row["ratio"])
+
+
+# Prefix of the columns -> color and label of the band.
+BOUND_STYLES = {
+    "theorem_1": (ORANGE, "Theorem 1 (all of 0..1)"),
+    "dkw": (GREY, "Theorem 1, DKW variant"),
+    "code": (GREEN, "formula of the released code"),
+    "certificate": (BLUE, "our certificate, 95%"),
+}
 
 
 @style()
 def plot_bounds(rows: Rows) -> Any:
-    """Measured coverage inside the published intervals, cut to [0, 1], and our certificate's."""
-    worlds = list(dict.fromkeys((row["dataset"], row["attack"]) for row in rows))
-    axes = new_axes(len(worlds), 3.4)
-    for ax, world in zip(axes, worlds, strict=True):
-        chosen = [row for row in rows if (row["dataset"], row["attack"]) == world]
-        x = [row["ratio"] for row in chosen]
-        for name, colour, label in (
-            ("theorem_1", ORANGE, "Theorem 1 (all of 0..1)"),
-            ("dkw", GREY, "Theorem 1, DKW variant"),
-            ("code", GREEN, "formula of the released code"),
-            ("certificate", BLUE, "our certificate, 95%"),
-        ):
-            ends = (
-                np.clip([row[f"{name}_{end}"] for row in chosen], 0, 1)
-                for end in ("lower", "upper")
-            )
-            ax.fill_between(x, *ends, color=colour, alpha=0.18, linewidth=0, label=label)
-        for key, method in (("text", ROB_FCP), ("ours", CONSENSUS)):
-            colour, marker, label = METHOD_STYLES[method]
-            y = [row[f"{key}_coverage"] for row in chosen]
-            ax.plot(x, y, color=colour, marker=marker, label=f"{label}, measured")
+    """Return the figure of measured coverage inside published and certified intervals.
+
+    A panel is a data set and an attack; intervals are cut to [0, 1].
+
+    Parameters
+    ----------
+    rows : sequence of mapping
+        The table of bounds.
+    """
+    panels: dict[tuple[str, str], list[Row]] = {}
+    for row in rows:
+        panels.setdefault((row["dataset"], row["attack"]), []).append(row)
+
+    axes = new_axes(len(panels), 3.4)
+    for ax, (titles, panel_rows) in zip(axes, panels.items(), strict=True):
+        x = [row["ratio"] for row in panel_rows]
+        for prefix, (color, label) in BOUND_STYLES.items():
+            lower = np.clip([row[f"{prefix}_lower"] for row in panel_rows], 0, 1)
+            upper = np.clip([row[f"{prefix}_upper"] for row in panel_rows], 0, 1)
+            ax.fill_between(x, lower, upper, color=color, alpha=0.18, linewidth=0, label=label)
+        for column, method in (("text_coverage", ROB_FCP), ("ours_coverage", CONSENSUS)):
+            color, marker, label = METHOD_STYLES[method]
+            coverage = [row[column] for row in panel_rows]
+            ax.plot(x, coverage, color=color, marker=marker, label=f"{label}, measured")
         ax.axhline(0.9, color=GREY, linestyle=":", linewidth=1)
-        ax.set(title=" ".join(world), xlabel="share of attackers", ylabel="coverage")
+        ax.set(title=" ".join(titles), xlabel="share of attackers", ylabel="coverage")
     axes[0].legend(fontsize=7)
     return axes[0].figure

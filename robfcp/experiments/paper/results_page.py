@@ -15,11 +15,13 @@ from robfcp._files import write_atomically
 from robfcp.errors import RobfcpError
 from robfcp.experiments.baselines import FEDCP_QQ
 from robfcp.experiments.paper import figures, tables
-from robfcp.experiments.paper.configs import DETECTORS, EXPERIMENTS
+from robfcp.experiments.paper.configs import DETECTORS, EXPERIMENTS, ExperimentCase
 from robfcp.experiments.paper.runner import CONSENSUS, FCP, ROB_FCP, ROB_FCP_RELEASED, run_cases
 from robfcp.figures import save
 
 Rows = Sequence[Mapping[str, Any]]
+
+# Tables that are no runs of methods: name -> title, and what makes the rows of so many seeds.
 EXTRAS: dict[str, tuple[str, Callable[[int], list[dict[str, Any]]]]] = {
     "bounds": ("Bounds against measured coverage", tables.bound_rows),
     "runtime": (
@@ -35,7 +37,9 @@ METHOD_LABELS = {
     ROB_FCP_RELEASED: "code",
     CONSENSUS: "ours",
 }
-BY = {  # what the page shows a line of
+
+# The columns by which a table on the page has its lines; others have a line a variant.
+LINE_COLUMNS = {
     "main": ("dataset", "attack"),
     "known": ("ratio",),
     "unknown": ("ratio",),
@@ -44,9 +48,24 @@ BY = {  # what the page shows a line of
     "mimic": ("ratio",),
     "evading": ("dataset",),
 }
-VARIED = ("granularity", "distances", "characterisations")  # of Rob-FCP, and nobody else
-BOUNDS = ("dataset", "attack", "ratio", "theorem_1_lower", "theorem_1_upper", "ours_coverage",
-          "certificate_lower", "certificate_upper")  # fmt: skip
+
+# Experiments that vary Rob-FCP and no other method.
+ROB_FCP_EXPERIMENTS = ("granularity", "distances", "characterisations")
+
+# The columns and the fractions of malicious clients of the bounds that the page shows.
+BOUND_COLUMNS = (
+    "dataset",
+    "attack",
+    "ratio",
+    "theorem_1_lower",
+    "theorem_1_upper",
+    "ours_coverage",
+    "certificate_lower",
+    "certificate_upper",
+)
+BOUND_FRACTIONS = (0.1, 0.4)
+TEXT_COLUMNS = ("dataset", "model", "split", "attack", "variant", "method")
+
 INTRO = """# The paper's tables: its text, its released code and ours side by side
 
 Written by `robfcp lab reproduce all -o out/paper --page docs/results.md` from outputs that ship
@@ -67,9 +86,9 @@ and what the paper published for it, is in the CSV file of its table.
 In {leads} of {total} cells a rival is nearer than ours by more than {ahead} of coverage:
 [rivals.csv]({folder}/rivals.csv).
 """
-MANUAL_SECTION = (
-    "\n## Where the paper contradicts itself, or its code\n"  # from here on it is kept by hand
-)
+
+# From here on the page is kept by hand.
+MANUAL_SECTION = "\n## Where the paper contradicts itself, or its code\n"
 
 
 def reproduce(
@@ -82,7 +101,23 @@ def reproduce(
     start: Callable[[int], None] = lambda total: None,
     advance: Callable[[], None] = lambda: None,
 ) -> dict[str, list[dict[str, Any]]]:
-    """Run the named experiments; each leaves NAME.csv and some NAME.png in the directory."""
+    """Run experiments and return their tables; each leaves NAME.csv and some NAME.png.
+
+    Parameters
+    ----------
+    names : sequence of str
+        Keys of `TITLES`.
+    directory : Path
+        For tables, figures and, in `runs`, the runs.
+    seeds : int
+        The number of seeds.
+    workers : int or None
+        The number of processes; None for one a core.
+    resume : bool
+        Whether runs that are in the directory are not done again.
+    start, advance : callable
+        For a progress bar: called with the number of tasks, and after each of them.
+    """
     unknown = [name for name in names if name not in TITLES]
     if unknown:
         raise RobfcpError(f"{unknown[0]}: no such experiment; choose from {', '.join(TITLES)}, all")
@@ -93,28 +128,45 @@ def reproduce(
     if not resume:
         for path in store.glob("*.json"):
             path.unlink()
-    chosen = {name: list(EXPERIMENTS[name][1]()) for name in names if name in EXPERIMENTS}
-    everything = [(case.world, case.run) for cases in chosen.values() for case in cases]
-    results = run_cases(
-        everything, seeds=seeds, store=store, workers=workers, start=start, advance=advance
-    )
-    found = {}
+
+    cases: dict[str, list[ExperimentCase]] = {}
     for name in names:
-        extra = name in EXTRAS
-        rows = EXTRAS[name][1](seeds) if extra else tables.make_rows(chosen[name], results)
-        found[name] = rows
+        if name in EXPERIMENTS:
+            _, make_cases = EXPERIMENTS[name]
+            cases[name] = list(make_cases())
+    all_runs = [(case.world, case.run) for table in cases.values() for case in table]
+    results = run_cases(
+        all_runs, seeds=seeds, store=store, workers=workers, start=start, advance=advance
+    )
+
+    contents = {}
+    for name in names:
+        if name in EXTRAS:
+            _, make_rows = EXTRAS[name]
+            rows = make_rows(seeds)
+        else:
+            rows = tables.make_rows(cases[name], results)
+        contents[name] = rows
         write_atomically(directory / f"{name}.csv", tables.to_csv(rows))
         if name in figures.SWEEPS:
             save(figures.plot_sweep(name, TITLES[name], rows), directory / f"{name}.png")
         elif name == "bounds":
             save(figures.plot_bounds(rows), directory / f"{name}.png")
-    return found
+    return contents
 
 
 def write_page(directory: Path, page: Path) -> None:
-    """Write the page from the CSV files in `directory`; they and their figures go beside it."""
-    there = {path.stem: path for path in directory.glob("*.csv")}
-    contents = {name: _read(there[name]) for name in TITLES if name in there}
+    """Write the page from the CSV files in a directory; they and their figures go beside it.
+
+    Parameters
+    ----------
+    directory : Path
+        What `reproduce` wrote to.
+    page : Path
+        Of the Markdown file; its manual section is kept.
+    """
+    paths = {path.stem: path for path in directory.glob("*.csv")}
+    contents = {name: _read(paths[name]) for name in TITLES if name in paths}
     if not contents:
         raise RobfcpError(f"{directory}: holds no results; run `robfcp lab reproduce all` first")
     folder = page.parent / page.stem
@@ -123,99 +175,144 @@ def write_page(directory: Path, page: Path) -> None:
         source = directory / f"{name}{suffix}"
         if source.is_file():
             write_atomically(folder / source.name, source.read_bytes())
-    found = tables.table_cells(contents)
-    leads, standings = tables.losses_to_baselines(found), tables.ranking(found)
-    write_atomically(folder / "rivals.csv", tables.to_csv(leads) if leads else "")
-    rows = [row for rows in contents.values() for row in rows]
-    text = INTRO.format(
-        seeds=min((row["seeds"] for row in rows if "seeds" in row), default=0),
-        folder=page.stem,
-        standings=markdown(["method", "mean", "worst", "in", "over 0.02 in"], standings),
-        leads=len(leads),
-        total=len(found),
+    losses = tables.losses_to_baselines(tables.table_cells(contents))
+    write_atomically(folder / "rivals.csv", tables.to_csv(losses) if losses else "")
+
+    text = _introduction(contents, folder)
+    for name, rows in contents.items():
+        links = f"[{name}.csv]({folder.name}/{name}.csv)"
+        if (folder / f"{name}.png").is_file():
+            links += f", [figure]({folder.name}/{name}.png)"
+        text += f"\n## {TITLES[name]}\n\n{links}\n\n{_section(name, rows)}\n"
+    write_atomically(page, text + _manual_text(page))
+
+
+def _introduction(contents: Mapping[str, Rows], folder: Path) -> str:
+    """Return the page's text up to the experiments."""
+    cells = tables.table_cells(contents)
+    all_rows = [row for rows in contents.values() for row in rows]
+    return INTRO.format(
+        seeds=min((row["seeds"] for row in all_rows if "seeds" in row), default=0),
+        folder=folder.name,
+        standings=markdown(
+            ["method", "mean", "worst", "in", "over 0.02 in"], tables.ranking(cells)
+        ),
+        leads=len(tables.losses_to_baselines(cells)),
+        total=len(cells),
         ahead=tables.AHEAD,
     )
-    for name, rows in contents.items():
-        links = f"[{name}.csv]({page.stem}/{name}.csv)"
-        if (folder / f"{name}.png").is_file():
-            links += f", [figure]({page.stem}/{name}.png)"
-        text += f"\n## {TITLES[name]}\n\n{links}\n\n{_section(name, rows)}\n"
-    kept = (
-        page.read_text(encoding="utf-8").partition(MANUAL_SECTION)
-        if page.is_file()
-        else ("", "", "")
-    )
-    write_atomically(page, text + "".join(kept[1:]))
+
+
+def _manual_text(page: Path) -> str:
+    """Return the manual section of the page and what follows; empty where there is none."""
+    if not page.is_file():
+        return ""
+    _, title, text = page.read_text(encoding="utf-8").partition(MANUAL_SECTION)
+    return title + text
 
 
 def _read(path: Path) -> list[dict[str, Any]]:
-    """The rows `to_csv` wrote."""
+    """Return the rows that `to_csv` wrote."""
     with path.open(encoding="utf-8", newline="") as stream:
-        return [{k: _value(k, v) for k, v in row.items()} for row in csv.DictReader(stream)]
+        return [
+            {name: _parse_value(name, text) for name, text in row.items()}
+            for row in csv.DictReader(stream)
+        ]
 
 
-def _value(name: str, text: str) -> Any:
-    if name in ("dataset", "model", "split", "attack", "variant", "method"):
+def _parse_value(name: str, text: str) -> Any:
+    """Return a cell as text in columns of text; else as a number, None where it is empty."""
+    if name in TEXT_COLUMNS:
         return text
-    for kind in (int, float):
+    for number_type in (int, float):
         with suppress(ValueError):
-            return kind(text)
+            return number_type(text)
     return text or None
 
 
 def markdown(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
-    """A Markdown table."""
-    first, *rest = ("| " + " | ".join(line) + " |" for line in (head, *lines))
-    return "\n".join([first, "|" + "---|" * len(head), *rest])
+    """Return a Markdown table."""
+    separator = "|" + "---|" * len(head)
+    return "\n".join([_markdown_line(head), separator, *map(_markdown_line, lines)])
+
+
+def _markdown_line(cells: Sequence[str]) -> str:
+    """Return a line of a Markdown table."""
+    return "| " + " | ".join(cells) + " |"
 
 
 def _section(name: str, rows: Rows) -> str:
-    """An experiment's table, condensed: its CSV file holds all of it."""
+    """Return an experiment's table, condensed: its CSV file holds all of it."""
     if name == "counting":
-        return _counting(rows)
+        return _estimates_table(rows)
     if name == "bounds":
-        rows = [{k: row[k] for k in BOUNDS} for row in rows if row["ratio"] in (0.1, 0.4)]
-    if name in VARIED:
+        rows = [
+            {column: row[column] for column in BOUND_COLUMNS}
+            for row in rows
+            if row["ratio"] in BOUND_FRACTIONS
+        ]
+    if name in ROB_FCP_EXPERIMENTS:
         rows = [row for row in rows if row["method"] in (ROB_FCP, ROB_FCP_RELEASED)]
     if "method" in rows[0]:
-        return _condensed(rows, BY.get(name, ("variant",)))
-    return markdown(list(rows[0]), ([_plain(v) for v in row.values()] for row in rows))
+        return _errors_table(rows, LINE_COLUMNS.get(name, ("variant",)))
+    lines = [[_format_value(value) for value in row.values()] for row in rows]
+    return markdown(list(rows[0]), lines)
 
 
-def _condensed(rows: Rows, by: Sequence[str]) -> str:
-    """A line a group, a column a method: mean and worst distance from the honest clients."""
-    names = [name for name in METHOD_LABELS if any(row["method"] == name for row in rows)]
+def _errors_table(rows: Rows, by: Sequence[str]) -> str:
+    """Return a line a group and a column a method: mean and worst distance from benign clients."""
+    groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
+    for row in rows:
+        groups.setdefault(tuple(row[name] for name in by), []).append(row)
+    occurring = {row["method"] for row in rows}
+    methods = [method for method in METHOD_LABELS if method in occurring]
+
     lines = []
-    for group in dict.fromkeys(tuple(row[key] for key in by) for row in rows):
-        own = [row for row in rows if tuple(row[key] for key in by) == group]
-        cells = [_plain(value) for value in group]
-        for name in names:
-            errors = [tables.coverage_error(row) for row in own if row["method"] == name]
-            mean = sum(map(abs, errors)) / max(1, len(errors))
-            cells.append(f"{mean:.3f}({max(errors, key=abs):+.3f})" if errors else "")
+    for key, group in groups.items():
+        cells = [_format_value(value) for value in key]
+        cells += [_errors_text(group, method) for method in methods]
         lines.append(cells)
-    return markdown([*by, *(METHOD_LABELS[name] for name in names)], lines)
+    return markdown([*by, *(METHOD_LABELS[method] for method in methods)], lines)
 
 
-def _plain(value: Any) -> str:
+def _errors_text(rows: Rows, method: str) -> str:
+    """Return a method's mean absolute error and its worst error; empty where it has no rows."""
+    errors = [tables.coverage_error(row) for row in rows if row["method"] == method]
+    if not errors:
+        return ""
+    mean = sum(abs(error) for error in errors) / len(errors)
+    worst = max(errors, key=abs)
+    return f"{mean:.3f}({worst:+.3f})"
+
+
+def _format_value(value: Any) -> str:
+    """Return a value as a table shows it."""
     if isinstance(value, float):
         return f"{value:.3g}"
-    return f"{value:,}" if isinstance(value, int) else str(value)
+    if isinstance(value, int):
+        return f"{value:,}"
+    return str(value)
 
 
-def _counting(rows: Rows) -> str:
-    """Mean estimates over data sets and splits, for each attack and true share."""
-    ratios = sorted({row["ratio"] for row in rows})[::2]
+def _estimates_table(rows: Rows) -> str:
+    """Return mean estimates over data sets and splits, for each attack and true fraction."""
+    fractions = sorted({row["ratio"] for row in rows})[::2]
     lines = []
     for attack in dict.fromkeys(row["variant"] for row in rows):
-        cells = []
-        for ratio in ratios:
-            own = [row for row in rows if (row["variant"], row["ratio"]) == (attack, ratio)]
-            means = [
-                np.mean([row["assumed"] for row in own if row["method"] == name])
-                for name in DETECTORS
-            ]
-            cells.append("/".join(f"{mean:.1f}" for mean in means) if own else "")
+        attack_rows = [row for row in rows if row["variant"] == attack]
+        cells = [_estimates_text(attack_rows, fraction) for fraction in fractions]
         lines.append([attack, *cells])
-    table = markdown(["attack", *(f"{ratio:.0%}" for ratio in ratios)], lines)
+    table = markdown(["attack", *(f"{fraction:.0%}" for fraction in fractions)], lines)
     return f"Of 100 clients so many were counted, text/code/ours, for the true share:\n\n{table}"
+
+
+def _estimates_text(rows: Rows, fraction: float) -> str:
+    """Return the mean estimate of each detector at one true fraction; empty without rows."""
+    fraction_rows = [row for row in rows if row["ratio"] == fraction]
+    if not fraction_rows:
+        return ""
+    texts = []
+    for method in DETECTORS:
+        estimates = [row["assumed"] for row in fraction_rows if row["method"] == method]
+        texts.append(f"{np.mean(estimates):.1f}")
+    return "/".join(texts)

@@ -6,20 +6,20 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import as_completed
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cached_property, lru_cache, partial
+from functools import cached_property, lru_cache
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from robfcp import __version__, defense
 from robfcp._files import write_atomically
+from robfcp._typing import BoolArray, FloatArray, IndexArray, IntArray
 from robfcp._validation import Rng
 from robfcp.binning import Binning
-from robfcp.defense._rob_fcp import Characterization, Metric
+from robfcp.defense import Characterization, Metric
 from robfcp.defense.consensus import OutlierAnalysis
 from robfcp.errors import RobfcpError
 from robfcp.experiments import outputs, partitions
@@ -43,13 +43,28 @@ CLIENTS = 100
 SUBJECTS = 3  # whole nights a client, where clients are made of subjects
 MIN_CLIENT_SAMPLES = 20  # samples a client: ten to calibrate with, ten to test on
 STAGES = ("wake", "N1", "N2", "N3", "REM")
-Mask = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
 class PaperScenario:
-    """Which model's outputs are split how: Dirichlet(beta) over labels (0: iid), or by the share
-    of a sleep stage in each subject's night, subjects kept whole."""
+    """Which model's outputs are split among clients, and how.
+
+    The fields seed the draws (`world_key`): another name or default of one changes every result.
+
+    Attributes
+    ----------
+    dataset, split, stage : str
+        Of the shipped outputs; the stage is "final" or "early".
+    beta : float
+        The samples are split by Dirichlet(beta) over labels; 0 for iid.
+    attribute : str
+        A sleep stage: instead, subjects are kept whole and sorted by its fraction in their nights.
+    score : str
+        "lac" or "aps".
+    fine : bool
+        Whether the binning holds every k/10000, so that vectors of any granularity can be merged
+        from it.
+    """
 
     dataset: str
     split: str
@@ -57,156 +72,270 @@ class PaperScenario:
     beta: float = 0.0
     attribute: str = ""
     score: str = "lac"
-    fine: bool = False  # a grid that holds every k/10000, to merge views of any granularity from
+    fine: bool = False
 
 
 @dataclass(frozen=True, eq=False)
 class Trial:
-    """A federation before the attack and what a threshold gives on each client's test half.
+    """A federation before the attack, and what a threshold gives on each client's test half.
 
-    `covered` and `members` (K, H) count test scores of the true label and of all labels at or
-    below each edge; `order` is a permutation of the clients whose first ones attack.
+    Attributes
+    ----------
+    federation : Federation
+        The reports before the attack.
+    scores, labels : list of array
+        Each client's calibration half.
+    covered, members : (K, H) array of int
+        How many test scores, of the true label and of all labels, are at or below each edge.
+    tested : (K,) array of int
+        How many test samples there are.
+    order : (K,) array of int
+        A permutation of the clients; its first ones are malicious.
+    n_classes : int
+        The number of classes.
     """
 
     federation: Federation
-    scores: list[NDArray[np.float64]]
-    labels: list[NDArray[np.intp]]
-    covered: NDArray[np.int64]
-    members: NDArray[np.int64]
-    tested: NDArray[np.int64]
-    order: NDArray[np.intp]
+    scores: list[FloatArray]
+    labels: list[IndexArray]
+    covered: IntArray
+    members: IntArray
+    tested: IntArray
+    order: IndexArray
     n_classes: int
 
-    def benign(self, n_malicious: int) -> Mask:
-        """(K,) who does not attack."""
-        mask = np.ones(self.federation.n_clients, dtype=bool)
-        mask[self.order[:n_malicious]] = False
-        return mask
+    def benign(self, n_malicious: int) -> BoolArray:
+        """Return the (K,) mask of the benign clients.
 
-    def measure(self, edge: int | None, benign: Mask) -> tuple[float, float]:
-        """Coverage and mean set size on the benign clients' test halves; None: every label."""
-        if edge is None:
+        Parameters
+        ----------
+        n_malicious : int
+            The number of malicious clients.
+        """
+        benign_mask = np.ones(self.federation.n_clients, dtype=bool)
+        benign_mask[self.order[:n_malicious]] = False
+        return benign_mask
+
+    def measure(self, bin_index: int | None, client_mask: BoolArray) -> tuple[float, float]:
+        """Return coverage and mean set size on the test halves of some clients.
+
+        Parameters
+        ----------
+        bin_index : int or None
+            The bin of the threshold; None where sets hold every label.
+        client_mask : (K,) array of bool
+            The clients.
+        """
+        if bin_index is None:
             return 1.0, float(self.n_classes)
-        total = self.tested[benign].sum()
-        return (
-            float(self.covered[benign, edge].sum() / total),
-            float(self.members[benign, edge].sum() / total),
-        )
+        n_tested = self.tested[client_mask].sum()
+        coverage = self.covered[client_mask, bin_index].sum() / n_tested
+        set_size = self.members[client_mask, bin_index].sum() / n_tested
+        return float(coverage), float(set_size)
 
     def attacked(
         self, attack: str, n_malicious: int, seed: Rng | list[int], *, by_class: bool = False
     ) -> Federation:
-        """What the server receives, by class too if wanted; attackers keep their labels."""
-        scores, score, grid = self.scores, self.federation.score, self.federation.binning
+        """Return what the server receives; malicious clients keep their labels.
+
+        Parameters
+        ----------
+        attack : str
+            "none", or the name of an attack on scores, which a strength may follow:
+            `gaussian:0.02`.
+        n_malicious : int
+            The number of malicious clients.
+        seed
+            Of the attack.
+        by_class : bool
+            Whether reports keep counts by class.
+        """
+        scores = self.scores
         if attack != "none" and n_malicious:
-            kind, _, strength = attack.partition(":")  # `gaussian:0.02`: in another strength
-            rule: Any = get_attack(kind)
-            if strength:
-                rule = ScoreAttack(rule.rule, float(strength))
-            scores = rule(scores, self.order[:n_malicious], np.random.default_rng(seed))
+            generator = np.random.default_rng(seed)
+            scores = _parse_attack(attack)(scores, self.order[:n_malicious], generator)
+        score = self.federation.score
         assert isinstance(score, ClassificationScore)
-        labels = self.labels if by_class else None
-        return build_federation(scores, grid, score, labels=labels, n_classes=self.n_classes)
+        return build_federation(
+            scores,
+            self.federation.binning,
+            score,
+            labels=self.labels if by_class else None,
+            n_classes=self.n_classes,
+        )
 
 
-def make_trial(world: PaperScenario, seed: int) -> Trial:
-    """The clients of one seed: their calibration scores and the counts of their test halves."""
-    rng = np.random.default_rng([seed, *world_key(world)])
-    given = outputs.load(world.dataset, world.split, world.stage)
-    rule: ClassificationScore = LAC() if world.score == "lac" else APS(randomized=True)
-    grid = fine_binning() if world.fine else Binning.default()
-    every = rule.score_all_labels(given.probabilities, rng)
-    cell = grid.bin_indices(every)
-    true = every[np.arange(len(every)), given.labels]
-    halves = [np.array_split(rng.permutation(part), 2) for part in split(world, given, rng)]
-    owner = np.full(len(true), -1)
-    for client, (_, test) in enumerate(halves):
-        owner[test] = client
-    held = owner >= 0
-    shape = (len(halves), grid.n_bins)
-    truth = cell[np.arange(len(true)), given.labels]
-    covered = _counted(owner[held], truth[held], shape)
-    n_classes = every.shape[1]
-    members = _counted(np.repeat(owner[held], n_classes), cell[held].ravel(), shape)
-    scores = [np.asarray(true[calibration], np.float64) for calibration, _ in halves]
+def _parse_attack(text: str) -> Any:
+    """Return the attack of `name` or `name:strength`."""
+    name, _, strength = text.partition(":")
+    attack: Any = get_attack(name)
+    if not strength:
+        return attack
+    return ScoreAttack(attack.craft, float(strength))
+
+
+def make_trial(scenario: PaperScenario, seed: int) -> Trial:
+    """Return the clients of one seed: their calibration scores and the counts of their test halves.
+
+    Parameters
+    ----------
+    scenario : PaperScenario
+        The outputs and their split.
+    seed : int
+        Of all draws, with the scenario's key.
+    """
+    rng = np.random.default_rng([seed, *world_key(scenario)])
+    data = outputs.load(scenario.dataset, scenario.split, scenario.stage)
+    score: ClassificationScore = LAC() if scenario.score == "lac" else APS(randomized=True)
+    binning = fine_binning() if scenario.fine else Binning.default()
+
+    label_scores = score.score_all_labels(data.probabilities, rng)
+    n_samples, n_classes = label_scores.shape
+    true_scores = label_scores[np.arange(n_samples), data.labels]
+    label_bins = binning.bin_indices(label_scores)
+    true_bins = label_bins[np.arange(n_samples), data.labels]
+
+    halves = [np.array_split(rng.permutation(rows), 2) for rows in split(scenario, data, rng)]
+    calibration_rows = [calibration for calibration, _ in halves]
+    test_rows = [test for _, test in halves]
+    order = rng.permutation(len(halves))
+
+    # Samples of no test half have client -1.
+    client_index = np.full(n_samples, -1)
+    for client, rows in enumerate(test_rows):
+        client_index[rows] = client
+    is_tested = client_index >= 0
+    tested_client = client_index[is_tested]
+    shape = (len(halves), binning.n_bins)
+    true_counts = _count_by_client(tested_client, true_bins[is_tested], shape)
+    label_counts = _count_by_client(
+        np.repeat(tested_client, n_classes), label_bins[is_tested].ravel(), shape
+    )
+
+    scores = [np.asarray(true_scores[rows], np.float64) for rows in calibration_rows]
     return Trial(
-        federation=build_federation(scores, grid, rule),
+        federation=build_federation(scores, binning, score),
         scores=scores,
-        labels=[given.labels[calibration] for calibration, _ in halves],
-        covered=covered.cumsum(axis=1),
-        members=members.cumsum(axis=1),
-        tested=np.array([len(test) for _, test in halves]),
-        order=rng.permutation(len(halves)),
+        labels=[data.labels[rows] for rows in calibration_rows],
+        covered=true_counts.cumsum(axis=1),
+        members=label_counts.cumsum(axis=1),
+        tested=np.array([len(rows) for rows in test_rows]),
+        order=order,
         n_classes=n_classes,
     )
 
 
-def world_key(world: PaperScenario) -> list[int]:
-    """Numbers that differ between worlds, to seed with."""
-    words = repr(world).replace(type(world).__name__, "World", 1)  # seeds outlive a class's name
-    return list(sha256(words.encode()).digest()[:8])
+def world_key(scenario: PaperScenario) -> list[int]:
+    """Return numbers that differ between scenarios, to seed with."""
+    # Seeds outlive a class's name: this was its first one.
+    text = repr(scenario).replace(type(scenario).__name__, "World", 1)
+    return list(sha256(text.encode()).digest()[:8])
 
 
-def n_clients_of(world: PaperScenario) -> int:
-    """How many clients its samples are split among."""
-    if not world.attribute:
+def n_clients_of(scenario: PaperScenario) -> int:
+    """Return the number of clients that a scenario's samples are split among."""
+    if not scenario.attribute:
         return CLIENTS
-    groups = outputs.load(world.dataset, world.split, world.stage).groups
-    return CLIENTS if groups is None else -(-len(np.unique(groups)) // SUBJECTS)
+    subjects = outputs.load(scenario.dataset, scenario.split, scenario.stage).groups
+    if subjects is None:
+        return CLIENTS
+    return -(-len(np.unique(subjects)) // SUBJECTS)
 
 
 def split(
-    world: PaperScenario, given: outputs.Outputs, rng: np.random.Generator
-) -> list[NDArray[np.intp]]:
-    """The samples of each client. Where Dirichlet(beta) leaves clients too few samples to be used
-    at all (beta = 0.1), the largest clients give them some."""
-    if world.attribute:
-        if given.groups is None:
-            raise RobfcpError(f"{world.dataset}: has no subjects to split by; use sleep")
-        _, subject = np.unique(given.groups, return_inverse=True)
-        stage = STAGES.index(world.attribute)
-        share = np.bincount(subject, given.labels == stage) / np.bincount(subject)
-        client = np.argsort(np.argsort(share, kind="stable"), kind="stable") // SUBJECTS
-        owner = client[subject]
-        return [np.flatnonzero(owner == number) for number in range(owner.max() + 1)]
-    if world.beta == 0:
-        return partitions.partition_iid(len(given.labels), CLIENTS, rng)
+    scenario: PaperScenario, data: outputs.Outputs, rng: np.random.Generator
+) -> list[IndexArray]:
+    """Return the samples of each client.
+
+    Where Dirichlet(beta) leaves clients fewer samples than `MIN_CLIENT_SAMPLES` (beta = 0.1), the
+    largest clients give them some.
+
+    Parameters
+    ----------
+    scenario : PaperScenario
+        How the samples are split.
+    data : Outputs
+        The samples.
+    rng : Generator
+        For the split.
+    """
+    if scenario.attribute:
+        return _split_by_stage(scenario, data)
+    if scenario.beta == 0:
+        return partitions.partition_iid(len(data.labels), CLIENTS, rng)
     try:
         return partitions.partition_dirichlet(
-            given.labels, CLIENTS, world.beta, rng, minimum=MIN_CLIENT_SAMPLES, attempts=20
+            data.labels, CLIENTS, scenario.beta, rng, minimum=MIN_CLIENT_SAMPLES, attempts=20
         )
     except RobfcpError:
-        parts = partitions.partition_dirichlet(given.labels, CLIENTS, world.beta, rng, minimum=0)
-    parts = [rng.permutation(part) for part in parts]
-    for poor in range(len(parts)):
-        while (lacking := MIN_CLIENT_SAMPLES - len(parts[poor])) > 0:
-            rich = int(np.argmax([len(part) for part in parts]))
-            parts[poor] = np.concatenate([parts[poor], parts[rich][:lacking]])
-            parts[rich] = parts[rich][lacking:]
-    return parts
+        clients = partitions.partition_dirichlet(
+            data.labels, CLIENTS, scenario.beta, rng, minimum=0
+        )
+    return _fill_small_clients([rng.permutation(samples) for samples in clients])
+
+
+def _split_by_stage(scenario: PaperScenario, data: outputs.Outputs) -> list[IndexArray]:
+    """Return clients of `SUBJECTS` whole subjects, sorted by the fraction of a sleep stage."""
+    if data.groups is None:
+        raise RobfcpError(f"{scenario.dataset}: has no subjects to split by; use sleep")
+    _, subject = np.unique(data.groups, return_inverse=True)
+    is_stage = data.labels == STAGES.index(scenario.attribute)
+    stage_fraction = np.bincount(subject, is_stage) / np.bincount(subject)
+    rank = np.argsort(np.argsort(stage_fraction, kind="stable"), kind="stable")
+    client_index = (rank // SUBJECTS)[subject]
+    return [np.flatnonzero(client_index == client) for client in range(client_index.max() + 1)]
+
+
+def _fill_small_clients(clients: list[IndexArray]) -> list[IndexArray]:
+    """Return clients that have enough samples, each small one filled up from the largest."""
+    filled = list(clients)
+    for small in range(len(filled)):
+        n_missing = MIN_CLIENT_SAMPLES - len(filled[small])
+        while n_missing > 0:
+            largest = int(np.argmax([len(samples) for samples in filled]))
+            filled[small] = np.concatenate([filled[small], filled[largest][:n_missing]])
+            filled[largest] = filled[largest][n_missing:]
+            n_missing = MIN_CLIENT_SAMPLES - len(filled[small])
+    return filled
 
 
 @lru_cache(maxsize=1)
 def fine_binning() -> Binning:
-    """The default grid with every k/10000 among its edges."""
+    """Return the default binning with every k/10000 among its edges."""
     return Binning(np.union1d(Binning.default().edges, Binning.uniform(10000).edges))
 
 
-def _counted(
-    owner: NDArray[np.intp], cell: NDArray[np.intp], shape: tuple[int, int]
-) -> NDArray[np.int64]:
-    flat = np.bincount(owner * shape[1] + cell, minlength=shape[0] * shape[1])
-    return flat.reshape(shape)
+def _count_by_client(
+    client_index: IndexArray, bins: IndexArray, shape: tuple[int, int]
+) -> IntArray:
+    """Return (K, H) counts of samples by client and bin."""
+    n_clients, n_bins = shape
+    counts = np.bincount(client_index * n_bins + bins, minlength=n_clients * n_bins)
+    return counts.reshape(shape)
 
 
 @dataclass(frozen=True)
 class Run:
-    """An attack by a share of the clients and a method told their share, or left to estimate it."""
+    """An attack by a fraction of the clients, and a method.
+
+    Attributes
+    ----------
+    attack : str
+        As in `Trial.attacked`.
+    ratio : float
+        The fraction of malicious clients.
+    method : str
+        FCP, FEDCP_QQ, ROB_FCP, ROB_FCP_RELEASED, CONSENSUS or BY_CLASS.
+    told : float or None
+        The fraction that the method is given; None for its own estimate.
+    distance, characterisation, bins
+        Of Rob-FCP: the metric, the vectors and their length H.
+    """
 
     attack: str
     ratio: float
-    method: str  # FCP, FEDCP_QQ, TEXT, RELEASED, OURS or BY_CLASS
-    told: float | None  # None: the method's own estimate
+    method: str
+    told: float | None
     distance: Metric = "l2"
     characterisation: Characterization = "histogram"
     bins: int = 100
@@ -214,122 +343,233 @@ class Run:
 
 @dataclass(frozen=True)
 class RunOutcome:
-    """What one run gave on one seed, beside the honest clients alone and the closed form."""
+    """What one run gave on one seed.
+
+    Attributes
+    ----------
+    coverage, set_size : float
+        On the benign clients' test halves.
+    honest_coverage, honest_set_size : float
+        The same of the threshold of the benign clients alone.
+    everywhere : float
+        Coverage on all clients' test halves, the malicious ones' too.
+    expected : float or None
+        Coverage in closed form (`expected_coverage`).
+    assumed : int
+        The number of malicious clients that the method was given or estimated.
+    caught, flagged : int
+        How many malicious clients, and how many clients at all, the method excluded.
+    liar_oddity, honest_oddity : float or None
+        The mean maliciousness of the malicious and of the benign clients, in the method's measure.
+    first_bin, last_bin : float
+        The fractions of the benign calibration scores in the first and last of 100 uniform bins.
+    """
 
     coverage: float
     set_size: float
     honest_coverage: float
     honest_set_size: float
-    everywhere: float  # coverage on all clients' test halves, attackers' too
+    everywhere: float
     expected: float | None
     assumed: int
     caught: int
     flagged: int
-    liar_oddity: float | None  # mean oddness of the attackers by the method's own measure
+    liar_oddity: float | None
     honest_oddity: float | None
-    first_bin: float  # share of the honest calibration scores in the first of 100 uniform bins
+    first_bin: float
     last_bin: float
 
 
 class _AttackedTrial:
-    """One attack on one trial; what several methods need of it is worked out once."""
+    """One attack on one trial; what several methods need of it is computed once.
 
-    def __init__(self, trial: Trial, attack: str, ratio: float, noise: list[int]) -> None:
-        n_malicious = round(ratio * trial.federation.n_clients)
-        self.benign = trial.benign(n_malicious)
-        self.reports = partial(trial.attacked, attack, n_malicious, noise)
-        self.federation = self.reports()
-        self.findings: dict[str, tuple[Federation, OutlierAnalysis]] = {}
+    Parameters
+    ----------
+    trial : Trial
+        The clients.
+    attack : str
+        As in `Trial.attacked`.
+    malicious_fraction : float
+        Of the clients.
+    seed : list of int
+        Of the attack.
+    """
+
+    def __init__(
+        self, trial: Trial, attack: str, malicious_fraction: float, seed: list[int]
+    ) -> None:
+        self.trial = trial
+        self.attack = attack
+        self.seed = seed
+        self.n_malicious = round(malicious_fraction * trial.federation.n_clients)
+        self.benign_mask = trial.benign(self.n_malicious)
+        self.federation = trial.attacked(attack, self.n_malicious, seed)
 
     @cached_property
-    def likelihood(self) -> int:
+    def federation_by_class(self) -> Federation:
+        """The same reports with counts by class."""
+        return self.trial.attacked(self.attack, self.n_malicious, self.seed, by_class=True)
+
+    @cached_property
+    def likelihood_estimate(self) -> int:
+        """The number of malicious clients that Eq. (8) of the paper estimates."""
         return defense.RobFCP().estimate_n_malicious(self.federation)
 
+    @cached_property
+    def outliers(self) -> OutlierAnalysis:
+        """What Consensus finds in the pooled reports."""
+        return defense.Consensus().find_outliers(self.federation)
+
+    @cached_property
+    def outliers_by_class(self) -> OutlierAnalysis:
+        """What Consensus finds in the reports by class."""
+        return defense.Consensus().find_outliers(self.federation_by_class)
+
     def judge(self, run: Run) -> tuple[int | None, defense.Assessment]:
-        """The threshold's bin and whom the method trusts."""
-        reports = self.federation
-        told = None if run.told is None else round(run.told * reports.n_clients)
-        rule: defense.Defense = defense.FCP()
+        """Return the bin of a method's threshold, and its assessment of the clients.
+
+        Parameters
+        ----------
+        run : Run
+            The method and what it is given.
+        """
+        federation = self.federation
+        n_given = None if run.told is None else round(run.told * federation.n_clients)
         if run.method == FEDCP_QQ:
-            return fedcp_qq_index(reports, LEVEL), rule.assess(reports)
+            return fedcp_qq_index(federation, LEVEL), defense.FCP().assess(federation)
+        if run.method == CONSENSUS:
+            return consensus_threshold(n_given, federation, self.outliers)
+        if run.method == BY_CLASS:
+            return consensus_threshold(n_given, self.federation_by_class, self.outliers_by_class)
+
+        assessment = self._paper_defense(run, n_given).assess(federation)
+        return table_bin(federation, LEVEL, assessment.benign_mask), assessment
+
+    def _paper_defense(self, run: Run, n_given: int | None) -> defense.Defense:
+        """Return FCP or Rob-FCP, as printed or as released."""
         if run.method == ROB_FCP:
-            assumed = self.likelihood if told is None else told
-            rule = defense.RobFCP(assumed, run.distance, run.characterisation, run.bins)
-        elif run.method == ROB_FCP_RELEASED:
-            rule = defense.RobFCPReleased(told, run.bins)
-        elif run.method != FCP:
-            if run.method not in self.findings:
-                seen = self.reports(by_class=True) if run.method == BY_CLASS else reports
-                self.findings[run.method] = seen, defense.Consensus().find_outliers(seen)
-            return consensus_threshold(told, *self.findings[run.method])
-        found = rule.assess(reports)
-        return table_bin(reports, LEVEL, found.benign_mask), found
+            n_malicious = self.likelihood_estimate if n_given is None else n_given
+            return defense.RobFCP(n_malicious, run.distance, run.characterisation, run.bins)
+        if run.method == ROB_FCP_RELEASED:
+            return defense.RobFCPReleased(n_given, run.bins)
+        return defense.FCP()
 
 
 def consensus_threshold(
-    told: int | None, reports: Federation, finding: OutlierAnalysis
+    n_malicious: int | None, federation: Federation, outliers: OutlierAnalysis
 ) -> tuple[int | None, defense.Assessment]:
-    """Our defence, told the number of liars as Rob-FCP is, by the rank of the paper's tables."""
-    rule = defense.Consensus(exactly=told)
-    assessment = rule.decide(reports, finding)
-    return assessment.threshold_rule(reports, rank_n_plus_1).bin_index(LEVEL), assessment
+    """Return the bin of Consensus's threshold by the rank of the tables, and its assessment.
+
+    Parameters
+    ----------
+    n_malicious : int or None
+        The exact number that the defense is given, as Rob-FCP is; None for its own estimate.
+    federation : Federation
+        The reports.
+    outliers : OutlierAnalysis
+        What the defense finds in them.
+    """
+    assessment = defense.Consensus(exactly=n_malicious).decide(federation, outliers)
+    threshold_rule = assessment.threshold_rule(federation, rank_n_plus_1)
+    return threshold_rule.bin_index(LEVEL), assessment
 
 
-def expected_coverage(sizes: NDArray[np.int64], benign: Mask, run: Run) -> float | None:
-    """Undefended FCP's mean coverage in closed form: r' / (N_b + 1), where r' = r - N_m against
-    minimal forged scores, r against maximal ones (1 once r > N_b) and with no attack.
+def expected_coverage(sizes: IntArray, benign_mask: BoolArray, run: Run) -> float | None:
+    """Return the mean coverage of FCP, undefended, in closed form; None for other runs.
 
-    With f = N_m/N this is (0.9 - f)/(1 - f) and min(1, 0.9/(1 - f)) up to terms in 1/N.
+    It is r' / (N_b + 1), where r' = r - N_m against minimal forged scores, and r against maximal
+    ones (1 once r > N_b) and with no attack. With f = N_m / N this is (0.9 - f) / (1 - f) and
+    min(1, 0.9 / (1 - f)) up to terms in 1/N.
+
+    Parameters
+    ----------
+    sizes : (K,) array of int
+        The sample sizes.
+    benign_mask : (K,) array of bool
+        The benign clients.
+    run : Run
+        The attack and the method.
     """
     if run.method != FCP or run.attack not in ("none", "coverage", "efficiency"):
         return None
-    total, honest = int(sizes.sum()), int(sizes[benign].sum())
-    rank = conformal_rank(LEVEL, total, len(sizes), rank_n_plus_1)
+    n_samples = int(sizes.sum())
+    n_benign_samples = int(sizes[benign_mask].sum())
+    rank = conformal_rank(LEVEL, n_samples, len(sizes), rank_n_plus_1)
     if run.attack == "coverage":
-        rank -= total - honest
-    return 1.0 if rank > honest else max(0, rank) / (honest + 1)
+        rank -= n_samples - n_benign_samples
+    if rank > n_benign_samples:
+        return 1.0
+    return max(0, rank) / (n_benign_samples + 1)
 
 
-def run_seed(world: PaperScenario, runs: Sequence[Run], seed: int) -> list[RunOutcome]:
-    """The outcome of every run on the clients of one seed; runs under one attack share it."""
-    trial = make_trial(world, seed)
-    upper = trial.federation.binning.upper_edges
-    everybody = np.ones(trial.federation.n_clients, bool)
-    scenes: dict[tuple[str, float], _AttackedTrial] = {}
+def run_seed(scenario: PaperScenario, runs: Sequence[Run], seed: int) -> list[RunOutcome]:
+    """Return the outcome of every run on the clients of one seed; runs under one attack share it.
+
+    Parameters
+    ----------
+    scenario : PaperScenario
+        The clients.
+    runs : sequence of Run
+        The attacks and methods.
+    seed : int
+        Of the clients and the attacks.
+    """
+    trial = make_trial(scenario, seed)
+    attacked_trials: dict[tuple[str, float], _AttackedTrial] = {}
     outcomes = []
     for run in runs:
         key = (run.attack, run.ratio)
-        if key not in scenes:
-            noise = [seed, *run.attack.encode(), round(1000 * run.ratio), *world_key(world)]
-            scenes[key] = _AttackedTrial(trial, *key, noise)
-        benign = scenes[key].benign
-        edge, found = scenes[key].judge(run)
-        coverage, size = trial.measure(edge, benign)
-        honest = trial.measure(table_bin(trial.federation, LEVEL, benign), benign)
-        shown = not benign.all() and found.maliciousness.any()
-        pooled = trial.federation.pooled_counts(benign)
-        outcomes.append(
-            RunOutcome(
-                coverage=coverage,
-                set_size=size,
-                honest_coverage=honest[0],
-                honest_set_size=honest[1],
-                everywhere=trial.measure(edge, everybody)[0],
-                expected=expected_coverage(trial.federation.sample_sizes, benign, run),
-                assumed=int(found.n_malicious or 0),
-                caught=int((~found.benign_mask & ~benign).sum()),
-                flagged=int((~found.benign_mask).sum()),
-                liar_oddity=float(found.maliciousness[~benign].mean()) if shown else None,
-                honest_oddity=float(found.maliciousness[benign].mean()) if shown else None,
-                first_bin=float(pooled[upper <= 0.01].sum() / pooled.sum()),
-                last_bin=float(pooled[upper > 0.99].sum() / pooled.sum()),
-            )
-        )
+        if key not in attacked_trials:
+            attack_seed = [
+                seed, *run.attack.encode(), round(1000 * run.ratio), *world_key(scenario)
+            ]  # fmt: skip
+            attacked_trials[key] = _AttackedTrial(trial, run.attack, run.ratio, attack_seed)
+        outcomes.append(_measure_run(attacked_trials[key], run))
     return outcomes
 
 
+def _measure_run(attacked: _AttackedTrial, run: Run) -> RunOutcome:
+    """Return the outcome of one run."""
+    trial = attacked.trial
+    benign_mask = attacked.benign_mask
+    bin_index, assessment = attacked.judge(run)
+    coverage, set_size = trial.measure(bin_index, benign_mask)
+    benign_bin = table_bin(trial.federation, LEVEL, benign_mask)
+    benign_coverage, benign_set_size = trial.measure(benign_bin, benign_mask)
+    all_clients = np.ones(trial.federation.n_clients, bool)
+    coverage_everywhere, _ = trial.measure(bin_index, all_clients)
+
+    # A method that does not rank clients gives all of them 0.
+    malicious_mean = None
+    benign_mean = None
+    maliciousness = assessment.maliciousness
+    if not benign_mask.all() and maliciousness.any():
+        malicious_mean = float(maliciousness[~benign_mask].mean())
+        benign_mean = float(maliciousness[benign_mask].mean())
+
+    flagged_mask = ~assessment.benign_mask
+    upper_edges = trial.federation.binning.upper_edges
+    benign_counts = trial.federation.pooled_counts(benign_mask)
+    n_benign_samples = benign_counts.sum()
+    return RunOutcome(
+        coverage=coverage,
+        set_size=set_size,
+        honest_coverage=benign_coverage,
+        honest_set_size=benign_set_size,
+        everywhere=coverage_everywhere,
+        expected=expected_coverage(trial.federation.sample_sizes, benign_mask, run),
+        assumed=int(assessment.n_malicious or 0),
+        caught=int((flagged_mask & ~benign_mask).sum()),
+        flagged=int(flagged_mask.sum()),
+        liar_oddity=malicious_mean,
+        honest_oddity=benign_mean,
+        first_bin=float(benign_counts[upper_edges <= 0.01].sum() / n_benign_samples),
+        last_bin=float(benign_counts[upper_edges > 0.99].sum() / n_benign_samples),
+    )
+
+
 Results = dict[tuple[PaperScenario, Run], list[RunOutcome]]
-Kept = dict[Run, list[RunOutcome]]
+RunResults = dict[Run, list[RunOutcome]]
 
 
 def run_cases(
@@ -341,54 +581,94 @@ def run_cases(
     start: Callable[[int], None] = lambda total: None,
     advance: Callable[[], None] = lambda: None,
 ) -> Results:
-    """The outcomes of every case on seeds 0..seeds-1; worlds found in `store` are not run again.
+    """Return the outcomes of every case on seeds 0..seeds-1.
 
-    Several tables share many runs: each is done once.
+    Several tables share many runs: each is done once. Runs that are in the store are not done
+    again.
+
+    Parameters
+    ----------
+    cases : iterable of pairs
+        Scenarios and runs.
+    seeds : int
+        The number of seeds.
+    store : Path, optional
+        A folder with a file a scenario.
+    workers : int or None
+        The number of processes; None for one a core.
+    start, advance : callable
+        For a progress bar: called with the number of tasks, and after each of them.
     """
-    wanted: dict[PaperScenario, dict[Run, None]] = {}
-    for world, run in cases:
-        wanted.setdefault(world, {})[run] = None
-    kept = {world: _load(store, world, seeds) for world in wanted}
-    missing = {world: [r for r in wanted[world] if r not in kept[world]] for world in wanted}
-    tasks = [(world, seed) for world in wanted if missing[world] for seed in range(seeds)]
+    runs_of: dict[PaperScenario, dict[Run, None]] = {}
+    for scenario, run in cases:
+        runs_of.setdefault(scenario, {})[run] = None
+
+    results: dict[PaperScenario, RunResults] = {}
+    missing: dict[PaperScenario, list[Run]] = {}
+    tasks: list[tuple[PaperScenario, int]] = []
+    for scenario, runs in runs_of.items():
+        results[scenario] = _load(store, scenario, seeds)
+        missing[scenario] = [run for run in runs if run not in results[scenario]]
+        if missing[scenario]:
+            tasks.extend((scenario, seed) for seed in range(seeds))
     start(len(tasks))
-    done: dict[PaperScenario, dict[int, list[RunOutcome]]] = {world: {} for world in wanted}
+
+    outcomes_of: dict[PaperScenario, dict[int, list[RunOutcome]]] = {}
     with worker_pool(workers) as pool:
-        jobs = {pool.submit(run_seed, world, missing[world], n): (world, n) for world, n in tasks}
+        jobs = {
+            pool.submit(run_seed, scenario, missing[scenario], seed): (scenario, seed)
+            for scenario, seed in tasks
+        }
         for job in as_completed(jobs):
-            world, seed = jobs[job]
-            done[world][seed] = job.result()
+            scenario, seed = jobs[job]
+            outcomes_by_seed = outcomes_of.setdefault(scenario, {})
+            outcomes_by_seed[seed] = job.result()
             advance()
-            if len(done[world]) == seeds:
-                by_seed = (done[world][s] for s in range(seeds))
-                kept[world] |= zip(
-                    missing[world], map(list, zip(*by_seed, strict=True)), strict=True
-                )
-                if store is not None:
-                    store.mkdir(parents=True, exist_ok=True)
-                    held = _File(__version__, seeds, list(kept[world].items()))
-                    write_atomically(_path(store, world), msgspec.json.encode(held))
-    return {(world, run): kept[world][run] for world, runs in wanted.items() for run in runs}
+            if len(outcomes_by_seed) == seeds:
+                for i, run in enumerate(missing[scenario]):
+                    run_outcomes = [outcomes_by_seed[seed][i] for seed in range(seeds)]
+                    results[scenario][run] = run_outcomes
+                _save(store, scenario, seeds, results[scenario])
+
+    return {
+        (scenario, run): results[scenario][run]
+        for scenario, runs in runs_of.items()
+        for run in runs
+    }
 
 
 class _File(msgspec.Struct):
-    """The runs of one world, and what they were made with."""
+    """The runs of one scenario, and what they were made with."""
 
     version: str
     seeds: int
     runs: list[tuple[Run, list[RunOutcome]]]
 
 
-def _path(store: Path, world: PaperScenario) -> Path:
-    name = "-".join(str(part) for part in (world.dataset, world.split, world.stage) if part)
-    return store / f"{name}-{bytes(world_key(world)).hex()}.json"
+def _path(store: Path, scenario: PaperScenario) -> Path:
+    """Return the path of a scenario's file."""
+    fields = (scenario.dataset, scenario.split, scenario.stage)
+    name = "-".join(str(field) for field in fields if field)
+    return store / f"{name}-{bytes(world_key(scenario)).hex()}.json"
 
 
-def _load(store: Path | None, world: PaperScenario, seeds: int) -> Kept:
-    if store is None or not _path(store, world).is_file():
+def _save(store: Path | None, scenario: PaperScenario, seeds: int, results: RunResults) -> None:
+    """Write the runs of a scenario, where there is a store."""
+    if store is None:
+        return
+    store.mkdir(parents=True, exist_ok=True)
+    file = _File(__version__, seeds, list(results.items()))
+    write_atomically(_path(store, scenario), msgspec.json.encode(file))
+
+
+def _load(store: Path | None, scenario: PaperScenario, seeds: int) -> RunResults:
+    """Return the stored runs of a scenario; none of another version or number of seeds."""
+    if store is None or not _path(store, scenario).is_file():
         return {}
     try:
-        found = msgspec.json.decode(_path(store, world).read_bytes(), type=_File)
+        file = msgspec.json.decode(_path(store, scenario).read_bytes(), type=_File)
     except msgspec.DecodeError:  # of a version with other fields
         return {}
-    return dict(found.runs) if (found.version, found.seeds) == (__version__, seeds) else {}
+    if file.version != __version__ or file.seeds != seeds:
+        return {}
+    return dict(file.runs)

@@ -1,7 +1,8 @@
 """The Rob-FCP paper's ranks and bounds exactly as published, for comparison only.
 
-None of them is used to certify anything: each docstring says what is wrong with it. Numbers are not
-clipped: a bound below 0 or above 1 says nothing.
+Kang, Lin, Sun, Xiao and Li (2024), "Certifiably Byzantine-Robust Federated Conformal Prediction",
+ICML. Nothing is certified with them: each docstring says what is wrong with the formula. Values are
+not clipped: a bound below 0 or above 1 says nothing.
 """
 
 from __future__ import annotations
@@ -11,38 +12,70 @@ from dataclasses import dataclass
 from fractions import Fraction
 from math import log, sqrt
 
-import numpy as np
-from numpy.typing import NDArray
-
+from robfcp._typing import BoolArray
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
 from robfcp.guarantees import fcp_bin_index
 
 
 def rank_n_plus_1(level: Fraction, n_clients: int) -> Fraction:
-    """ceil(level (N + 1)): all clients share one distribution, as the paper's tables have it."""
+    """Return what is added to level N in the rank ceil(level (N + 1)), as in the paper's tables.
+
+    All clients are taken to share one distribution.
+    """
     return level
 
 
 def rank_n_plus_k(level: Fraction, n_clients: int) -> Fraction:
-    """ceil(level (N + K)): clients may differ, at the price of one sample each, as in its text."""
+    """Return what is added to level N in the rank ceil(level (N + K)), as in the paper's text.
+
+    Section 2.2: clients may differ, at the price of one sample each.
+    """
     return level * n_clients
 
 
 def table_bin(
-    federation: Federation, level: Fraction, trusted: NDArray[np.bool_] | None = None
+    federation: Federation, level: Fraction, benign_mask: BoolArray | None = None
 ) -> int | None:
-    """The bin of FCP's threshold on the trusted clients by `rank_n_plus_1`; None where infinite."""
-    return fcp_bin_index(federation, level, trusted, rank_n_plus_1)
+    """Return the bin of FCP's threshold by `rank_n_plus_1`; None where it is infinite.
+
+    Parameters
+    ----------
+    federation : Federation
+        The reports.
+    level : Fraction
+        The target coverage.
+    benign_mask : (K,) array of bool, optional
+        The clients whose reports count; all by default.
+    """
+    return fcp_bin_index(federation, level, benign_mask, rank_n_plus_1)
 
 
 @dataclass(frozen=True)
 class TheoremSetting:
     """What the paper's bounds depend on.
 
-    n_benign_clients K_b, n_malicious K_m, least_benign n_b = min benign n_k, malicious_samples
-    N_m, bins H, level 1 - alpha, beta, sigma = largest l1 distance of benign mean vectors,
-    sketch_error epsilon. With sigma = 0 theorem 1 is the paper's lemma for homogeneous clients.
+    Attributes
+    ----------
+    n_benign_clients : int
+        K_b.
+    n_malicious : int
+        K_m.
+    n_b : int
+        n_b, the least number of samples of a benign client.
+    n_malicious_samples : int
+        N_m, the samples of all malicious clients.
+    n_bins : int
+        H, the length of a characterization vector.
+    level : float
+        1 - alpha.
+    beta : float
+        The probability that the benign clients' vectors deviate more than the radius r(beta).
+    sigma : float
+        The largest l1 distance of the benign clients' mean vectors. With 0, Theorem 1 is the
+        paper's Lemma C.1 for homogeneous clients.
+    sketch_error : float
+        epsilon, of the data sketch.
     """
 
     n_benign_clients: int
@@ -70,57 +103,75 @@ class TheoremSetting:
         return self.n_malicious / self.n_benign_clients
 
     def bound(self, penalty: float) -> tuple[float, float]:
-        """level - penalty - (eps n_b + 1)/(n_b + K_b), level + penalty + eps + K_b/(n_b + K_b).
+        """Return the bounds of Eq. (7) on the coverage of the quantile at rank ceil(level (N + K)).
 
-        The coverage of the quantile at the rank of `rank_n_plus_k`.
+        They are level - penalty - (epsilon n_b + 1) / (n_b + K_b) and
+        level + penalty + epsilon + K_b / (n_b + K_b).
+
+        Parameters
+        ----------
+        penalty : float
+            What malicious clients and the differences between benign ones cost.
         """
-        n, k, epsilon = self.n_b, self.n_benign_clients, self.sketch_error
-        lower = self.level - penalty - (epsilon * n + 1) / (n + k)
-        upper = self.level + penalty + epsilon + k / (n + k)
+        n_b = self.n_b
+        k_b = self.n_benign_clients
+        epsilon = self.sketch_error
+        lower = self.level - penalty - (epsilon * n_b + 1) / (n_b + k_b)
+        upper = self.level + penalty + epsilon + k_b / (n_b + k_b)
         return lower, upper
 
 
 def normal_radius(setting: TheoremSetting) -> float:
-    """r(beta) = H z / (2 sqrt(n_b)), z = Phi^-1(1 - beta/(2 H K_b)).
+    """Return the paper's radius r(beta) = H z / (2 sqrt(n_b)), z = Phi^-1(1 - beta / (2 H K_b)).
 
-    Fault: a normal approximation of the multinomial stands for a finite-sample bound.
+    What is wrong: a normal approximation of the multinomial stands for a finite-sample bound.
     """
     from scipy.special import ndtri
 
-    s = setting
-    z = -float(ndtri(s.beta / (2 * s.n_bins * s.n_benign_clients)))
-    return s.n_bins * z / (2 * sqrt(s.n_b))
+    tail = setting.beta / (2 * setting.n_bins * setting.n_benign_clients)
+    z = -float(ndtri(tail))
+    return setting.n_bins * z / (2 * sqrt(setting.n_b))
 
 
 def dkw_radius(setting: TheoremSetting) -> float:
-    """r = H sqrt(ln(2 K_b/beta) / (2 n_b)).
+    """Return the radius of Theorems 5 and 6, r = H sqrt(ln(2 K_b / beta) / (2 n_b)).
 
-    Fault: the DKW inequality is about CDFs and is applied to the masses of bins, which are
+    What is wrong: the DKW inequality is about CDFs and is applied to the masses of bins, which are
     differences of CDFs and can be off by twice as much.
     """
-    s = setting
-    return s.n_bins * sqrt(log(2 * s.n_benign_clients / s.beta) / (2 * s.n_b))
+    log_term = log(2 * setting.n_benign_clients / setting.beta)
+    return setting.n_bins * sqrt(log_term / (2 * setting.n_b))
 
 
 def theorem_1(
     setting: TheoremSetting, radius: Callable[[TheoremSetting], float] = normal_radius
 ) -> tuple[float, float]:
-    """coverage within 1-alpha -+ (P_byz + N_m sigma/(n_b(1-tau))) and the finite-sample terms.
+    """Return the lower and the upper bound on coverage of Theorem 1, Eq. (7).
 
-    P_byz = r (1 + (N_m/n_b) 2/(1-tau)); r by `normal_radius`, or `dkw_radius` in the variant.
-    Faults: vacuous at K = 100, K_m = 10..40, n_b = 50..25000, H = 10, 100 (not at K = 6, K_m = 1,
-    H = 2, n_b = 80000: [0.868, 0.932]); false for heterogeneous clients, since benign clients
-    expelled by a tight majority are not paid for: it can promise 0.881 where coverage is 0.600.
+    Coverage is within 1 - alpha -+ (P_byz + N_m sigma / (n_b (1 - tau))) and the finite-sample
+    terms of `TheoremSetting.bound`, with P_byz = r (1 + (N_m / n_b) 2 / (1 - tau)).
+
+    What is wrong: it is vacuous at K = 100, K_m = 10..40, n_b = 50..25000, H = 10, 100 (not at
+    K = 6, K_m = 1, H = 2, n_b = 80000: [0.868, 0.932]). It is false for heterogeneous clients,
+    since benign clients expelled by a majority close together are not paid for: it can claim 0.881
+    where coverage is 0.600.
+
+    Parameters
+    ----------
+    setting : TheoremSetting
+        The symbols.
+    radius : callable
+        Gives r: `normal_radius`, or `dkw_radius` for Theorems 5 and 6.
     """
     ratio = setting.n_malicious_samples / setting.n_b / (1 - setting.tau)
     return setting.bound(radius(setting) * (1 + 2 * ratio) + ratio * setting.sigma)
 
 
 def released_code_bound(setting: TheoremSetting) -> tuple[float, float]:
-    """Theorem 1 with tau in place of N_m/n_b, as in the authors' released code; not a theorem.
+    """Return Theorem 1's bounds with tau in place of N_m / n_b, as in the authors' released code.
 
-    Offered only to draw the paper's bound figure: with equal sizes N_m/n_b is K_m, so this is
-    smaller than the published bound by about a factor K_b.
+    It is no theorem, and only draws the paper's figure of bounds: with equal sizes N_m / n_b is
+    K_m, so this is smaller than the published bound by about a factor K_b.
     """
     ratio = setting.tau / (1 - setting.tau)
     return setting.bound(normal_radius(setting) * (1 + 2 * ratio) + ratio * setting.sigma)
@@ -135,19 +186,35 @@ def theorem_2(
     largest: float = 1.0,
     smallest: float = 1.0,
 ) -> float:
-    """P[K_m-hat = K_m] >= 1 - (3K~-K_m-2)^2 Tr/((K~-K_m)^2 d^2) - 2(K+K_b) Tr s1^2/(s0^2 d^2).
+    """Return the lower bound of Theorem 2, Eq. (9), on the probability that K_m is estimated right.
 
-    K~ the initial guess, K_m < K~ <= K_b; Tr the trace of the benign covariance S; d the least
-    distance of a malicious vector to the benign mean; s1, s0 the extreme eigenvalues of S^-1/2.
-    Faults: the first term misses a factor K_b, and the bound is false under a decoy: one far
-    client hides all other liars from the estimator while the bound approaches 1.
+    P[K_m-hat = K_m] >= 1 - (3 K~ - K_m - 2)^2 Tr / ((K~ - K_m)^2 d^2)
+                          - 2 (K + K_b) Tr s1^2 / (s0^2 d^2).
+
+    What is wrong: the first term misses a factor K_b, and the bound is false under a decoy: one far
+    client hides all other malicious ones from the estimator while the bound approaches 1.
+
+    Parameters
+    ----------
+    n_clients, n_malicious : int
+        K and K_m; K_b is K - K_m.
+    initial_guess : int
+        K~, with K_m < K~ <= K_b.
+    trace : float
+        Tr, of the benign clients' covariance matrix S.
+    distance : float
+        d, the least distance of a malicious vector to the benign mean.
+    largest, smallest : float
+        s1 and s0, the extreme eigenvalues of S^-1/2.
     """
-    benign = n_clients - n_malicious
-    if not n_malicious < initial_guess <= benign:
+    n_benign = n_clients - n_malicious
+    if not n_malicious < initial_guess <= n_benign:
         raise RobfcpError("published bound: the initial guess must lie in K_m + 1 .. K_b")
     if min(trace, distance, largest, smallest) <= 0:
         raise RobfcpError("published bound: trace, distance and eigenvalues must be positive")
+
     gap = initial_guess - n_malicious
-    spread = trace / distance**2
-    first = (3 * initial_guess - n_malicious - 2) ** 2 / gap**2 * spread
-    return 1 - first - 2 * (n_clients + benign) * spread * largest**2 / smallest**2
+    relative_variance = trace / distance**2
+    first_term = (3 * initial_guess - n_malicious - 2) ** 2 / gap**2 * relative_variance
+    second_term = 2 * (n_clients + n_benign) * relative_variance * largest**2 / smallest**2
+    return 1 - first_term - second_term
