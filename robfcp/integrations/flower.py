@@ -50,7 +50,7 @@ from robfcp.integrations.client import (
     Attack,
     ClientPolicy,
     ClientRequestHandler,
-    Part,
+    DataSplit,
     handle_message,
 )
 
@@ -64,7 +64,7 @@ __all__ = [
     "simulate_round",
 ]
 
-NodeOutputs = Callable[[Part, ArrayRecord | None, Context], tuple[ArrayLike, ArrayLike]]
+NodeOutputs = Callable[[DataSplit, ArrayRecord | None, Context], tuple[ArrayLike, ArrayLike]]
 FreshSamples = Callable[[ArrayRecord | None, Context], tuple[ArrayLike, ArrayLike, ArrayLike]]
 NodeAttack = Callable[[NDArray[np.float64], Context], ArrayLike]
 

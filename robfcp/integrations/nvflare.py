@@ -57,7 +57,7 @@ from robfcp.integrations.client import (
     Attack,
     ClientPolicy,
     ClientRequestHandler,
-    Part,
+    DataSplit,
     handle_message,
     read_client_policy,
 )
@@ -72,7 +72,7 @@ __all__ = [
 ]
 
 Params = Mapping[str, Any]
-ClientOutputs = Callable[[Part, Params | None], tuple[ArrayLike, ArrayLike]]
+ClientOutputs = Callable[[DataSplit, Params | None], tuple[ArrayLike, ArrayLike]]
 FreshSamples = Callable[[Params | None], tuple[ArrayLike, ArrayLike, ArrayLike]]
 
 TASK = "calibrate"
