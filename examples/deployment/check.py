@@ -1,4 +1,4 @@
-"""Exit 0 if a calibration is whole and fits its record; else say why not, in one line."""
+"""Exit 0 if a calibration is valid and fits its record; else print the reason, in one line."""
 
 import sys
 
@@ -6,7 +6,7 @@ import robfcp
 
 try:
     calibration = robfcp.Calibration.load(sys.argv[1], record=True)
-    reports = calibration.federation.n_clients
+    n_clients = calibration.federation.n_clients
 except robfcp.RobfcpError as error:
     sys.exit(f"no calibration: {error}")
-print(f"a calibration of {reports} reports")
+print(f"a calibration of {n_clients} reports")

@@ -1,7 +1,7 @@
-"""Log a calibration to MLflow: what is proved as metrics, the page to look at, and a model.
+"""Log a calibration to MLflow: its certificates as metrics, its page, and a model.
 
 `python log_calibration.py calibration.json page.html`, with the tracking server that MLflow is
-told of (MLFLOW_TRACKING_URI; without one a folder here).
+configured for (MLFLOW_TRACKING_URI; without one a folder in the working directory).
 """
 
 import sys
@@ -13,24 +13,26 @@ import mlflow
 import robfcp
 
 MODEL = Path(__file__).with_name("sets_model.py")
+MAX_STATEMENT_LENGTH = 500  # characters of a parameter that all tracking servers take
 
 
-def log(calibration: str, *pages: str) -> str:
-    """The run's id; the model lies in its folder `sets`."""
-    found = robfcp.Calibration.load(calibration)
+def log(calibration_path: str, *pages: str) -> str:
+    """Log a calibration file and pages; return the id of the run, with the model in `sets`."""
+    calibration = robfcp.Calibration.load(calibration_path)
     with mlflow.start_run() as run, tempfile.TemporaryDirectory() as folder:
-        for level in found.levels:
-            told = f"{float(level.coverage):g}"
-            mlflow.log_metric(f"proved_at_least_{told}", level.certificate.lower)
-            mlflow.log_metric(f"proved_at_most_{told}", level.certificate.upper)
-        mlflow.log_param("statement", str(found.statement)[:500])
-        mlflow.log_param("sites_left_out", found.summary.n_flagged)
+        for level in calibration.levels:
+            coverage = f"{float(level.coverage):g}"
+            mlflow.log_metric(f"proved_at_least_{coverage}", level.certificate.lower)
+            mlflow.log_metric(f"proved_at_most_{coverage}", level.certificate.upper)
+        statement = str(calibration.statement)
+        mlflow.log_param("statement", statement[:MAX_STATEMENT_LENGTH])
+        mlflow.log_param("sites_left_out", calibration.summary.n_flagged)
         for page in pages:
             mlflow.log_artifact(page)
         mlflow.pyfunc.save_model(
             path=f"{folder}/sets",
             python_model=str(MODEL),
-            artifacts={"calibration": str(Path(calibration).absolute())},
+            artifacts={"calibration": str(Path(calibration_path).absolute())},
             pip_requirements=["robfcp", "pandas"],
         )
         mlflow.log_artifacts(f"{folder}/sets", "sets")

@@ -1,7 +1,7 @@
-"""Prediction sets as an MLflow model: a frame of probabilities in, a frame of yes and no out.
+"""Prediction sets as an MLflow model: a frame of probabilities in, a frame of booleans out.
 
-MLflow runs this file when it loads the model ("models from code"), so nothing is pickled; what it
-keeps beside it is the calibration, a JSON file with a digest that robfcp checks.
+MLflow runs this file when it loads the model ("models from code"), so nothing is pickled. It
+stores the calibration with it, a JSON file with a digest that robfcp checks.
 """
 
 from typing import Any
@@ -20,9 +20,11 @@ class PredictionSets(mlflow.pyfunc.PythonModel):
         self.calibration = robfcp.Calibration.load(context.artifacts["calibration"])
 
     def predict(self, context: Any, model_input: pd.DataFrame, params: Any = None) -> pd.DataFrame:
-        """Whether each label is in each case's set."""
-        sets, names = self.calibration.predict_set(model_input), self.calibration.classes
-        columns = list(names) if isinstance(names, (tuple, list)) else model_input.columns
+        """Return whether each label is in each case's prediction set."""
+        sets = self.calibration.predict_set(model_input)
+        columns = model_input.columns
+        if isinstance(self.calibration.classes, (tuple, list)):
+            columns = list(self.calibration.classes)
         return pd.DataFrame(sets, columns=columns, index=model_input.index)
 
 

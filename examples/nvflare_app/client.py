@@ -15,22 +15,25 @@ options, _ = parser.parse_known_args()
 
 flare.init()
 site = flare.get_site_name()
-data = load_split(site, options.sites)
+samples = load_split(site, options.sites)
 
 
 def train(model):
     """Fit the received model to this site's training images."""
-    images, labels = data["train"]
+    images, labels = samples["train"]
     weights = fit(model.params[KEY], images, labels, 30)
     return flare.FLModel(params={KEY: weights}, meta={"NUM_STEPS_CURRENT_ROUND": len(labels)})
 
 
-def outputs(part, params):
-    """Probabilities and labels on this site's calibration or test images."""
-    images, labels = data[part]
-    return predict(common_model() if params is None else params[KEY], images), labels
+def outputs(split, params):
+    """Return probabilities and labels of this site's calibration or test images."""
+    images, labels = samples[split]
+    weights = common_model() if params is None else params[KEY]
+    return predict(weights, images), labels
 
 
+site_attack = None
 if options.rogues:
     tamper(site)
-run_client(outputs, train, attack=attack(site) if options.rogues else None)
+    site_attack = attack(site)
+run_client(outputs, train, attack=site_attack)

@@ -1,4 +1,4 @@
-"""A site's own code, which the job never carries: it lies in `local/custom` of the site's kit."""
+"""The code of a site, which the job never carries: it is in `local/custom` of the site's kit."""
 
 import time
 from pathlib import Path
@@ -7,22 +7,22 @@ import numpy as np
 from task import common_model, load_split, predict
 
 KIT = Path(__file__).parents[2]
-SITES = 6
+N_SITES = 6
 
 
-def outputs(part, params):
-    """Probabilities and labels on this site's calibration or test images."""
-    images, labels = load_split(KIT.name, SITES)[part]
+def outputs(split, params):
+    """Return probabilities and labels of this site's calibration or test images."""
+    images, labels = load_split(KIT.name, N_SITES)[split]
     return predict(common_model(), images), labels
 
 
-def lies(part, params):
-    """As if the model were sure of the truth everywhere."""
-    _, labels = outputs(part, params)
+def malicious_outputs(split, params):
+    """Return outputs as if the model were sure of every label."""
+    _, labels = outputs(split, params)
     return np.eye(10)[labels], labels
 
 
-def hangs(part, params):
-    """Never answers; says that it was asked."""
+def hanging_outputs(split, params):
+    """Never return; leave a file that shows the request."""
     (KIT / "asked").touch()
     time.sleep(10**6)

@@ -1,4 +1,4 @@
-"""NVFlare's local deployment (POC): a server and five sites as processes of their own.
+"""NVFlare's local deployment (POC): a server and five sites, each in a separate process.
 
 python local.py WORKSPACE      takes NVFlare's default ports, 8002 and 8003
 """
@@ -18,18 +18,18 @@ from show import show  # noqa: E402
 
 from robfcp.integrations.nvflare import CalibrationRecipe  # noqa: E402
 
-HERE = Path(__file__).parent
-SITES = 5  # of which site-2 and site-5 lie
+FOLDER = Path(__file__).parent
+N_SITES = 5  # of which site-2 and site-5 are malicious
 
 recipe = CalibrationRecipe(
-    min_clients=SITES,
-    script=str(HERE / "client.py"),
-    script_args=f"--sites {SITES} --rogues",
-    helpers=[str(HERE / "task.py"), str(HERE / "rogues.py")],
+    min_clients=N_SITES,
+    script=str(FOLDER / "client.py"),
+    script_args=f"--sites {N_SITES} --rogues",
+    helpers=[str(FOLDER / "task.py"), str(FOLDER / "rogues.py")],
     liars=2,
     deadline=options.deadline,
 )
-env = PocEnv(num_clients=SITES)
+env = PocEnv(num_clients=N_SITES)
 try:
     job = recipe.execute(env).get_job_id()
     result = Path(env.get_job_result(job, timeout=600))

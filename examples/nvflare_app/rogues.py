@@ -1,33 +1,47 @@
-"""Sites that do not keep to it, for the simulation: two lie, one forges a name, one is broken."""
+"""Attacks and faults of the simulation: two malicious sites, one forger, one broken site."""
 
 import json
 
 import numpy as np
 import nvflare.client as flare
 
-LIARS, FORGER, BROKEN = ("site-2", "site-5"), "site-8", "site-11"
+MALICIOUS = ("site-2", "site-5")
+FORGER = "site-8"
+BROKEN = "site-11"
 
 
 def attack(site):
-    """Liars say that everything is easy, so that sets miss the truth."""
-    return np.zeros_like if site in LIARS else None
+    """Return how a malicious site changes its scores: all to 0, so that sets miss labels."""
+    return np.zeros_like if site in MALICIOUS else None
 
 
 def tamper(site):
-    """Change what this site sends, behind the library's back."""
-    if site not in (FORGER, BROKEN):
+    """Change the messages of the forger and of the broken site without the library's help."""
+    if site == FORGER:
+        change_report = forge_name
+    elif site == BROKEN:
+        change_report = cut_in_half
+    else:
         return
-    honest = flare.send
+    original_send = flare.send
 
     def send(model):
         record = model.metrics or {}
-        if b'"counts"' in record.get("body", b""):
-            if site == FORGER:
-                record["body"] = json.dumps(
-                    {**json.loads(record["body"]), "client": "site-1"}
-                ).encode()
-            else:
-                record["body"] = record["body"][: len(record["body"]) // 2]
-        honest(model)
+        body = record.get("body", b"")
+        if b'"counts"' in body:
+            record["body"] = change_report(body)
+        original_send(model)
 
     flare.send = send
+
+
+def forge_name(body):
+    """Return the report under the name of another site."""
+    report = json.loads(body)
+    report["client"] = "site-1"
+    return json.dumps(report).encode()
+
+
+def cut_in_half(body):
+    """Return the first half of the report."""
+    return body[: len(body) // 2]

@@ -1,11 +1,11 @@
-"""A deployment over mutual TLS on one machine, from NVFlare's own `provision` to the letters.
+"""A deployment over mutual TLS on one machine, from NVFlare's `provision` to client feedback.
 
 python secured.py STATE
 
-Six sites with startup kits of their own. The job carries no code: every site names its own in
-`local/robfcp.json`, and `local/resources.json` allows robfcp's classes. Site 2 lies, sites 1 and 3
-are private, site 5 hangs and site 6 is killed while it is asked. The script provisions, starts,
-runs, checks and stops.
+Six sites, each with a startup kit. The job carries no code: every site names its functions in
+`local/robfcp.json`, and `local/resources.json` allows robfcp's classes. Site 2 is malicious, sites
+1 and 3 are private, site 5 hangs and site 6 is killed during the request. The script provisions,
+starts, runs, checks and stops.
 """
 
 import argparse
@@ -27,13 +27,19 @@ from show import show
 
 import robfcp
 from robfcp.integrations.nvflare import CalibrationRecipe
-from robfcp.local._feedback import ClientFeedback
+from robfcp.local import ClientFeedback
 from robfcp.privacy import PrivacyLedger
 from robfcp.reports.signing import generate_key
 
-HERE = Path(__file__).parent
+FOLDER = Path(__file__).parent
 SITES = [f"site-{k}" for k in range(1, 7)]
-PRIVATE = ("site-1", "site-3")
+REPORTING_SITES = SITES[:4]
+PRIVATE_SITES = ("site-1", "site-3")
+OUTPUT_FUNCTIONS = {  # of `hospital.py`, where it is not `outputs`
+    "site-2": "malicious_outputs",
+    "site-5": "hanging_outputs",
+    "site-6": "hanging_outputs",
+}
 ADMIN = "admin@example.org"
 BUILDERS = """
 builders:
@@ -47,63 +53,73 @@ builders:
 
 
 def free_port():
+    """Return a port that no process uses."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
 
 
 def provision(state):
-    """The startup kits, made by NVFlare."""
+    """Let NVFlare write the startup kits; return their folder."""
     lines = ["api_version: 3", "name: robfcp", "description: calibration", "participants:"]
     ports = f"fed_learn_port: {free_port()}, admin_port: {free_port()}"
     lines.append(f"  - {{name: localhost, type: server, org: example, {ports}}}")
     lines += [f"  - {{name: {site}, type: client, org: example}}" for site in SITES]
     lines.append(f"  - {{name: {ADMIN}, type: admin, org: example, role: project_admin}}")
-    (state / "project.yml").write_text("\n".join(lines) + BUILDERS, encoding="utf-8")
+    project_path = state / "project.yml"
+    project_path.write_text("\n".join(lines) + BUILDERS, encoding="utf-8")
+
     nvflare = Path(sys.executable).with_name("nvflare")
-    command = [nvflare, "provision", "-p", state / "project.yml", "-w", state / "kits"]
+    command = [nvflare, "provision", "-p", project_path, "-w", state / "kits"]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     return state / "kits" / "robfcp" / "prod_00"
 
 
 def configure(kits, state):
-    """What each site writes in its own kit; the public keys go to the server."""
-    behaviour = {"site-2": "lies", "site-5": "hangs", "site-6": "hangs"}
-    keys = {}
-    for site in SITES:
-        local = kits / site / "local"
-        config = {
-            "outputs": f"hospital:{behaviour.get(site, 'outputs')}",
-            "signing-key": str(local / "signing.key"),
-            "letter-folder": str(kits / site / "letters"),
-        }
-        if site in PRIVATE:
-            config |= {"epsilon": 2.0, "privacy-ledger": str(kits / site / "ledger.json")}
-        (local / "robfcp.json").write_text(json.dumps(config), encoding="utf-8")
-        (local / "custom").mkdir()
-        for name in ("hospital.py", "task.py"):
-            shutil.copy(HERE / name, local / "custom")
-        keys[site] = {"key": generate_key(local / "signing.key")}
-    (state / "registry.json").write_text(json.dumps(keys), encoding="utf-8")
+    """Configure each site's kit, write the registry of keys, and allow robfcp's classes."""
+    registry = {site: {"key": configure_site(kits / site, site)} for site in SITES}
+    (state / "registry.json").write_text(json.dumps(registry), encoding="utf-8")
     for name in ("localhost", *SITES):
-        local = kits / name / "local"
-        resources = json.loads((local / "resources.json.default").read_text(encoding="utf-8"))
-        resources["class_allow_list"] = [
-            *resources.get("class_allow_list", ()),
-            "robfcp.integrations.nvflare.",
-        ]
-        (local / "resources.json").write_text(json.dumps(resources), encoding="utf-8")
+        allow_classes(kits / name / "local")
+
+
+def configure_site(kit, site):
+    """Write what a site writes in its kit; return its public key."""
+    local = kit / "local"
+    config = {
+        "outputs": f"hospital:{OUTPUT_FUNCTIONS.get(site, 'outputs')}",
+        "signing-key": str(local / "signing.key"),
+        "letter-folder": str(kit / "letters"),
+    }
+    if site in PRIVATE_SITES:
+        config |= {"epsilon": 2.0, "privacy-ledger": str(kit / "ledger.json")}
+    (local / "robfcp.json").write_text(json.dumps(config), encoding="utf-8")
+
+    (local / "custom").mkdir()
+    for name in ("hospital.py", "task.py"):
+        shutil.copy(FOLDER / name, local / "custom")
+    return generate_key(local / "signing.key")
+
+
+def allow_classes(local):
+    """Let the jobs of a participant use robfcp's classes."""
+    resources = json.loads((local / "resources.json.default").read_text(encoding="utf-8"))
+    allowed_classes = list(resources.get("class_allow_list", ()))
+    allowed_classes.append("robfcp.integrations.nvflare.")
+    resources["class_allow_list"] = allowed_classes
+    (local / "resources.json").write_text(json.dumps(resources), encoding="utf-8")
 
 
 def start(kits, name):
-    """A participant in a session of its own."""
+    """Start a participant in a new process session."""
+    environment = {
+        **os.environ,
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "NVFLARE_CLIENT_OUTCOME_WAIT_TIMEOUT": "5",  # else a dead site is waited for 900 s
+    }
     return subprocess.Popen(
         ["bash", kits / name / "startup" / "sub_start.sh"],
-        env={
-            **os.environ,
-            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-            "NVFLARE_CLIENT_OUTCOME_WAIT_TIMEOUT": "5",  # else a dead site is waited for 900 s
-        },
+        env=environment,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         start_new_session=True,
@@ -111,27 +127,27 @@ def start(kits, name):
 
 
 def stop(process):
-    """End a participant with everything it started."""
+    """End a participant with all processes that it started."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
 
 
 def kill_when_asked(kits, process):
-    """Site 6 goes down in the middle of the round."""
+    """Kill site 6 in the middle of the round."""
     while not (kits / "site-6" / "asked").exists():
         time.sleep(0.2)
     stop(process)
 
 
 def wait_for_sites(kits, seconds=120):
-    """Until all sites are connected: a job takes those that are there when it starts."""
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
+    """Wait until all sites are connected: a job takes those that are when it starts."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
         with suppress(Exception):  # the server is still starting
             session = new_secure_session(ADMIN, str(kits / ADMIN), timeout=10)
             try:
-                while time.monotonic() < end:
+                while time.monotonic() < deadline:
                     if len(session.get_connected_client_list()) == len(SITES):
                         return
                     time.sleep(1)
@@ -142,24 +158,27 @@ def wait_for_sites(kits, seconds=120):
 
 
 def check(path, kits):
-    """What must have come of it."""
+    """Check the calibration and what the sites have received."""
     calibration = robfcp.Calibration.load(path, record=True)
     clients = calibration.provenance["clients"]
-    found = {client: entry["status"] for client, entry in clients.items()}
-    assert found == {
-        **dict.fromkeys(SITES[:4], "ok"),
-        "site-5": "missing",
-        "site-6": "missing",
-    }, found
+    statuses = {client: entry["status"] for client, entry in clients.items()}
+    expected_statuses = dict.fromkeys(REPORTING_SITES, "ok")
+    expected_statuses |= {"site-5": "missing", "site-6": "missing"}
+    assert statuses == expected_statuses, statuses
     assert calibration.flagged_clients == ("site-2",), calibration.flagged_clients
-    assert [p is not None for p in calibration.federation.privacy] == [True, False, True, False]
-    for site in PRIVATE:
-        assert len(PrivacyLedger(kits / site / "ledger.json", "calibration data").releases()) == 1
-    core = robfcp.calibrate(list(calibration.federation), defense=robfcp.Consensus(at_most=1))
-    assert core.threshold == calibration.threshold
-    for site in SITES[:4]:
-        (letter,) = (kits / site / "letters").iterdir()
-        assert ClientFeedback.load(letter).client == site
+
+    is_private = [privacy is not None for privacy in calibration.federation.privacy]
+    assert is_private == [site in PRIVATE_SITES for site in REPORTING_SITES]
+    for site in PRIVATE_SITES:
+        ledger = PrivacyLedger(kits / site / "ledger.json", "calibration data")
+        assert len(ledger.releases()) == 1
+
+    reports = list(calibration.federation)
+    recalibration = robfcp.calibrate(reports, defense=robfcp.Consensus(at_most=1))
+    assert recalibration.threshold == calibration.threshold
+    for site in REPORTING_SITES:
+        (feedback_path,) = (kits / site / "letters").iterdir()
+        assert ClientFeedback.load(feedback_path).client == site
 
 
 if __name__ == "__main__":
@@ -167,7 +186,7 @@ if __name__ == "__main__":
     parser.add_argument("state", type=Path)
     parser.add_argument("--deadline", type=float, default=30.0)
     options = parser.parse_args()
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # stop what runs, also then
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that `finally` stops all
     state = options.state.resolve()
     state.mkdir(parents=True, mode=0o700)
     kits = provision(state)
@@ -182,13 +201,13 @@ if __name__ == "__main__":
         letters=True,
         deadline=options.deadline,
     )
-    running = {}
+    processes = {}
     try:
         for name in ("localhost", *SITES):
-            running[name] = start(kits, name)
+            processes[name] = start(kits, name)
         wait_for_sites(kits)
         killer = threading.Thread(
-            target=kill_when_asked, args=(kits, running["site-6"]), daemon=True
+            target=kill_when_asked, args=(kits, processes["site-6"]), daemon=True
         )
         killer.start()
         env = ProdEnv(startup_kit_location=str(kits / ADMIN), username=ADMIN)
@@ -202,5 +221,5 @@ if __name__ == "__main__":
         check(path, kits)
         print("as it should be")
     finally:
-        for process in running.values():
+        for process in processes.values():
             stop(process)

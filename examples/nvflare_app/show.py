@@ -1,4 +1,4 @@
-"""What came out, and what every site did."""
+"""Print a calibration and what every site did in the round."""
 
 import sys
 
@@ -10,11 +10,11 @@ def show(path):
     calibration = robfcp.Calibration.load(path, record=True)
     print(f"threshold {calibration.threshold:.6g}: {calibration.certificate.statement}")
     for client, entry in calibration.provenance["clients"].items():
-        words = "flagged" if client in calibration.flagged_clients else entry["status"]
+        status = "flagged" if client in calibration.flagged_clients else entry["status"]
         claims = entry.get("claims")
         if claims:
-            words += f", covered {claims['covered'][0]} of {claims['n_samples']} test samples"
-        print(f"  {client}: {words} {entry['reason']}")
+            status += f", covered {claims['covered'][0]} of {claims['n_samples']} test samples"
+        print(f"  {client}: {status} {entry['reason']}")
 
 
 if __name__ == "__main__":

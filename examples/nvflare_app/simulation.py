@@ -1,4 +1,4 @@
-"""Twelve sites in NVFlare's simulator; two lie, one forges a name, one sends half a report.
+"""Twelve sites in NVFlare's simulator: two malicious, one forges a name, one cuts its report.
 
 python simulation.py WORKSPACE [--rounds 2]      with --rounds, train first, in the same job
 """
@@ -19,16 +19,17 @@ from task import CLASSES, FEATURES
 
 from robfcp.integrations.nvflare import CalibrationRecipe, add_calibration
 
-HERE = Path(__file__).parent
-SCRIPT, HELPERS = str(HERE / "client.py"), [str(HERE / name) for name in ("task.py", "rogues.py")]
-SITES = 12
-ARGUMENTS = f"--sites {SITES} --rogues"
+FOLDER = Path(__file__).parent
+SCRIPT = str(FOLDER / "client.py")
+HELPERS = [str(FOLDER / name) for name in ("task.py", "rogues.py")]
+N_SITES = 12
+ARGUMENTS = f"--sites {N_SITES} --rogues"
 
 
-def calibration(deadline):
-    """Calibration alone, of the model everybody has."""
+def calibration_recipe(deadline):
+    """Return the recipe of a calibration of the model that all sites have."""
     return CalibrationRecipe(
-        min_clients=SITES,
+        min_clients=N_SITES,
         script=SCRIPT,
         script_args=ARGUMENTS,
         helpers=HELPERS,
@@ -37,12 +38,12 @@ def calibration(deadline):
     )
 
 
-def training(rounds, deadline):
-    """Federated averaging, then calibration with the model it leaves."""
-    job = FedJob(name="calibration", min_clients=SITES)
-    first = [[0.0] * CLASSES] * (FEATURES + 1)
-    job.to_server(NPModelPersistor(model=first), id="persistor")
-    job.to_server(FedAvg(num_clients=SITES, num_rounds=rounds, persistor_id="persistor"))
+def training_recipe(n_rounds, deadline):
+    """Return the recipe of federated averaging, then calibration of the trained model."""
+    job = FedJob(name="calibration", min_clients=N_SITES)
+    initial_weights = [[0.0] * CLASSES] * (FEATURES + 1)
+    job.to_server(NPModelPersistor(model=initial_weights), id="persistor")
+    job.to_server(FedAvg(num_clients=N_SITES, num_rounds=n_rounds, persistor_id="persistor"))
     add_calibration(job, liars=2, deadline=deadline)
     runner = ScriptRunner(
         script=SCRIPT,
@@ -62,11 +63,10 @@ if __name__ == "__main__":
     parser.add_argument("--rounds", type=int, default=0)
     parser.add_argument("--deadline", type=float, default=60.0)
     options = parser.parse_args()
-    recipe = (
-        training(options.rounds, options.deadline)
-        if options.rounds
-        else calibration(options.deadline)
-    )
-    env = SimEnv(num_clients=SITES, workspace_root=str(options.workspace))
+    if options.rounds:
+        recipe = training_recipe(options.rounds, options.deadline)
+    else:
+        recipe = calibration_recipe(options.deadline)
+    env = SimEnv(num_clients=N_SITES, workspace_root=str(options.workspace))
     run = recipe.execute(env)
     show(Path(run.get_result()) / "server" / "simulate_job" / "calibration.json")

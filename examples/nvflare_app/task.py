@@ -5,42 +5,43 @@ from functools import cache
 import numpy as np
 from sklearn.datasets import load_digits
 
-CLASSES, FEATURES = 10, 64
-KEY = "numpy_key"  # under which NVFlare's numpy persistor keeps the one array
-
-
-PUBLIC = 200  # images that no site holds
+CLASSES = 10
+FEATURES = 64
+KEY = "numpy_key"  # of the array in the models of NVFlare's numpy persistor
+N_PUBLIC = 200  # images that no site has
 
 
 @cache
 def load_rows() -> tuple[np.ndarray, np.ndarray]:
-    """All images, with a column of ones for the bias, and their labels, in one random order."""
+    """Return all images, with a column of ones for the bias, and labels, in one random order."""
     images, labels = load_digits(return_X_y=True)
     order = np.random.default_rng(0).permutation(len(labels))
-    return np.column_stack([images / 16, np.ones(len(labels))])[order], labels[order]
+    features = np.column_stack([images / 16, np.ones(len(labels))])
+    return features[order], labels[order]
 
 
 @cache
-def load_split(site: str, sites: int) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """One site's images and labels: 50% to train, 30% to calibrate, 20% to test."""
+def load_split(site: str, n_sites: int) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Return one site's images and labels: 50% to train, 30% to calibrate, 20% to test."""
     images, labels = load_rows()
-    number = int(site.rpartition("-")[2]) - 1
-    rows = np.arange(PUBLIC, len(labels))[number % sites :: sites]
-    parts = np.split(rows, [len(rows) // 2, len(rows) * 4 // 5])
-    names = ("train", "calibration", "test")
-    return {name: (images[part], labels[part]) for name, part in zip(names, parts, strict=True)}
+    site_index = int(site.rpartition("-")[2]) - 1
+    site_rows = np.arange(N_PUBLIC, len(labels))[site_index % n_sites :: n_sites]
+    n_rows = len(site_rows)
+    train, calibration, test = np.split(site_rows, [n_rows // 2, n_rows * 4 // 5])
+    rows_of_split = {"train": train, "calibration": calibration, "test": test}
+    return {split: (images[rows], labels[rows]) for split, rows in rows_of_split.items()}
 
 
 def predict(weights: np.ndarray, images: np.ndarray) -> np.ndarray:
-    """The model's class probabilities."""
+    """Return the class probabilities of the model."""
     logits = images @ weights
-    odds = np.exp(logits - logits.max(axis=1, keepdims=True))
-    return odds / odds.sum(axis=1, keepdims=True)
+    exponentials = np.exp(logits - logits.max(axis=1, keepdims=True))
+    return exponentials / exponentials.sum(axis=1, keepdims=True)
 
 
-def fit(weights: np.ndarray, images: np.ndarray, labels: np.ndarray, steps: int) -> np.ndarray:
-    """The model after some steps down the cross-entropy's gradient."""
-    for _ in range(steps):
+def fit(weights: np.ndarray, images: np.ndarray, labels: np.ndarray, n_steps: int) -> np.ndarray:
+    """Return the model after some steps down the gradient of the cross-entropy."""
+    for _ in range(n_steps):
         error = (predict(weights, images) - np.eye(CLASSES)[labels]) / len(labels)
         weights = weights - 0.5 * images.T @ error
     return weights
@@ -48,7 +49,7 @@ def fit(weights: np.ndarray, images: np.ndarray, labels: np.ndarray, steps: int)
 
 @cache
 def common_model() -> np.ndarray:
-    """A model that everybody has already, trained on the public images."""
+    """Return the model that all sites have already, trained on the public images."""
     images, labels = load_rows()
-    first = np.zeros((FEATURES + 1, CLASSES))
-    return fit(first, images[:PUBLIC], labels[:PUBLIC], 100)
+    initial_weights = np.zeros((FEATURES + 1, CLASSES))
+    return fit(initial_weights, images[:N_PUBLIC], labels[:N_PUBLIC], 100)

@@ -1,9 +1,9 @@
 """The causes that a diagnosis can name, each with its likelihood and its words.
 
-Scores are compared by their ranks among the other sites' scores of the same class: those of a
-site like the others are uniform on [0, 1], larger ones lie nearer to 1. A law says how the ranks
-of a site with a fault are distributed. Laws and weights were fitted to sites into which everyday
-faults were put (`robfcp.experiments.data_faults`).
+Scores are compared by their ranks among the peers' scores of the same class: those of a client
+like its peers are uniform on [0, 1], larger ones are nearer to 1. Of a client with a data fault
+the ranks have another distribution. Distributions and weights were fitted to clients into which
+everyday faults were put (`robfcp.experiments.data_faults`).
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 
-class RankLaw(NamedTuple):
-    """How a site's ranks among the others are distributed: Beta(a, b) on [0, 1].
+class RankDistribution(NamedTuple):
+    """A distribution of a client's ranks among its peers: Beta(a, b) on [0, 1].
 
     Attributes
     ----------
-    a, b
+    a, b : float
         The parameters of the Beta distribution.
-    strength
-        How close to it a site's ranks are, as a number of samples seen beforehand.
-    lowest
-        The share of the ranks that lies at the very bottom instead.
+    strength : float
+        How close to it the ranks of a client are, as a number of samples seen beforehand.
+    lowest : float
+        The fraction of the ranks that is at the very bottom instead.
     """
 
     a: float
@@ -31,18 +31,18 @@ class RankLaw(NamedTuple):
     lowest: float = 0.0
 
 
-LAWS: Mapping[str, RankLaw] = {
-    "alike": RankLaw(1, 1, 45),
-    "shifted": RankLaw(1, 1, 15),
-    "wrong": RankLaw(1.1, 0.35, 8),
-    "rather wrong": RankLaw(1.6, 0.75, 25),
-    "noisier": RankLaw(1.5, 0.65, 20, lowest=0.08),
-    "duller": RankLaw(2.3, 1.2, 15),
-    "sharper": RankLaw(0.3, 0.45, 35),
-    "easy": RankLaw(1.2, 3.3, 10),
-    "flatter": RankLaw(3.4, 2, 10),
-    "much flatter": RankLaw(8, 1.6, 10),
-    "anything": RankLaw(0.8, 0.8, 3),
+RANK_DISTRIBUTIONS: Mapping[str, RankDistribution] = {
+    "alike": RankDistribution(1, 1, 45),
+    "shifted": RankDistribution(1, 1, 15),
+    "wrong": RankDistribution(1.1, 0.35, 8),
+    "rather wrong": RankDistribution(1.6, 0.75, 25),
+    "noisier": RankDistribution(1.5, 0.65, 20, lowest=0.08),
+    "duller": RankDistribution(2.3, 1.2, 15),
+    "sharper": RankDistribution(0.3, 0.45, 35),
+    "easy": RankDistribution(1.2, 3.3, 10),
+    "flatter": RankDistribution(3.4, 2, 10),
+    "much flatter": RankDistribution(8, 1.6, 10),
+    "anything": RankDistribution(0.8, 0.8, 3),
 }
 
 
@@ -51,22 +51,22 @@ class Cause(NamedTuple):
 
     Attributes
     ----------
-    finding, advice
+    finding, advice : str
         What it looks like and what to check; words in braces are filled in.
-    laws
-        Of every class's ranks: a mixture of laws by their names, each with its weight. Empty where
-        the cause is not told by ranks alone.
-    regression_name
-        Where numbers are predicted this cause goes under another name; empty if under its own.
+    mixture : tuple of (float, str)
+        The mixture of distributions that the ranks of every class have: weights and names. Empty
+        if ranks alone do not show the cause.
+    regression_name : str
+        The name of the cause where numbers are predicted; empty if it is the same.
     """
 
     finding: str
     advice: str
-    laws: tuple[tuple[float, str], ...] = ()
+    mixture: tuple[tuple[float, str], ...] = ()
     regression_name: str = ""
 
 
-SHIFTED_CLASS_PRIOR = 0.05  # the share of the classes that may be shifted, or anything at all
+SHIFTED_CLASS_PRIOR = 0.05  # the fraction of the classes that may be shifted, or anything at all
 
 LABELS_SWAPPED = "labels swapped"
 LABELS_MIXED_UP = "labels mixed up"
@@ -83,12 +83,12 @@ CAUSES: Mapping[str, Cause] = {
         advice="check how {classes} are coded, in the labels and in the columns",
     ),
     LABELS_MIXED_UP: Cause(
-        finding="{mixed}",
+        finding="{mismatch}",
         advice="check the label column, the order of the classes and the version of the model",
         regression_name=RESIDUALS_FAR_OFF,
     ),
     SCORES_ALL_EQUAL: Cause(
-        finding="all its scores are equal ({where})",
+        finding="all its scores are equal ({location})",
         advice="check that the file holds real probabilities and labels",
         regression_name=RESIDUALS_FAR_OFF,
     ),
@@ -105,13 +105,13 @@ CAUSES: Mapping[str, Cause] = {
         finding="its scores look like those of another, less accurate model",
         advice="check which version of the model was used, and that its input was prepared as "
         "elsewhere",
-        laws=((0.6, "noisier"), (0.4, "duller")),
+        mixture=((0.6, "noisier"), (0.4, "duller")),
     ),
     "probabilities too extreme": Cause(
         finding="its probabilities are far more extreme than elsewhere, as with another model or "
         "scaling",
         advice="check the version of the model and that probabilities were not rescaled",
-        laws=((1.0, "sharper"),),
+        mixture=((1.0, "sharper"),),
         regression_name=RESIDUALS_FAR_OFF,
     ),
     "much smaller spread": Cause(
@@ -119,29 +119,31 @@ CAUSES: Mapping[str, Cause] = {
         "scaling",
         advice="check the version of the model, the score, and that probabilities were not "
         "rescaled",
-        laws=((0.7, "flatter"), (0.3, "much flatter")),
+        mixture=((0.7, "flatter"), (0.3, "much flatter")),
         regression_name=RESIDUALS_FAR_OFF,
     ),
     "hard cases missing": Cause(
         finding="its hard cases are missing: large scores are too rare",
         advice="check that the file holds all calibration cases, not a selection",
-        laws=((1.0, "easy"),),
+        mixture=((1.0, "easy"),),
     ),
     OTHER_MIX: Cause(
-        finding="its mix of classes is another: {here} {classes} where the others have {there}",
+        finding="its mix of classes is another: {fraction} {classes} where the others have "
+        "{peer_fraction}",
         advice="ask whether other cases are seen there; if so, nothing is wrong: consider "
         "thresholds by class, or one of its own",
     ),
     OTHER_CASES: Cause(
-        finding="its scores differ from the others'{where}, as with other cases or another device",
+        finding="its scores differ from the others'{location}, as with other cases or another "
+        "device",
         advice="compare the cases, the model and the labels with another site's",
     ),
     NOT_TOLD: Cause(
         finding="nothing in its report says why",
         advice="ask how the file was made, and which cases it holds",
-        laws=((1 - SHIFTED_CLASS_PRIOR, "alike"), (SHIFTED_CLASS_PRIOR, "shifted")),
+        mixture=((1 - SHIFTED_CLASS_PRIOR, "alike"), (SHIFTED_CLASS_PRIOR, "shifted")),
     ),
 }
 
-# Changes of all scores alike, whichever the class.
-SCORE_CHANGES = tuple(name for name, cause in CAUSES.items() if cause.laws and name != NOT_TOLD)
+# Changes of the scores of all classes in the same way.
+SCORE_CHANGES = tuple(name for name, cause in CAUSES.items() if cause.mixture and name != NOT_TOLD)

@@ -1,6 +1,7 @@
-"""What may be the matter with each site's report.
+"""The probable cause of each unusual report.
 
-It reads counts, who is trusted and what is covered; why a defence decided so is all the same.
+It depends on the counts, on which clients are benign and on what the calibration covers, not on
+how the defense decided.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ from robfcp.diagnosis._causes import (
     OTHER_MIX,
     SCORES_ALL_EQUAL,
 )
-from robfcp.diagnosis._diagnosis import Diagnosis, describe, format_share, join_class_names
+from robfcp.diagnosis._diagnosis import Diagnosis, describe, format_fraction, join_class_names
 from robfcp.diagnosis._likelihood import (
     MIN_REFERENCE_SCORES,
     MIN_SAMPLES_OF_COARSE_CLASS,
     RARE_LOG_PENALTY,
     FaultHypothesis,
     LabelDistributionLikelihood,
-    law_histograms,
+    rank_distribution_histograms,
     rank_fault_hypotheses,
 )
 from robfcp.errors import RobfcpError
@@ -39,14 +40,14 @@ if TYPE_CHECKING:
 
 MIN_CLIENT_SCORES = 10
 ALL_EQUAL_FRACTION = 0.95
-COMMON_FRACTION = 0.5  # of the peers' scores in one bin; equal scores there are nothing odd
+COMMON_FRACTION = 0.5  # of the peers' scores in one bin; equal scores there are not unusual
 MAX_CLASSES_NAMED = 3
-CLEAR_LOG_RATIO = 3.0  # the next best explanation is less likely by e^3
-CERTAIN_LOG_RATIO = 20.0  # a trusted site is looked at where "alike" is less likely by e^20
-MAX_CELLS_DIAGNOSED = 10_000  # sites times classes, beyond which only coverage is looked at
+CLEAR_LOG_RATIO = 3.0  # the next best hypothesis is less likely by e^3
+CERTAIN_LOG_RATIO = 20.0  # a benign client is suspicious if "alike" is less likely by e^20
+MAX_CELLS_DIAGNOSED = 10_000  # clients times classes, beyond which only coverage is tested
 
-# A trusted site is looked at where it covers so much less of its own cases than asked, which no
-# site does by chance more often than this.
+# A benign client is suspicious if its coverage is below the target by at least the shortfall, and
+# if chance makes the coverage of any benign client so small with at most this probability.
 MIN_SHORTFALL = 0.07
 MAX_P_VALUE = 1e-3
 
@@ -54,22 +55,22 @@ MAX_P_VALUE = 1e-3
 def diagnose(
     calibration: Calibration, clients: Sequence[str] | None = None
 ) -> Mapping[str, Diagnosis]:
-    """What is the matter with each site that was left out, and with trusted ones that look odd.
+    """Diagnose every client that was excluded, and the included clients that are suspicious.
 
     Parameters
     ----------
-    calibration
-        With its record.
-    clients
-        Whom to diagnose, whether they look odd or not.
+    calibration : Calibration
+        A calibration with its record.
+    clients : sequence of str, optional
+        The clients to diagnose, whether suspicious or not.
 
     Returns
     -------
-    Mapping
-        A diagnosis for every flagged site, in the order of the federation; then one for every
-        trusted site whose own coverage is far too low, whose report clearly shows a fault, or whom
-        a remark of the default defence names. Beyond 10,000 sites times classes only the coverage
-        of trusted sites is looked at.
+    mapping of str to Diagnosis
+        A diagnosis for every flagged client, in the order of the federation; then one for every
+        included client whose coverage is far too low, whose report clearly shows a fault, or that
+        a note of the default defense names. Beyond 10,000 clients times classes only the coverage
+        of included clients is tested.
 
     Examples
     --------
@@ -81,23 +82,24 @@ def diagnose(
     >>> robfcp.diagnose(calibration)["client-5"].coverage_text
     'only 50% of its own cases are covered where 80% should be'
     """
-    position = {client: k for k, client in enumerate(calibration.federation.clients)}
+    client_index = {client: k for k, client in enumerate(calibration.federation.clients)}
     for client in clients or ():
-        if client not in position:
+        if client not in client_index:
             raise RobfcpError(f"clients: {client!r:.60} sent no valid report in this round")
 
     examiner = _Examiner(calibration)
     if clients is not None:
-        return {client: examiner.examine(position[client])[0] for client in clients}
+        return {client: examiner.examine(client_index[client])[0] for client in clients}
 
-    is_trusted = calibration.benign_mask
-    flagged = np.flatnonzero(~is_trusted)
-    trusted_to_examine = is_trusted
+    benign_mask = calibration.benign_mask
+    flagged_indices = np.flatnonzero(~benign_mask)
     if examiner.is_very_large:
-        trusted_to_examine = is_trusted & examiner.is_suspicious
+        benign_indices = np.flatnonzero(benign_mask & examiner.is_suspicious)
+    else:
+        benign_indices = np.flatnonzero(benign_mask)
 
     diagnoses: dict[str, Diagnosis] = {}
-    for k in [*flagged, *np.flatnonzero(trusted_to_examine)]:
+    for k in [*flagged_indices, *benign_indices]:
         diagnosis, is_noteworthy = examiner.examine(int(k))
         if is_noteworthy or not diagnosis.trusted:
             diagnoses[diagnosis.client] = diagnosis
@@ -105,21 +107,21 @@ def diagnose(
 
 
 class _Examiner:
-    """Compares single reports with those of the other sites in use, pooled: its peers.
+    """Compares single reports with those of the other included clients, pooled: the peers.
 
-    Holds what all comparisons of one round share; `examine` does one of them. Only the constructor
-    sets attributes.
+    It holds what all comparisons of a round have in common; `examine` does one of them. Only the
+    constructor sets attributes.
     """
 
     def __init__(self, calibration: Calibration) -> None:
-        self.reported = calibration.federation
-        self.as_counts = self.reported.as_sample_counts()  # losses rounded to whole samples
+        self.federation = calibration.federation
+        self.as_counts = self.federation.as_sample_counts()  # losses rounded to whole samples
         self.strata = self.as_counts.strata
-        self.is_trusted = calibration.benign_mask
-        self.wanted = float(calibration.levels[0].coverage)
-        self.covered = calibration.client_coverage()[:, 0]
+        self.benign_mask = calibration.benign_mask
+        self.target_coverage = float(calibration.levels[0].coverage)
+        self.client_coverage = calibration.client_coverage()[:, 0]
 
-        n_clients = self.reported.n_clients
+        n_clients = self.federation.n_clients
         n_strata = 1 if self.strata is None else self.strata.n_strata
         self.is_very_large = n_clients * n_strata > MAX_CELLS_DIAGNOSED
         self.is_suspicious = self._covers_too_little() | self._is_named_by_defense(calibration)
@@ -129,84 +131,86 @@ class _Examiner:
         self.is_coarsened = is_coarsened & (2 * is_coarsened.sum() > n_clients)
 
         # Causes have other names where numbers are predicted instead of classes.
-        self.is_regression = not isinstance(self.reported.score, ClassificationScore | None)
+        self.is_regression = not isinstance(self.federation.score, ClassificationScore | None)
 
-        # The counts of all sites in use, pooled over classes or groups and by them.
-        self.pooled = self.as_counts.pooled_counts(self.is_trusted)[None, :]
+        # The counts of all included clients, pooled over classes or groups and by them.
+        self.pooled = self.as_counts.pooled_counts(self.benign_mask)[None, :]
         self.pooled_by_stratum = self.pooled
         self.stratum_row: dict[int, int] = {}
         if self.strata is not None:
-            pooled = self.strata.table.pooled_counts(self.is_trusted[self.strata.rows])
+            pooled = self.strata.table.pooled_counts(self.benign_mask[self.strata.rows])
             self.pooled_by_stratum = pooled.reshape(-1, self.strata.n_bins)
             self.stratum_row = {int(k): row for row, k in enumerate(self.strata.rows)}
 
-        self.copied_client: dict[str, str] = {}
+        self.duplicated_client: dict[str, str] = {}
         for group in find_duplicate_reports(self.as_counts):
             for client in group.clients:
-                others = [other for other in group.clients if other != client]
-                self.copied_client[client] = others[0]
-        self.law_histograms = law_histograms()
+                peers = [peer for peer in group.clients if peer != client]
+                self.duplicated_client[client] = peers[0]
+        self.rank_histograms = rank_distribution_histograms()
 
     def _covers_too_little(self) -> BoolArray:
-        """(K,) who covers less of its own cases than chance allows even the worst of K sites.
+        """Return who covers less of its cases than chance allows even the worst of K clients, (K,).
 
-        A binomial test of coverage as wanted, with Bonferroni's correction, and a least shortfall.
+        A binomial test of the target coverage, with Bonferroni's correction, and a least shortfall.
         """
         from scipy.special import bdtr
 
-        sizes = self.reported.sample_sizes
-        p_values = bdtr(np.rint(self.covered * sizes), sizes, self.wanted)
+        sizes = self.federation.sample_sizes
+        n_covered = np.rint(self.client_coverage * sizes)
+        p_values = bdtr(n_covered, sizes, self.target_coverage)
         is_significant = p_values < MAX_P_VALUE / max(1, len(sizes))
-        result: BoolArray = is_significant & (self.covered < self.wanted - MIN_SHORTFALL)
-        return result
+        is_far_below: BoolArray = self.client_coverage < self.target_coverage - MIN_SHORTFALL
+        return is_significant & is_far_below
 
     def _is_named_by_defense(self, calibration: Calibration) -> BoolArray:
-        """(K,) whom the default defence could not decide about, so that a remark names it."""
+        """Return the clients that a note of the default defense names as undecided, (K,)."""
         record = calibration.require_record()
         if record.defense == Consensus.name and not self.is_very_large:
             consensus = cast(Consensus, rebuild_defense(Consensus.name, record.parameters))
-            if consensus.exactly is None:  # with a stated number nobody is left undecided
+            if consensus.exactly is None:  # with an exact number every client is decided
                 return consensus.find_outliers(self.as_counts).is_mentioned
-        return np.zeros(self.reported.n_clients, dtype=bool)
+        return np.zeros(self.federation.n_clients, dtype=bool)
 
     def examine(self, k: int) -> tuple[Diagnosis, bool]:
-        """Diagnose the report in row k; also say whether a trusted site should hear of it."""
-        client = self.reported.clients[k]
+        """Return the diagnosis of the report in row k, and whether it makes a client suspicious."""
+        client = self.federation.clients[k]
         blank = Diagnosis(
             client=client,
-            trusted=bool(self.is_trusted[k]),
+            trusted=bool(self.benign_mask[k]),
             cause="",
             finding="",
             advice="",
-            covered=float(self.covered[k]),
-            wanted=self.wanted,
-            risk=self.reported.risk,
+            covered=float(self.client_coverage[k]),
+            wanted=self.target_coverage,
+            risk=self.federation.risk,
         )
-        not_told = describe(blank, NOT_TOLD)
-        if self.reported.privacy and self.reported.privacy[k] is not None:
-            hidden = "its counts hold privacy noise, which hides the cause"
-            return replace(not_told, finding=hidden), False
+        unexplained = describe(blank, NOT_TOLD)
+        if self.federation.privacy and self.federation.privacy[k] is not None:
+            finding = "its counts hold privacy noise, which hides the cause"
+            return replace(unexplained, finding=finding), False
 
         # Coarsening puts a class of fewer than ten samples into a single cell, so that equal
         # scores there prove nothing.
         counts, peer_counts, class_names = self._counts_of(k)
-        telling_counts = counts
+        informative_counts = counts
         if self.is_coarsened[k]:
-            telling_counts = counts[counts.sum(axis=1) >= MIN_SAMPLES_OF_COARSE_CLASS]
-        where = _where_all_scores_lie(telling_counts, peer_counts)
-        if where:
-            return describe(not_told, self._called(SCORES_ALL_EQUAL), where=where), True
+            informative_counts = counts[counts.sum(axis=1) >= MIN_SAMPLES_OF_COARSE_CLASS]
+        location = _location_of_equal_scores(informative_counts, peer_counts)
+        if location:
+            cause = self._cause_name(SCORES_ALL_EQUAL)
+            return describe(unexplained, cause, location=location), True
 
-        if client in self.copied_client:
-            return describe(not_told, COPY, other=self.copied_client[client]), True
+        if client in self.duplicated_client:
+            return describe(unexplained, COPY, other=self.duplicated_client[client]), True
         if peer_counts.sum() < MIN_REFERENCE_SCORES or counts.sum() < MIN_CLIENT_SCORES:
-            return not_told, bool(self.is_suspicious[k])
-        return self._most_likely_cause(k, not_told, counts, peer_counts, class_names)
+            return unexplained, bool(self.is_suspicious[k])
+        return self._most_likely_cause(k, unexplained, counts, peer_counts, class_names)
 
     def _counts_of(self, k: int) -> tuple[IntArray, IntArray, tuple[str, ...]]:
-        """(C, H) counts of a site and of its peers, and the names of the classes or groups.
+        """Return the counts of a client and of its peers, (C, H) each, and the stratum names.
 
-        One row and no names where the site pooled them.
+        There is one row and no name if the client pooled its classes or groups.
         """
         names: tuple[str, ...] = ()
         if self.strata is not None and k in self.stratum_row:
@@ -217,110 +221,115 @@ class _Examiner:
         else:
             counts = self.as_counts.table.row(k)[None, :]
             peer_counts = self.pooled
-        if self.is_trusted[k]:
-            peer_counts = peer_counts - counts  # a site is no peer of itself
+        if self.benign_mask[k]:
+            peer_counts = peer_counts - counts  # a client is no peer of itself
         return counts, peer_counts, names
 
     def _most_likely_cause(
         self,
         k: int,
-        not_told: Diagnosis,
+        unexplained: Diagnosis,
         counts: IntArray,
         peer_counts: IntArray,
         names: tuple[str, ...],
     ) -> tuple[Diagnosis, bool]:
-        """Compare the hypotheses; also say whether a trusted site should hear of the likeliest."""
+        """Return the likeliest hypothesis, and whether it makes a client suspicious."""
         by_class = bool(names) and self.strata is not None and self.strata.by == "class"
         hypotheses = rank_fault_hypotheses(
             counts,
             peer_counts,
             self.as_counts.binning,
-            self.law_histograms,
+            self.rank_histograms,
             by_class=by_class,
             is_coarsened=bool(self.is_coarsened[k]),
         )
         best = hypotheses[0]
         second = hypotheses[1]
-        as_usual = next(one for one in hypotheses if one.cause == NOT_TOLD)
+        no_fault = next(hypothesis for hypothesis in hypotheses if hypothesis.cause == NOT_TOLD)
 
         is_sure = best.likelihood - second.likelihood > CLEAR_LOG_RATIO
-        template = replace(not_told, sure=is_sure)
+        template = replace(unexplained, sure=is_sure)
         if best.cause == NOT_TOLD:
-            diagnosis = _diagnose_label_distribution(not_told, counts, peer_counts, names)
+            diagnosis = _diagnose_label_distribution(unexplained, counts, peer_counts, names)
         else:
             diagnosis = self._describe_hypothesis(template, best, names)
 
-        # Name the runner-up where it is nearly as likely and says something else.
+        # Name the runner-up if it is nearly as likely and reads differently.
         if not is_sure and NOT_TOLD not in (best.cause, second.cause):
             alternative = self._describe_hypothesis(template, second, names).summary
             if alternative != diagnosis.summary:
                 diagnosis = replace(diagnosis, instead=alternative)
 
         # "Other cases" fits anything and is no evidence of a fault.
-        log_ratio = best.likelihood - as_usual.likelihood
+        log_ratio = best.likelihood - no_fault.likelihood
         shows_fault = best.cause != OTHER_CASES and log_ratio > CERTAIN_LOG_RATIO
         return diagnosis, bool(self.is_suspicious[k] or shows_fault)
 
     def _describe_hypothesis(
         self, template: Diagnosis, hypothesis: FaultHypothesis, names: tuple[str, ...]
     ) -> Diagnosis:
-        """The hypothesis in words, with the names of its classes where these are told."""
+        """Return the hypothesis in words, with the names of its classes if they are reported."""
         classes: tuple[str, ...] = ()
         if names:
             classes = tuple(names[c] for c in hypothesis.classes)
-        where = ""
+        location = ""
         if 0 < len(classes) <= MAX_CLASSES_NAMED:
-            where = f" in {join_class_names(classes)}"
+            location = f" in {join_class_names(classes)}"
 
-        size = "large" if template.covered < template.wanted else "small"
-        mixed = f"its scores are far too {size}, as with wrong labels or another model"
         if names:
-            mixed = "its labels do not fit its probabilities in most classes"
-        cause = self._called(hypothesis.cause)
-        return describe(template, cause, classes, where=where, mixed=mixed)
+            mismatch = "its labels do not fit its probabilities in most classes"
+        else:
+            size = "large" if template.covered < template.wanted else "small"
+            mismatch = f"its scores are far too {size}, as with wrong labels or another model"
+        cause = self._cause_name(hypothesis.cause)
+        return describe(template, cause, classes, location=location, mismatch=mismatch)
 
-    def _called(self, cause: str) -> str:
-        """The name under which a cause goes with the scores of this round."""
+    def _cause_name(self, cause: str) -> str:
+        """Return the name of a cause for the scores of this round."""
         if not self.is_regression:
             return cause
         return CAUSES[cause].regression_name or cause
 
 
 def _diagnose_label_distribution(
-    not_told: Diagnosis, counts: IntArray, peer_counts: IntArray, names: tuple[str, ...]
+    unexplained: Diagnosis, counts: IntArray, peer_counts: IntArray, names: tuple[str, ...]
 ) -> Diagnosis:
-    """Scores as elsewhere within the classes, but perhaps other shares of the classes."""
+    """Return the diagnosis of a client whose scores are as its peers' in every class."""
     if not names:
-        return not_told
+        return unexplained
     sizes = counts.sum(axis=1)
     peer_sizes = peer_counts.sum(axis=1)
     labels = LabelDistributionLikelihood(sizes, peer_sizes)
     if labels.anything - RARE_LOG_PENALTY <= labels.as_peers:
-        return not_told
+        return unexplained
 
-    # Name the class whose share differs most.
-    shares = sizes / sizes.sum()
-    peer_shares = peer_sizes / max(1, int(peer_sizes.sum()))
-    c = int(np.argmax(np.abs(shares - peer_shares)))
-    here = format_share(float(shares[c]))
-    there = format_share(float(peer_shares[c]))
-    return describe(not_told, OTHER_MIX, (names[c],), here=here, there=there)
+    # Name the class whose fraction differs most.
+    fractions = sizes / sizes.sum()
+    peer_fractions = peer_sizes / max(1, int(peer_sizes.sum()))
+    c = int(np.argmax(np.abs(fractions - peer_fractions)))
+    return describe(
+        unexplained,
+        OTHER_MIX,
+        (names[c],),
+        fraction=format_fraction(float(fractions[c])),
+        peer_fraction=format_fraction(float(peer_fractions[c])),
+    )
 
 
-def _where_all_scores_lie(counts: IntArray, peer_counts: IntArray) -> str:
-    """Where nearly all scores lie, if they lie in one bin and the peers' do not; else empty."""
+def _location_of_equal_scores(counts: IntArray, peer_counts: IntArray) -> str:
+    """Return which bin holds nearly all scores, in words; empty if none does or peers' do too."""
     by_bin = counts.sum(axis=0)
     peers_by_bin = peer_counts.sum(axis=0)
-    total = int(by_bin.sum())
-    fullest = int(np.argmax(by_bin))
-    peer_fraction = peers_by_bin[fullest] / max(1, int(peers_by_bin.sum()))
-    if total < MIN_CLIENT_SCORES or by_bin[fullest] < ALL_EQUAL_FRACTION * total:
+    n_scores = int(by_bin.sum())
+    fullest_bin = int(np.argmax(by_bin))
+    if n_scores < MIN_CLIENT_SCORES or by_bin[fullest_bin] < ALL_EQUAL_FRACTION * n_scores:
         return ""
+    peer_fraction = peers_by_bin[fullest_bin] / max(1, int(peers_by_bin.sum()))
     if peer_fraction > COMMON_FRACTION:
         return ""
 
-    if fullest == 0:
+    if fullest_bin == 0:
         return "the smallest there is"
-    if fullest == len(by_bin) - 1:
+    if fullest_bin == len(by_bin) - 1:
         return "the largest there is"
     return "all in one bin"

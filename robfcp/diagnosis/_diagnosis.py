@@ -1,4 +1,4 @@
-"""A diagnosis: what a site's report looks like, in words a clinician reads."""
+"""A diagnosis: what the report of a client looks like, in words that a clinician reads."""
 
 from __future__ import annotations
 
@@ -10,41 +10,41 @@ from robfcp.certificates import format_loss_upper
 from robfcp.diagnosis._causes import CAUSES, LABELS_SWAPPED, NOT_TOLD, OTHER_MIX
 from robfcp.scores import Risk
 
-# Coverage of a site's own cases that is no farther off than this is not worth a word.
+# Coverage of a client's cases that is no farther off than this is not mentioned.
 MAX_PLAIN_SHORTFALL = 0.03
 MAX_PLAIN_EXCESS = 0.05
 
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What a site's report looks like, for people.
+    """The probable cause of an unusual report.
 
     Parameters
     ----------
-    client
-        The site.
-    trusted
-        Whether it was used; then it is listed because it deserves a look.
-    cause
-        What it looks like, in two or three words; "not told" where the report does not say.
-    finding
-        The same as a clause.
-    advice
+    client : str
+        The client.
+    trusted : bool
+        Whether it was included; then it is listed because it is suspicious.
+    cause : str
+        The cause, in two or three words; "not told" if the report does not show one.
+    finding : str
+        The cause as a clause.
+    advice : str
         What to check.
-    covered
-        The share of its own reported cases that the calibration covers; NaN where noise hides it.
-    wanted
-        The share that was asked for.
-    sure
-        Whether nothing else explains the report nearly as well.
-    instead
-        The next best cause where it is not.
-    classes
+    covered : float
+        The fraction of its reported cases that the calibration covers; NaN if noise hides it.
+    wanted : float
+        The target coverage.
+    sure : bool
+        Whether no other cause explains the report nearly as well.
+    instead : str
+        The next best cause if one does.
+    classes : tuple of str
         The classes that are named.
-    other
-        The site that it copies, if it does.
-    risk
-        The loss that is controlled in place of coverage, if so; `covered` is then 1 - loss / B.
+    other : str
+        The client whose report it duplicates, if it does.
+    risk : Risk, optional
+        The loss that is controlled instead of coverage; `covered` is then 1 - loss / B.
 
     Examples
     --------
@@ -76,20 +76,22 @@ equal (the smallest there is).
 
     @property
     def summary(self) -> str:
-        """The cause with the names that belong to it, to stand in brackets."""
+        """The cause with the names that belong to it, for brackets and tables."""
         if self.other:
             return f"copy of {self.other}"
         if self.cause == LABELS_SWAPPED:
             return f"labels swapped: {join_class_names(self.classes)}"
-        return "cause unclear" if self.cause == NOT_TOLD else self.cause
+        if self.cause == NOT_TOLD:
+            return "cause unclear"
+        return self.cause
 
     def with_defense_reason(self, reason: str) -> str:
-        """What is seen, what else it may be, what to check and why the defence left it out.
+        """Return the observation, its alternative, the advice and why the defense excluded it.
 
         Parameters
         ----------
-        reason
-            The defence's, empty where it has none.
+        reason : str
+            The reason of the defense, empty if it has none.
         """
         alternative = f" (or: {self.instead})" if self.instead else ""
         line = f"{self.observation}{alternative}; {self.advice}"
@@ -97,11 +99,11 @@ equal (the smallest there is).
 
     @property
     def observation(self) -> str:
-        """What is seen and what it looks like."""
+        """The coverage, if it is far off, and the finding."""
         return "; ".join(text for text in (self.coverage_text, self.finding) if text)
 
     def redacted(self) -> Diagnosis:
-        """The same for the site itself: no other site is named, nor what the others hold."""
+        """Return the diagnosis for the client: it names no peer and tells nothing of their data."""
         if self.other:
             finding = self.finding.removesuffix(self.other) + "another site"
             return replace(self, finding=finding, advice="check which file was sent", other="")
@@ -112,7 +114,7 @@ equal (the smallest there is).
 
     @property
     def coverage_text(self) -> str:
-        """'only 40% of its own cases are covered where 90% should be', nothing if all is well."""
+        """'only 40% of its own cases are covered where 90% should be', empty if it is close."""
         if math.isnan(self.covered):
             return ""
         if -MAX_PLAIN_SHORTFALL < self.covered - self.wanted < MAX_PLAIN_EXCESS:
@@ -120,29 +122,29 @@ equal (the smallest there is).
         if self.risk is not None:
             bound = self.risk.bound
             loss = format_loss_upper((1 - self.covered) * bound, bound)
-            wanted_loss = format_loss_upper((1 - self.wanted) * bound, bound)
-            return f"its own mean {self.risk.name} is {loss} where {wanted_loss} is wanted"
+            target_loss = format_loss_upper((1 - self.wanted) * bound, bound)
+            return f"its own mean {self.risk.name} is {loss} where {target_loss} is wanted"
         return (
             f"{self._covered_cases_text} of its own cases are covered "
-            f"where {format_share(self.wanted)} should be"
+            f"where {format_fraction(self.wanted)} should be"
         )
 
     @property
     def _covered_cases_text(self) -> str:
-        """How many of its own cases are covered: 'none', 'only 40%', '95%' or 'all'."""
+        """The coverage of its cases: 'none', 'only 40%', '95%' or 'all'."""
         if self.covered < 0.0005:
             return "none"
         if self.covered > 0.9995:
             return "all"
-        share = format_share(self.covered)
-        return f"only {share}" if self.covered < self.wanted else share
+        percent = format_fraction(self.covered)
+        return f"only {percent}" if self.covered < self.wanted else percent
 
     def __str__(self) -> str:
         return f"{self.sentence} {self.advice[:1].upper()}{self.advice[1:]}."
 
     @property
     def sentence(self) -> str:
-        """Who, what is seen and what it looks like."""
+        """The client, its verdict and the observation."""
         verdict = "was used, but look" if self.trusted else "was left out"
         return f"{self.client} {verdict}: {self.observation}."
 
@@ -153,53 +155,55 @@ def describe(
     classes: tuple[str, ...] = (),
     other: str = "",
     *,
-    where: str = "",
-    mixed: str = "",
-    here: str = "",
-    there: str = "",
+    location: str = "",
+    mismatch: str = "",
+    fraction: str = "",
+    peer_fraction: str = "",
 ) -> Diagnosis:
-    """The diagnosis with a cause, in the words of its table.
+    """Return the diagnosis with a cause, in the words of the table of causes.
 
     Parameters
     ----------
     diagnosis : Diagnosis
-        Whom it is about, what is covered and how sure it is.
+        The client, its coverage and whether the cause is sure.
     cause : str
         A name in CAUSES.
     classes : tuple of str
         The classes that are named.
     other : str
-        The site that it copies.
-    where, mixed, here, there : str
-        What stands for these words in the finding.
+        The client whose report it duplicates.
+    location, mismatch, fraction, peer_fraction : str
+        The texts that replace these words in braces.
     """
     texts = CAUSES[cause]
-    words = {
+    replacements = {
         "classes": join_class_names(classes),
         "look": "look" if diagnosis.sure else "may be",
         "size": "larger" if diagnosis.covered < diagnosis.wanted else "smaller",
         "other": other,
-        "where": where,
-        "mixed": mixed,
-        "here": here,
-        "there": there,
+        "location": location,
+        "mismatch": mismatch,
+        "fraction": fraction,
+        "peer_fraction": peer_fraction,
     }
     return replace(
         diagnosis,
         cause=cause,
-        finding=texts.finding.format(**words),
-        advice=texts.advice.format(**words),
+        finding=texts.finding.format(**replacements),
+        advice=texts.advice.format(**replacements),
         classes=classes,
         other=other,
     )
 
 
-def format_share(share: float) -> str:
-    """Whole per cent, and a digit more where that would read as 100%."""
-    digits = 0 if round(100 * share) < 100 or share >= 1 else 1
-    return f"{100 * share:.{digits}f}%"
+def format_fraction(fraction: float) -> str:
+    """Return whole per cent, with a decimal where that would read as 100%."""
+    percent = 100 * fraction
+    reads_as_all = fraction < 1 and round(percent) >= 100
+    return f"{percent:.1f}%" if reads_as_all else f"{percent:.0f}%"
 
 
 def join_class_names(classes: Sequence[str]) -> str:
-    """Classes in a sentence: numbers as they are, words in quotation marks."""
-    return " and ".join(name if name.isdigit() else f'"{name}"' for name in classes)
+    """Return classes for a sentence: numbers as they are, words in quotation marks."""
+    quoted = [name if name.isdigit() else f'"{name}"' for name in classes]
+    return " and ".join(quoted)

@@ -1,7 +1,7 @@
-"""How likely each cause makes a site's counts, beside those of the other sites.
+"""How likely each cause makes the counts of a client, given those of its peers.
 
-C is the number of classes or groups (1 where they are pooled), H of bins, B of rank cells. "Peers"
-are the other sites in use, pooled.
+C is the number of classes or groups (1 if they are pooled), H of bins, B of rank cells. The peers
+are the other included clients, pooled.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from robfcp._typing import BoolArray, FloatArray, IndexArray, IntArray
 from robfcp.binning import Binning
@@ -17,26 +16,28 @@ from robfcp.diagnosis._causes import (
     CAUSES,
     LABELS_MIXED_UP,
     LABELS_SWAPPED,
-    LAWS,
     NOT_TOLD,
     OTHER_CASES,
+    RANK_DISTRIBUTIONS,
     SCORE_CHANGES,
     SHIFTED_CLASS_PRIOR,
-    RankLaw,
+    RankDistribution,
 )
 from robfcp.reports import StratifiedCounts
 
-N_RANK_CELLS = 12  # equal parts of the peers' scores
-N_MASS_CELLS = 10  # of what is left, for a wrong label
-MIN_REFERENCE_SCORES = 20  # scores of peers that a class needs to be compared with
-MIN_SAMPLES_OF_COARSE_CLASS = 2 * StratifiedCounts.MIN_CELL_COUNT  # fewer lie in a single cell
+N_RANK_CELLS = 12  # cells with equally many of the peers' scores
+N_MASS_CELLS = 10  # quantiles of the fraction of the probability that a wrong label gets
+MIN_REFERENCE_SCORES = 20  # scores of peers that a class needs for a comparison
+MIN_SAMPLES_OF_COARSE_CLASS = 2 * StratifiedCounts.MIN_CELL_COUNT  # fewer are in a single cell
 
-LABEL_PRIOR_STRENGTH = 40  # how alike the sites' shares of the classes are
-RARE_LOG_PENALTY = 3.0  # a rarer explanation has to be better by e^3
+LABEL_PRIOR_STRENGTH = 40  # of the clients' label distributions around the pooled one, in samples
+RARE_LOG_PENALTY = 3.0  # a rarer hypothesis has to be better by e^3
 UNCLEAR_LOG_PENALTY = 4.0  # "other cases" fits nearly everything
-MIN_LOG_SHIFT_OF_CLASS = 2.0  # a class is named where "alike" is less likely by e^2
+MIN_LOG_SHIFT_OF_CLASS = 2.0  # a class is named if "alike" is less likely by e^2
+MIN_WRONG_CELL_PROBABILITY = 0.002  # added to each cell, as the scores are only modelled
 MIN_DOUBT = 0.001  # see `_median_doubt`
 MAX_DOUBT = 0.5
+MIN_CELL_PROBABILITY = 1e-4  # so that no rank is impossible
 
 
 class FaultHypothesis(NamedTuple):
@@ -47,20 +48,21 @@ class FaultHypothesis(NamedTuple):
     classes: tuple[int, ...] = ()
 
 
-def law_histograms() -> FloatArray:
-    """(L, B) the parameters of the Dirichlet distribution of each law, in the order of LAWS."""
-    return np.stack([_beta_histogram(law) for law in LAWS.values()])
+def rank_distribution_histograms() -> FloatArray:
+    """Return the Dirichlet parameters of every distribution of RANK_DISTRIBUTIONS, (L, B)."""
+    return np.stack([_beta_histogram(distribution) for distribution in RANK_DISTRIBUTIONS.values()])
 
 
-def _beta_histogram(law: RankLaw) -> FloatArray:
-    """(B,) the shares of the rank cells under a law, times its strength."""
+def _beta_histogram(distribution: RankDistribution) -> FloatArray:
+    """Return the probabilities of the rank cells, (B,), times the strength."""
     from scipy.special import betainc
 
     edges = np.arange(N_RANK_CELLS + 1) / N_RANK_CELLS
-    shares = np.diff(betainc(law.a, law.b, edges)) + 1e-4
-    shares *= (1 - law.lowest) / shares.sum()
-    shares[0] += law.lowest
-    return np.asarray(law.strength * shares)
+    probabilities = np.diff(betainc(distribution.a, distribution.b, edges))
+    probabilities = probabilities + MIN_CELL_PROBABILITY
+    probabilities *= (1 - distribution.lowest) / probabilities.sum()
+    probabilities[0] += distribution.lowest
+    return np.asarray(distribution.strength * probabilities)
 
 
 def rank_fault_hypotheses(
@@ -72,109 +74,113 @@ def rank_fault_hypotheses(
     by_class: bool,
     is_coarsened: bool = False,
 ) -> list[FaultHypothesis]:
-    """All explanations of a site's scores beside the peers', the likeliest first.
+    """Return all hypotheses about a client's scores, the likeliest first.
 
     Parameters
     ----------
     counts, peer_counts : ndarray of shape (C, H)
-        The scores of the site and of its peers, by class or group and bin.
+        The scores of the client and of its peers, by class or group and bin.
     binning : Binning
         The bins.
     histograms : ndarray of shape (L, B)
-        What `law_histograms` returns.
+        What `rank_distribution_histograms` returns.
     by_class : bool
         Whether rows are classes, so that they can be confused with each other.
     is_coarsened : bool
-        Whether the site's scores stand for what lies around them.
+        Whether the counts of the client are coarsened.
     """
     ranks = rank_histogram(counts, peer_counts, is_coarsened=is_coarsened)
     classes = np.flatnonzero(ranks.any(axis=1))  # those that can be compared
 
     # (C,) log-likelihoods of every class's ranks.
     likelihoods = log_dirichlet_multinomial(histograms[:, None], ranks)
-    by_law = dict(zip(LAWS, likelihoods, strict=True))
-    wrong = _wrong_label_likelihood(ranks, peer_counts, binning, by_law, by_class=by_class)
-    unchanged = _of_laws(NOT_TOLD, by_law)
-    changes = {cause: _of_laws(cause, by_law) for cause in SCORE_CHANGES}
+    by_distribution = dict(zip(RANK_DISTRIBUTIONS, likelihoods, strict=True))
+    wrong_labels = _wrong_label_likelihood(
+        ranks, peer_counts, binning, by_distribution, by_class=by_class
+    )
+    unchanged = _mixture_likelihood(NOT_TOLD, by_distribution)
+    changes = {cause: _mixture_likelihood(cause, by_distribution) for cause in SCORE_CHANGES}
     labels = LabelDistributionLikelihood(counts.sum(axis=1), peer_counts.sum(axis=1))
 
     hypotheses = [FaultHypothesis(NOT_TOLD, float(unchanged.sum()) + labels.usual)]
     for cause, change in changes.items():
         # A few classes may be anything at all.
         softened = log_mixture(
-            (1 - SHIFTED_CLASS_PRIOR, change), (SHIFTED_CLASS_PRIOR, by_law["anything"])
+            (1 - SHIFTED_CLASS_PRIOR, change), (SHIFTED_CLASS_PRIOR, by_distribution["anything"])
         )
         hypotheses.append(FaultHypothesis(cause, float(softened.sum()) + labels.usual))
     if by_class and len(classes) > 1:
-        hypotheses.append(labels.swapped(classes, unchanged, wrong))
-    if not by_class or len(classes) != 2:  # two classes are mixed up where they are swapped
-        confused = log_mixture((0.9, wrong), (0.1, by_law["anything"]))[classes]
+        hypotheses.append(labels.swapped(classes, unchanged, wrong_labels))
+    if not by_class or len(classes) != 2:  # a permutation of two classes is a swap
+        confused = log_mixture((0.9, wrong_labels), (0.1, by_distribution["anything"]))[classes]
         any_labels = float(np.logaddexp(labels.usual, labels.anything) - np.log(2))
         hypotheses.append(FaultHypothesis(LABELS_MIXED_UP, float(confused.sum()) + any_labels))
 
     # Every class may differ in another way.
     unclear = log_mixture(
-        (0.4, by_law["alike"]),
-        (0.1, wrong),
-        (0.1, by_law["anything"]),
+        (0.4, by_distribution["alike"]),
+        (0.1, wrong_labels),
+        (0.1, by_distribution["anything"]),
         *((0.1, change) for change in changes.values()),
     )
-    is_shifted: BoolArray = by_law["alike"] < unclear - MIN_LOG_SHIFT_OF_CLASS
-    shifted = classes[is_shifted[classes]]
+    is_shifted: BoolArray = by_distribution["alike"] < unclear - MIN_LOG_SHIFT_OF_CLASS
+    shifted_classes = tuple(classes[is_shifted[classes]].tolist())
     log_unclear = float(unclear.sum()) + labels.usual - UNCLEAR_LOG_PENALTY
-    hypotheses.append(FaultHypothesis(OTHER_CASES, log_unclear, tuple(shifted.tolist())))
+    hypotheses.append(FaultHypothesis(OTHER_CASES, log_unclear, shifted_classes))
     return sorted(hypotheses, key=lambda hypothesis: -hypothesis.likelihood)
 
 
-def _of_laws(cause: str, by_law: dict[str, FloatArray]) -> FloatArray:
-    """(C,) the log-likelihood of every class's ranks under the mixture of laws of a cause."""
-    return log_mixture(*((weight, by_law[law]) for weight, law in CAUSES[cause].laws))
+def _mixture_likelihood(cause: str, by_distribution: dict[str, FloatArray]) -> FloatArray:
+    """Return the log-likelihood of every class's ranks under the mixture of a cause, (C,)."""
+    mixture = CAUSES[cause].mixture
+    return log_mixture(*((weight, by_distribution[name]) for weight, name in mixture))
 
 
 def _wrong_label_likelihood(
     ranks: FloatArray,
     peer_counts: IntArray,
     binning: Binning,
-    by_law: dict[str, FloatArray],
+    by_distribution: dict[str, FloatArray],
     *,
     by_class: bool,
 ) -> FloatArray:
-    """(C,) the log-likelihood of every class's ranks where its labels are wrong.
+    """Return the log-likelihood of every class's ranks if its labels are wrong, (C,).
 
-    Where scores are shares of the probability it is known where those of wrong labels fall. A model
-    in doubt spreads the probability, so that a wrong label stands out less.
+    If scores are fractions of the probability, the scores of wrong labels can be computed. A model
+    in doubt spreads the probability, so that a wrong label differs less from a right one.
     """
-    shares = wrong_label_histogram(peer_counts, binning) if by_class else None
-    if shares is None:
-        return log_mixture((0.5, by_law["wrong"]), (0.5, by_law["rather wrong"]))
-    known = log_dirichlet_multinomial(LAWS["wrong"].strength * (shares + 0.002), ranks)
+    histogram = wrong_label_histogram(peer_counts, binning) if by_class else None
+    if histogram is None:
+        return log_mixture((0.5, by_distribution["wrong"]), (0.5, by_distribution["rather wrong"]))
+    strengths = RANK_DISTRIBUTIONS["wrong"].strength * (histogram + MIN_WRONG_CELL_PROBABILITY)
+    computed = log_dirichlet_multinomial(strengths, ranks)
     doubt = _median_doubt(peer_counts, binning)
-    return log_mixture((1 - doubt, known), (doubt, by_law["rather wrong"]))
+    return log_mixture((1 - doubt, computed), (doubt, by_distribution["rather wrong"]))
 
 
 def _median_doubt(peer_counts: IntArray, binning: Binning) -> float:
-    """The weight of the law that the model is in doubt: the square of the peers' median score."""
+    """Return the weight of a model in doubt: the square of the peers' median score, clipped."""
     cumulative = np.cumsum(peer_counts.sum(axis=0))
     median_bin = int(np.searchsorted(cumulative, cumulative[-1] / 2))
     return float(np.clip(binning.upper_edges[median_bin] ** 2, MIN_DOUBT, MAX_DOUBT))
 
 
 def rank_histogram(
-    counts: NDArray[np.int64] | FloatArray, peer_counts: IntArray, *, is_coarsened: bool = False
+    counts: IntArray | FloatArray, peer_counts: IntArray, *, is_coarsened: bool = False
 ) -> FloatArray:
-    """(C, B) how many of a site's scores of each class fall into each twelfth of the peers'.
+    """Count a client's scores of each class in each twelfth of the peers' scores, (C, B).
 
     A score in a bin that holds the peers' ranks from u to v is spread evenly over [u, v], so that
-    scores drawn as the peers' are uniform whatever ties there are. In a coarsened report cells of
-    five to nine scores stand for what lies around them, half-way to the next ones. A class of
-    which the peers have fewer than 20 is left empty.
+    scores drawn as the peers' are uniform whatever ties there are. In a coarsened report a cell of
+    five to nine scores is spread half-way to the next cells. A class of which the peers have fewer
+    than 20 stays empty.
 
     Parameters
     ----------
     counts, peer_counts : ndarray of shape (C, H)
-        The scores of the site and of its peers, by class or group and bin.
+        The scores of the client and of its peers, by class or group and bin.
     is_coarsened : bool
-        Whether the site's report is coarsened.
+        Whether the report of the client is coarsened.
     """
     has_scores = counts.any(axis=1)
     if is_coarsened:
@@ -187,82 +193,85 @@ def rank_histogram(
         bins = np.flatnonzero(counts[c])
         class_counts = counts[c, bins]
 
-        # The peers' ranks in each of the site's bins.
-        n_peers = peer_counts[c].sum()
-        upper = np.cumsum(peer_counts[c]) / n_peers
+        # The peers' ranks in each of the client's bins.
+        n_peer_scores = peer_counts[c].sum()
+        upper = np.cumsum(peer_counts[c]) / n_peer_scores
         high = upper[bins]
-        low = high - peer_counts[c, bins] / n_peers
+        low = high - peer_counts[c, bins] / n_peer_scores
         if is_coarsened and len(bins) > 1:
             is_small = class_counts < MIN_SAMPLES_OF_COARSE_CLASS
-            low, high = _widened(low, high, is_small)
+            low, high = _widen_small_cells(low, high, is_small)
 
-        # The share of each interval that lies in each cell.
+        # The CDF of the uniform distribution on each interval, at the edges of the cells.
         width = np.maximum(high - low, 1e-9)
         low = np.minimum(low, 1 - width)
-        reached = np.clip((edges - low[:, None]) / width[:, None], 0, 1)
-        histogram[c] = class_counts @ np.diff(reached, axis=1)
+        cdf = np.clip((edges - low[:, None]) / width[:, None], 0, 1)
+        histogram[c] = class_counts @ np.diff(cdf, axis=1)
     return histogram
 
 
-def _widened(
+def _widen_small_cells(
     low: FloatArray, high: FloatArray, is_small: BoolArray
 ) -> tuple[FloatArray, FloatArray]:
-    """The intervals of ranks; those of small cells reach half-way to the next ones' middles."""
-    middle = (low + high) / 2
-    cut = (middle[1:] + middle[:-1]) / 2
-    first = max(0, 2 * middle[0] - cut[0])
-    last = min(1, 2 * middle[-1] - cut[-1])
-    wide_low = np.where(is_small, np.append(first, cut), low)
-    wide_high = np.where(is_small, np.append(cut, last), high)
+    """Return the intervals of ranks, those of small cells up to half-way between midpoints."""
+    midpoints = (low + high) / 2
+    cuts = (midpoints[1:] + midpoints[:-1]) / 2
+    first_cut = max(0, 2 * midpoints[0] - cuts[0])
+    last_cut = min(1, 2 * midpoints[-1] - cuts[-1])
+    wide_low = np.where(is_small, np.append(first_cut, cuts), low)
+    wide_high = np.where(is_small, np.append(cuts, last_cut), high)
     return wide_low, wide_high
 
 
 def wrong_label_histogram(peer_counts: IntArray, binning: Binning) -> FloatArray | None:
-    """(C, B) shares of the rank cells where scores of wrong labels fall; None on other binnings.
+    """Return the probabilities of the rank cells for wrong labels, (C, B); None off [0, 1].
 
-    A score s on [0, 1] leaves s of the probability to the other labels; a wrong one gets a share w
-    of that, Beta(1, C - 2) as if drawn evenly from all ways to share it, and the score 1 - w s.
+    A score s on [0, 1] leaves s of the probability to the other labels. A wrong label gets a
+    fraction w of that, Beta(1, C - 2) as if all divisions of it were equally likely, and the score
+    1 - w s.
     """
     n_classes = len(peer_counts)
     upper = binning.upper_edges
     if n_classes < 2 or not 0 < upper[0] <= upper[-1] <= 1:
         return None
     scores = (np.append(0, upper[:-1]) + upper) / 2
-    score_shares = peer_counts.sum(axis=0) / max(1, int(peer_counts.sum()))
+    score_probabilities = peer_counts.sum(axis=0) / max(1, int(peer_counts.sum()))
 
-    # Quantiles of Beta(1, C - 2); of two classes the other one gets all of it.
-    w = np.ones(1)
+    # Quantiles of Beta(1, C - 2); of two classes the other class gets all of it.
+    fractions = np.ones(1)
     if n_classes > 2:
-        ranks = (np.arange(N_MASS_CELLS) + 0.5) / N_MASS_CELLS
-        w = 1 - ranks ** (1 / (n_classes - 2))
+        levels = (np.arange(N_MASS_CELLS) + 0.5) / N_MASS_CELLS
+        fractions = 1 - levels ** (1 / (n_classes - 2))
 
-    wrong = np.zeros(binning.n_bins)
-    for share in w:
-        bins = binning.bin_index_of_threshold(1 - share * scores)
-        wrong += np.bincount(bins, weights=score_shares, minlength=binning.n_bins) / len(w)
-    histogram = rank_histogram(np.broadcast_to(wrong, peer_counts.shape), peer_counts)
+    wrong_scores = np.zeros(binning.n_bins)
+    for fraction in fractions:
+        bins = binning.bin_index_of_threshold(1 - fraction * scores)
+        counts = np.bincount(bins, weights=score_probabilities, minlength=binning.n_bins)
+        wrong_scores += counts / len(fractions)
+    histogram = rank_histogram(np.broadcast_to(wrong_scores, peer_counts.shape), peer_counts)
     return histogram / np.maximum(histogram.sum(axis=1, keepdims=True), 1e-12)
 
 
 class LabelDistributionLikelihood:
-    """Log-likelihoods of a site's numbers of samples by class, beside the peers'.
+    """Log-likelihoods of a client's numbers of samples by class, given the peers'.
 
     Attributes
     ----------
-    as_peers
+    as_peers : float
         If they are distributed as the peers', up to a Dirichlet distribution around those.
-    anything
+    anything : float
         If any distribution is as likely as any other.
-    usual
+    usual : float
         If they are as the peers', or rarely anything.
     """
 
     def __init__(self, sizes: IntArray, peer_sizes: IntArray) -> None:
         from scipy.special import gammaln
 
-        # A hundredth of half a sample for each class, so that none is impossible.
-        shares = peer_sizes / max(1, int(peer_sizes.sum())) + 0.5 / max(1, len(peer_sizes)) * 0.01
-        strengths = LABEL_PRIOR_STRENGTH * shares / shares.sum()
+        # A small fraction is added to each class, so that none is impossible.
+        added_fraction = 0.5 / max(1, len(peer_sizes)) * 0.01
+        fractions = peer_sizes / max(1, int(peer_sizes.sum())) + added_fraction
+        strengths = LABEL_PRIOR_STRENGTH * fractions / fractions.sum()
 
         # (C, C) the term of the samples of class i, were they of class j.
         self._terms: FloatArray = gammaln(strengths[None, :] + sizes[:, None]) - gammaln(strengths)
@@ -272,30 +281,30 @@ class LabelDistributionLikelihood:
         self.usual = float(np.logaddexp(self.as_peers, self.anything - RARE_LOG_PENALTY))
 
     def swapped(
-        self, classes: IndexArray, unchanged: FloatArray, wrong: FloatArray
+        self, classes: IndexArray, unchanged: FloatArray, wrong_labels: FloatArray
     ) -> FaultHypothesis:
-        """Two classes are each other's: both look wrong and the rest does not.
+        """Return the hypothesis that two classes are swapped: their labels are wrong, no others.
 
         The label distribution is as the peers', with the two exchanged or not, or any. All pairs
-        are as likely beforehand; the likeliest one is named.
+        are equally likely beforehand; the likeliest one is named.
 
         Parameters
         ----------
         classes : ndarray of shape (n,)
             The classes that can be compared.
-        unchanged, wrong : ndarray of shape (C,)
+        unchanged, wrong_labels : ndarray of shape (C,)
             Log-likelihoods of every class's ranks if its labels are right, and if they are wrong.
         """
         pairs = np.array(np.triu_indices(len(classes), 1))
         first, second = classes[pairs]
 
-        kept = np.diag(self._terms)
-        exchanged = self.as_peers - kept[first] - kept[second]
+        unswapped_terms = np.diag(self._terms)
+        exchanged = self.as_peers - unswapped_terms[first] - unswapped_terms[second]
         exchanged = exchanged + self._terms[first, second] + self._terms[second, first]
         as_peers = np.logaddexp(self.as_peers, exchanged) - np.log(2)
         labels = np.logaddexp(as_peers, self.anything - RARE_LOG_PENALTY)
 
-        gain = wrong - unchanged
+        gain = wrong_labels - unchanged
         likelihoods = unchanged.sum() + gain[first] + gain[second] + labels
         best = int(np.argmax(likelihoods))
         mean = float(np.logaddexp.reduce(likelihoods) - np.log(len(likelihoods)))
@@ -303,7 +312,7 @@ class LabelDistributionLikelihood:
 
 
 def log_dirichlet_multinomial(strengths: FloatArray, counts: FloatArray) -> FloatArray:
-    """log of Gamma(s) / Gamma(s + n) prod_b Gamma(s_b + x_b) / Gamma(s_b), over the last axis.
+    """Return log Gamma(s) / Gamma(s + n) prod_b Gamma(s_b + x_b) / Gamma(s_b), over the last axis.
 
     s_b are the parameters of a Dirichlet distribution and s is their sum, x_b are counts and n is
     their sum: the likelihood of samples in their order.
@@ -317,7 +326,7 @@ def log_dirichlet_multinomial(strengths: FloatArray, counts: FloatArray) -> Floa
 
 
 def log_mixture(*weighted: tuple[float, FloatArray]) -> FloatArray:
-    """The log-likelihood of a mixture, from weights and log-likelihoods."""
+    """Return the log-likelihood of a mixture, from weights and log-likelihoods."""
     terms = [np.log(weight) + log_likelihood for weight, log_likelihood in weighted]
     mixed: FloatArray = np.logaddexp.reduce(terms, axis=0)
     return mixed

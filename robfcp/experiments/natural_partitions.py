@@ -253,8 +253,8 @@ def _method_row(
 LAMBDAS = np.linspace(0, 1, 201)
 COSTS = np.array([1.0, 1.0, 0.5, 0.5])  # of missing dead, dependent, not recovered, recovered
 SAMPLES_PER_PATIENT = 4  # samples of one sleeper that make a patient with several labels
-RISK_RULES = ("pooled", "crc-shrinkage", "own crc", "own data", Consensus.name, "letter")
-RISK_WORLDS = {  # federation, smallest and largest number of samples of a site
+RISK_METHODS = ("pooled", "crc-shrinkage", "own crc", "own data", Consensus.name, "letter")
+RISK_SCENARIOS = {  # federation, smallest and largest number of samples of a site
     "stroke": (FEDERATIONS[0], 50, 10**9),
     "small hospitals": (FEDERATIONS[0], 10, 49),
     "several labels": (FEDERATIONS[3], 50, 10**9),
@@ -269,7 +269,7 @@ def client_losses(scenario: str) -> tuple[NDArray[Any], NDArray[Any], list[Index
     the probability that at least one epoch is of it, and the loss is the fraction of the labels
     missed.
     """
-    federation, min_size, max_size = RISK_WORLDS[scenario]
+    federation, min_size, max_size = RISK_SCENARIOS[scenario]
     shipped, sites = federation.load()
     has_several_labels = scenario == "several labels"
     samples_per_patient = SAMPLES_PER_PATIENT if has_several_labels else 1
@@ -302,7 +302,7 @@ def client_losses(scenario: str) -> tuple[NDArray[Any], NDArray[Any], list[Index
 def client_risks(
     scenario: str, malicious_fraction: float = 0.0, risk: float = 0.1, n_runs: int = 5
 ) -> list[dict[str, Any]]:
-    """Return a row for each of `RISK_RULES`: mean losses on the benign sites' test halves.
+    """Return a row for each of `RISK_METHODS`: mean losses on the benign sites' test halves.
 
     A row holds the mean loss over the sites, the worst site's, the fraction of sites above `risk`
     and the mean set size, while `malicious_fraction` of the sites report no loss at all. Means
@@ -316,7 +316,7 @@ def client_risks(
     largest_set = set_sizes.max()
 
     # Of every run (benign sites, 2): loss and set size at the lambda of the site.
-    outcomes: dict[str, list[FloatArray]] = {rule: [] for rule in RISK_RULES}
+    outcomes: dict[str, list[FloatArray]] = {method: [] for method in RISK_METHODS}
     for seed in range(n_runs):
         rng = np.random.default_rng([0, seed])
         halves = [np.array_split(rng.permutation(rows), 2) for rows in site_rows]
@@ -330,15 +330,15 @@ def client_risks(
             test_curves.append([loss_curve, size_curve])
         curves = np.array(test_curves)  # (K, 2, L + 1)
 
-        for rule, site_lambda in _lambdas_of_rules(reported_losses, risk).items():
+        for method, site_lambda in _lambdas_of_methods(reported_losses, risk).items():
             lambdas = np.broadcast_to(site_lambda, len(site_rows))
             lambda_index = np.searchsorted(LAMBDAS, lambdas - 1e-12)
             site_outcomes = curves[site_index, :, lambda_index]
-            outcomes[rule].append(site_outcomes[~is_malicious])
+            outcomes[method].append(site_outcomes[~is_malicious])
 
     rows = []
-    for rule in RISK_RULES:
-        mean_losses, mean_sizes = np.mean(outcomes[rule], axis=0).T
+    for method in RISK_METHODS:
+        mean_losses, mean_sizes = np.mean(outcomes[method], axis=0).T
         measures = {
             "loss": mean_losses.mean(),
             "worst_site": mean_losses.max(),
@@ -346,14 +346,14 @@ def client_risks(
             "set_size": mean_sizes.mean(),
         }
         rounded = {name: round(float(value), 3) for name, value in measures.items()}
-        rows.append({"federation": scenario, "liars": n_malicious, "rule": rule, **rounded})
+        rows.append({"federation": scenario, "liars": n_malicious, "rule": method, **rounded})
     return rows
 
 
-def _lambdas_of_rules(
+def _lambdas_of_methods(
     reported_losses: Sequence[FloatArray], risk: float
 ) -> dict[str, float | FloatArray]:
-    """Return the lambda of every rule of `RISK_RULES`, one for all sites or (K,).
+    """Return the lambda of every method of `RISK_METHODS`, one for all sites or (K,).
 
     "own crc" is conformal risk control on the site's half alone, "own data" the lambda that is
     certified by that half with 97.5% confidence, "letter" the lambda of the default defense,
@@ -391,7 +391,7 @@ def _lambdas_of_rules(
 def risk_table() -> list[dict[str, Any]]:
     """Return the rows of all scenarios without malicious sites and with a fifth of them."""
     rows = []
-    for scenario in RISK_WORLDS:
+    for scenario in RISK_SCENARIOS:
         for malicious_fraction in (0.0, 0.2):
             rows.extend(client_risks(scenario, malicious_fraction))
     return rows

@@ -17,7 +17,7 @@ from robfcp.integrations._requests import POLL_PAUSE_SECONDS, Transport
 from robfcp.integrations._round import (
     CollectionSettings,
     register_sample_sizes,
-    run_engine_round,
+    run_transport_round,
     send_feedback,
 )
 from robfcp.privacy import parse_binning
@@ -79,17 +79,19 @@ def run_configured_round(
     Calibration
     """
     _check_configuration(config)
-    stated = _stated_guarantee_options(config)
+    guarantee_options = _stated_guarantee_options(config)
     guarantee = None
     if config["promise"]:
-        guarantee = get_guarantee(str(config["promise"]), **stated)
+        guarantee = get_guarantee(str(config["promise"]), **guarantee_options)
     collection = _collection_settings(config)
 
-    # A guarantee is told how many clients may be malicious, and then the defense is not.
-    told_number = None if guarantee else stated.get("liars")
+    # The number of malicious clients is an option of the guarantee, or else of the defense.
+    max_malicious = None
+    if guarantee is None:
+        max_malicious = guarantee_options.get("liars")
     settings = RoundSettings(
         coverage=config["coverage"],
-        defense=get_defense(str(config["defence"]), told_number),
+        defense=get_defense(str(config["defence"]), max_malicious),
         guarantee=guarantee,
         certificate_confidence=config["confidence"],
     )
@@ -102,7 +104,7 @@ def run_configured_round(
     if train is not None:
         train()
     collection = replace(collection, registered_sizes=registered_sizes, run_id=run_id)
-    calibration = run_engine_round(engine, collection, settings, files).calibration
+    calibration = run_transport_round(engine, collection, settings, files).calibration
 
     for level in calibration.levels:
         log.warning("threshold %.6g: %s", level.threshold, level.certificate.statement)

@@ -1,6 +1,6 @@
-"""What a server asks its sites, what they answer, and what became of it: the same on every engine.
+"""The requests of a server, the answers of clients and their outcomes, on every framework.
 
-A record carries a nonce and a body of strict JSON, or a code in the body's place.
+A record carries a nonce and a body of strict JSON, or a code instead of the body.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 
 class ClientRefusal(RobfcpError):
-    """The site does not answer; `code` is one of FAILURES and says nothing about its data."""
+    """The client does not answer; `code` is one of FAILURES and reveals nothing about its data."""
 
     def __init__(self, code: int, reason: str) -> None:
         self.code = code
@@ -39,18 +39,18 @@ class ClientRefusal(RobfcpError):
 
 
 class Request(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, tag_field="kind"):
-    """A question to the site that the server calls `client`."""
+    """A request to one client."""
 
     client: str
     protocol: int = PROTOCOL
 
 
 class SizeRequest(Request, tag="size"):
-    """How many calibration samples are there? Answered by their number."""
+    """Asks for the number of calibration samples."""
 
 
 class ReportRequest(Request, tag="report"):
-    """The context a report must be made in; the model travels beside it where there is one."""
+    """Asks for a report in this context; a model is sent beside it if there is one."""
 
     round: str
     model: str | None
@@ -59,19 +59,19 @@ class ReportRequest(Request, tag="report"):
 
 
 class EvaluateRequest(Request, tag="check"):
-    """How do your test data fare with this calibration? Answered by claims."""
+    """Asks for the coverage of the client's test data, which is answered by `CoverageClaims`."""
 
     calibration: msgspec.Raw
 
 
 class FeedbackRequest(Request, tag="letter"):
-    """Keep this letter. Answered by the identity of the calibration it is about."""
+    """Asks to store feedback, which is answered by the fingerprint of its calibration."""
 
     letter: msgspec.Raw
 
 
 class MonitorRequest(Request, tag="monitor"):
-    """Count your fresh samples against this calibration. Answered by an e-report."""
+    """Asks to count fresh samples, which is answered by a report of e-values."""
 
     round: str
     step: int
@@ -82,17 +82,17 @@ class MonitorRequest(Request, tag="monitor"):
 
 
 class CoverageClaims(msgspec.Struct, forbid_unknown_fields=True):
-    """For every level how many test samples were covered and the total size of their sets."""
+    """The number of covered test samples and the total size of their sets, for every level."""
 
     n_samples: int
     covered: list[int]
     total_size: list[float]
 
 
-def read_body(body: bytes, kind: Any) -> Any:
-    """A body of this kind, or one line that says why it is none."""
+def read_body(body: bytes, body_type: Any) -> Any:
+    """Read a body of this type; the error says why it is not valid."""
     try:
-        return msgspec.json.decode(body, type=kind)
+        return msgspec.json.decode(body, type=body_type)
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
         raise RobfcpError(
             f"not of this protocol ({decode_error_reason(error)}); update robfcp"
@@ -100,10 +100,10 @@ def read_body(body: bytes, kind: Any) -> Any:
 
 
 def read_request(body: bytes) -> Request:
-    """A request of this protocol."""
-    kinds = SizeRequest | ReportRequest | EvaluateRequest | FeedbackRequest | MonitorRequest
+    """Read a request of this protocol."""
+    request_type = SizeRequest | ReportRequest | EvaluateRequest | FeedbackRequest | MonitorRequest
     try:
-        request: Request = read_body(body, kinds)
+        request: Request = read_body(body, request_type)
     except RobfcpError as error:
         raise ClientRefusal(1, str(error)) from None
     if request.protocol != PROTOCOL:
@@ -111,11 +111,13 @@ def read_request(body: bytes) -> Request:
     return request
 
 
-def parse_reply(record: Mapping[str, Any], limit: int) -> tuple[str, bytes | int]:
-    """Nonce and body (or failure code) of a reply, its size and shape checked before the rest."""
-    nonce, body, code = (record.get(key) for key in ("nonce", "body", "code"))
-    if isinstance(body, bytes) and len(body) > limit:
-        raise RobfcpError(f"the reply has {len(body)} bytes but at most {limit} can be right")
+def parse_reply(record: Mapping[str, Any], max_bytes: int) -> tuple[str, bytes | int]:
+    """Return the nonce and the body (or failure code) of a reply, after checks of size and type."""
+    nonce = record.get("nonce")
+    body = record.get("body")
+    code = record.get("code")
+    if isinstance(body, bytes) and len(body) > max_bytes:
+        raise RobfcpError(f"the reply has {len(body)} bytes but at most {max_bytes} can be right")
     if len(record) == 2 and isinstance(nonce, str) and len(nonce) <= MAX_NONCE:
         if isinstance(body, bytes):
             return nonce, body
@@ -126,7 +128,7 @@ def parse_reply(record: Mapping[str, Any], limit: int) -> tuple[str, bytes | int
 
 @dataclass(frozen=True)
 class Participant:
-    """A node under the name it was registered by."""
+    """A node under its registered name."""
 
     node_id: int
     client: str
@@ -135,7 +137,7 @@ class Participant:
 
 @dataclass(frozen=True)
 class ReplyOutcome(Generic[T]):
-    """What one node did: its answer, or why there is none."""
+    """The answer of one node, or why there is none."""
 
     participant: Participant
     status: ReplyStatus

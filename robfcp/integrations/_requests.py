@@ -1,8 +1,9 @@
-"""Asks every client and tells apart who answered, who failed, who forged and who kept silent.
+"""Asks every client, and separates valid answers from failed, forged and missing ones.
 
-A reply that an engine delivers is its sender's claim. So every message is sent and received by
-itself, its reply belongs to the client that was addressed, and only if it returns the nonce that
-this client alone was sent. Whatever one reply does to the code that reads it, the others are heard.
+A reply that a framework delivers is its sender's claim. So every message is sent and received
+separately, and its reply belongs to the client that was addressed only if it returns the nonce
+that was sent to this client alone. Whatever a reply does to the code that reads it, the other
+replies are read.
 """
 
 from __future__ import annotations
@@ -112,7 +113,7 @@ class _Attempt:
     """One request to one client, until it is answered."""
 
     participant: Participant
-    number: int = 1
+    count: int = 1  # of the attempts for this client so far
     previous_outcome: ReplyOutcome[Any] | None = None  # what the attempt before this one ended with
     nonce: str = field(default_factory=_new_nonce)
     message: str = ""  # the number of what was sent; empty until it was
@@ -132,7 +133,7 @@ class RequestRound(Generic[T]):
         ``request(client=...)`` is what a client is asked.
     read : callable
         ``read(reply, client)`` is the answer in a reply, or raises.
-    limit : int
+    max_bytes : int
         The most bytes that a reply may have.
     open : dict
         The attempts that are not answered, in the order they were begun.
@@ -143,14 +144,14 @@ class RequestRound(Generic[T]):
     engine: Transport
     request: Callable[..., Request]
     read: Callable[[bytes, str], T]
-    limit: int = MAX_REPLY_BYTES
+    max_bytes: int = MAX_REPLY_BYTES
     open: dict[_Attempt, None] = field(default_factory=dict)
     done: dict[Participant, ReplyOutcome[T]] = field(default_factory=dict)
     workers: TimeoutWorkers[_Attempt] = field(default_factory=TimeoutWorkers)
 
     @property
     def outcomes(self) -> list[ReplyOutcome[T]]:
-        """What everybody did, by name."""
+        """The outcomes of all clients, by name."""
         return sorted(self.done.values(), key=_client_of_outcome)
 
     @property
@@ -169,14 +170,14 @@ class RequestRound(Generic[T]):
         for participant in participants:
             self._ask(_Attempt(participant))
 
-        # One look may take longer than the pause between two where a client hangs.
+        # One poll may take longer than the pause between two if a client hangs.
         while self.open and monotonic() < self.end:
-            look_started = monotonic()
-            self._look(min(self.end, look_started + max(poll, MIN_POLL_SECONDS)))
+            poll_started = monotonic()
+            self._poll_all(min(self.end, poll_started + max(poll, MIN_POLL_SECONDS)))
             if self.open:
-                next_look = min(look_started + poll, self.end)
-                sleep(max(0.0, next_look - monotonic()))
-        self._look(monotonic() + GRACE_SECONDS)
+                next_poll = min(poll_started + poll, self.end)
+                sleep(max(0.0, next_poll - monotonic()))
+        self._poll_all(monotonic() + GRACE_SECONDS)
         self.workers.close()
 
         for attempt in self.open:
@@ -205,7 +206,7 @@ class RequestRound(Generic[T]):
         self.workers.close()
 
     def _ask(self, attempt: _Attempt) -> None:
-        """Send the request with the nonce that this client alone is sent."""
+        """Send the request with the nonce of this client alone."""
         self.open[attempt] = None
         ttl = max(MIN_TTL_SECONDS, self.end - monotonic()) + TTL_GRACE_SECONDS
         body = msgspec.json.encode(self.request(client=attempt.participant.client))
@@ -225,8 +226,8 @@ class RequestRound(Generic[T]):
         if attempt not in self.workers.open:
             self.workers.submit(attempt, receive)
 
-    def _look(self, end: float) -> None:
-        """Look once at everybody whose last look has come back, until `end` where one hangs."""
+    def _poll_all(self, end: float) -> None:
+        """Look once for the reply of each client without an open call, at most until `end`."""
         for attempt in self.open:
             self._receive(attempt)
         for attempt, result in self.workers.results(end):
@@ -237,24 +238,24 @@ class RequestRound(Generic[T]):
                 self._note_sending(attempt, result)
 
     def _note_sending(self, attempt: _Attempt, result: Any) -> None:
-        """Keep the number of what was sent, or settle that the client cannot be reached."""
+        """Store the number of the message, or settle that the client cannot be reached."""
         if isinstance(result, str) and result:
             attempt.message = result
             self._receive(attempt)
             return
         if isinstance(result, Exception):
             log.warning("sending failed (%s)", type(result).__name__)
-        lost: ReplyOutcome[T] = ReplyOutcome(
-            attempt.participant, "missing", "could not be reached", attempts=attempt.number
+        unreachable: ReplyOutcome[T] = ReplyOutcome(
+            attempt.participant, "missing", "could not be reached", attempts=attempt.count
         )
-        self._settle(attempt, lost, True)
+        self._settle(attempt, unreachable, True)
 
     def _settle(self, attempt: _Attempt, outcome: ReplyOutcome[T], is_authentic: bool) -> None:
-        """Keep the outcome, or ask again where the reply was not the client's own."""
+        """Store the outcome, or ask again if the reply is not the client's."""
         del self.open[attempt]
-        if not is_authentic and attempt.number < MAX_ATTEMPTS and monotonic() < self.end:
+        if not is_authentic and attempt.count < MAX_ATTEMPTS and monotonic() < self.end:
             log.warning("%s: %s; asking again", attempt.participant.client, outcome.reason)
-            self._ask(_Attempt(attempt.participant, attempt.number + 1, outcome))
+            self._ask(_Attempt(attempt.participant, attempt.count + 1, outcome))
         else:
             self.done[attempt.participant] = outcome
 
@@ -262,7 +263,7 @@ class RequestRound(Generic[T]):
         """Return the outcome of a reply, and whether the nonce proves that the client sent it."""
 
         def outcome(status: ReplyStatus, reason: str, answer: T | None = None) -> ReplyOutcome[T]:
-            return ReplyOutcome(attempt.participant, status, reason, answer, attempt.number)
+            return ReplyOutcome(attempt.participant, status, reason, answer, attempt.count)
 
         is_authentic = False
         try:
@@ -270,7 +271,7 @@ class RequestRound(Generic[T]):
                 return outcome(reply.status, reply.reason), False
             if isinstance(reply, Exception):
                 raise reply
-            nonce, body = parse_reply(reply, self.limit)
+            nonce, body = parse_reply(reply, self.max_bytes)
             if not hmac.compare_digest(nonce.encode(errors="replace"), attempt.nonce.encode()):
                 raise RobfcpError("the reply does not return this request's nonce")
             is_authentic = True
@@ -287,7 +288,7 @@ class RequestRound(Generic[T]):
         """Return the outcome of a client that was still asked when the time was up."""
         # Where this is the second attempt, the first one had a reply, if not its own.
         if attempt.previous_outcome is not None:
-            return replace(attempt.previous_outcome, attempts=attempt.number)
+            return replace(attempt.previous_outcome, attempts=attempt.count)
 
         if attempt not in self.workers.open:
             reason = "no answer within"
@@ -296,7 +297,7 @@ class RequestRound(Generic[T]):
         else:
             reason = "could not be reached within"
         reason = f"{reason} {self.engine.deadline:g} s"
-        return ReplyOutcome(attempt.participant, "missing", reason, attempts=attempt.number)
+        return ReplyOutcome(attempt.participant, "missing", reason, attempts=attempt.count)
 
 
 def _client_of_outcome(outcome: ReplyOutcome[Any]) -> str:
@@ -322,7 +323,7 @@ def resolve_participants(nodes: Iterable[tuple[int, str, bytes]]) -> list[Partic
     --------
     >>> from robfcp.integrations._requests import resolve_participants
     >>> nodes = [(1, "b", b""), (2, "a", b""), (3, "a", b""), (4, "", b""), (5, "x y\\n", b"")]
-    >>> [one.client for one in resolve_participants(nodes)]
+    >>> [participant.client for participant in resolve_participants(nodes)]
     ['b', 'node-2', 'node-3', 'node-4', 'node-5']
     """
     nodes = list(nodes)
@@ -338,8 +339,10 @@ def resolve_participants(nodes: Iterable[tuple[int, str, bytes]]) -> list[Partic
     return sorted(participants, key=lambda participant: participant.client)
 
 
-def model_digest(parts: Iterable[tuple[str, bytes | memoryview]]) -> str:
-    """SHA-256 over every array's description (name, type, shape) and bytes: equal when models are.
+def model_digest(arrays: Iterable[tuple[str, bytes | memoryview]]) -> str:
+    """Return the SHA-256 of every array's description (name, type, shape) and bytes.
+
+    It is equal for equal models.
 
     Examples
     --------
@@ -348,7 +351,7 @@ def model_digest(parts: Iterable[tuple[str, bytes | memoryview]]) -> str:
     False
     """
     digest = hashlib.sha256()
-    for description, data in parts:
+    for description, data in arrays:
         digest.update(f"{description}\0".encode())
         digest.update(data)
     return digest.hexdigest()

@@ -152,10 +152,10 @@ def run_calibration_round(
         expected_clients,
         reply_folder,
     )
-    return run_engine_round(engine, collection, RoundSettings(**options)).calibration
+    return run_transport_round(engine, collection, RoundSettings(**options)).calibration
 
 
-def run_engine_round(
+def run_transport_round(
     engine: Transport,
     collection: CollectionSettings,
     settings: RoundSettings,
@@ -215,9 +215,9 @@ class _Collector:
             grid=to_wire_binning(self.binning),
             score=wire_score,
         )
-        limit = BYTES_PER_BIN * self.binning.n_bins + MAX_REPLY_BYTES
+        max_bytes = BYTES_PER_BIN * self.binning.n_bins + MAX_REPLY_BYTES
         self.requests: RequestRound[Any] = RequestRound(
-            self.engine, request, self._read_report, limit
+            self.engine, request, self._read_report, max_bytes
         )
 
         # Who is in the store was heard by the round that died.
@@ -316,8 +316,8 @@ def _collect_claims(
     request = partial(EvaluateRequest, calibration=msgspec.Raw(calibration.to_json()))
     reported = set(calibration.federation.clients)
     requests = RequestRound(engine, request, read)
-    asked = [participant for participant in participants if participant.client in reported]
-    return requests.run(asked).answers
+    addressed = [participant for participant in participants if participant.client in reported]
+    return requests.run(addressed).answers
 
 
 def _client_entry(
@@ -351,13 +351,13 @@ def _client_entries(
         entries[client] = _client_entry(None, "missing", "registered but not connected")
 
     # Who is there now and was not asked; nobody waits for a network that hangs.
-    asked_nodes = {outcome.participant.node_id for outcome in outcomes}
+    addressed_nodes = {outcome.participant.node_id for outcome in outcomes}
     try:
         present_now = call_with_timeout(engine.present, LAST_LOOK_SECONDS)
     except Exception:
         present_now = []
     for participant in present_now:
-        if participant.node_id not in asked_nodes:
+        if participant.node_id not in addressed_nodes:
             client = participant.client
             status: ReplyStatus = "missing" if client in missing else "not asked"
             entries[client] = _client_entry(
@@ -419,8 +419,8 @@ def send_feedback(
     for feedback in iter_feedback(calibration, present):
         feedback_of[feedback.client] = msgspec.Raw(feedback.to_json(key))
     requests = RequestRound(engine, request, read)
-    asked = [participant for participant in participants if participant.client in feedback_of]
-    return requests.run(asked).outcomes
+    addressed = [participant for participant in participants if participant.client in feedback_of]
+    return requests.run(addressed).outcomes
 
 
 def run_monitoring_round(

@@ -1,6 +1,6 @@
-"""What a site allows and answers, whatever a server asks: its privacy, its ledger, its grid.
+"""What a client allows and answers, whatever a server asks: its privacy, its ledger, its binning.
 
-A site writes its rules where it starts its node, out of the server's reach.
+A client writes its policy where it starts its node, out of the server's reach.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ import logging
 import os
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -36,41 +35,62 @@ from robfcp.reports import (
 from robfcp.scores import ClassificationScore, Score, get_score, scores_with_nan
 
 FilePath = str | os.PathLike[str]
-Part = Literal["calibration", "test"]
+DataSplit = Literal["calibration", "test"]
 Attack = Callable[[NDArray[np.float64]], ArrayLike]
 
 BUDGET_KEYS = ("delta", "neighbours", "samples-per-patient", "rounds")  # beside epsilon
-PRIVACY_KEYS = ("ledger", "dataset", "grid", "score", "samples")  # rules called privacy-...
-POLICY_KEYS = ("pooled", "least", "fine", "signing-key", "letter-folder", "monitor-folder")
-FUNCTION_KEYS = ("outputs", "fresh")  # the site's own functions, as module:function
+PRIVACY_ATTRIBUTES = {  # key: attribute of `ClientPolicy`
+    "privacy-ledger": "ledger",
+    "privacy-dataset": "dataset",
+    "privacy-grid": "binning",
+    "privacy-score": "score",
+    "privacy-samples": "declared_samples",
+}
+POLICY_ATTRIBUTES = {
+    "pooled": "pooled",
+    "least": "min_class_count",
+    "fine": "fine",
+    "signing-key": "signing_key",
+    "letter-folder": "feedback_dir",
+    "monitor-folder": "monitor_dir",
+}
+FUNCTION_KEYS = ("outputs", "fresh")  # functions of the client, as module:function
 KNOWN_KEYS = (
     "epsilon",
     *BUDGET_KEYS,
-    *(f"privacy-{rule}" for rule in PRIVACY_KEYS),
-    *POLICY_KEYS,
+    *PRIVACY_ATTRIBUTES,
+    *POLICY_ATTRIBUTES,
     *FUNCTION_KEYS,
+    "output-folder",  # of a server
 )
-KNOWN_KEYS += ("output-folder",)  # a server's
-
-_ATTRIBUTES_OF_POLICY_KEYS = {
-    "least": "min_class_count",
-    "letter_folder": "feedback_dir",
-    "monitor_folder": "monitor_dir",
-}
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class ClientPolicy:
-    """What one site allows.
+    """What one client allows.
 
-    privacy: the noise of its reports. ledger: where it records what is spent; a private site has
-    one. dataset: the name of the data the ledger speaks of. grid, score: what it reports on; any
-    where None. samples: the number it states when asked, without looking at its data. pooled:
-    whether it withholds its labels; where None as `Report.from_predictions` does. least, fine: how
-    small the cells are that it shows, as there. signing_key: the private key its reports are signed
-    with. letter_folder, monitor_folder: where it keeps letters, and what it has counted.
+    Parameters
+    ----------
+    privacy : Privacy, optional
+        The noise of its reports.
+    ledger : path, optional
+        Where it records the budget spent; a private client needs one.
+    dataset : str
+        The name of the data in the ledger.
+    binning, score : Binning, Score, optional
+        What it reports on; any if None.
+    declared_samples : int, optional
+        The number of samples that it states, without counting its data.
+    pooled : bool, optional
+        Whether it withholds its labels; if None as `Report.from_predictions` does.
+    min_class_count, fine : int, bool
+        How small the cells of its reports may be, as there.
+    signing_key : path, optional
+        The private key that its reports are signed with.
+    feedback_dir, monitor_dir : path, optional
+        Where it stores feedback, and the states of monitors.
     """
 
     privacy: Privacy | None = None
@@ -91,57 +111,70 @@ class ClientPolicy:
             raise ClientRefusal(6, "ledger: privacy needs one; name a file that stays across runs")
 
     def with_config(self, config: Mapping[str, Any]) -> ClientPolicy:
-        """The same with what the site's own configuration says, which goes before."""
-        said = {rule.replace("-", "_"): config[rule] for rule in POLICY_KEYS if rule in config}
-        own = [rule for rule in PRIVACY_KEYS if f"privacy-{rule}" in config]
-        said |= {rule: config[f"privacy-{rule}"] for rule in own}
-        if "grid" in own:
-            said["binning"] = parse_binning(said.pop("grid"))
-        if "samples" in own:
-            said["declared_samples"] = said.pop("samples")
-        for old, new in _ATTRIBUTES_OF_POLICY_KEYS.items():
-            if old in said:
-                said[new] = said.pop(old)
-        if "score" in own:
-            said["score"] = get_score(said["score"])
+        """Return the policy with the values of the client's configuration, which go first."""
+        attributes: dict[str, Any] = {}
+        for key, attribute in (POLICY_ATTRIBUTES | PRIVACY_ATTRIBUTES).items():
+            if key in config:
+                attributes[attribute] = config[key]
+        if "binning" in attributes:
+            attributes["binning"] = parse_binning(attributes["binning"])
+        if "score" in attributes:
+            attributes["score"] = get_score(attributes["score"])
+
         if "epsilon" in config:
-            budget = {
-                word.replace("-", "_"): config[word] for word in BUDGET_KEYS if word in config
-            }
-            said["privacy"] = Privacy(config["epsilon"], **budget)
-        return replace(self, **said)
+            budget = {}
+            for key in BUDGET_KEYS:
+                if key in config:
+                    budget[key.replace("-", "_")] = config[key]
+            attributes["privacy"] = Privacy(config["epsilon"], **budget)
+        return replace(self, **attributes)
 
     def refuse_if_private(self, what: str) -> None:
-        """Refuse what tells of protected samples outside the budget."""
+        """Refuse a request whose answer depends on protected samples, outside the budget."""
         if self.privacy is not None:
             raise ClientRefusal(4, what)
 
 
 def read_client_policy(path: Path) -> dict[str, Any]:
-    """What the site's file says; empty where there is none, refused where it is not clear."""
+    """Read the configuration of a client; empty if there is no file; refuse unknown keys."""
     if not path.exists():
         return {}
     try:
-        found = msgspec.json.decode(read_bounded(path), type=dict[str, Any])
+        config = msgspec.json.decode(read_bounded(path), type=dict[str, Any])
     except msgspec.MsgspecError as error:
         raise RobfcpError(
             f"{path}: not a JSON object ({decode_error_reason(error)}); fix it"
         ) from None
-    for word in found:
-        if word not in KNOWN_KEYS:
-            raise RobfcpError(f"{path}: {word!r} is unknown; use {', '.join(KNOWN_KEYS)}")
-    return found
+    for key in config:
+        if key not in KNOWN_KEYS:
+            raise RobfcpError(f"{path}: {key!r} is unknown; use {', '.join(KNOWN_KEYS)}")
+    return config
 
 
 @dataclass(frozen=True)
 class ClientRequestHandler:
-    """A site while it answers one request.
+    """A client while it answers one request.
 
-    outputs(part, *given): predictions and targets of its calibration or test data, by the model
-    that came with the request or its own. fresh(*given): predictions, targets and names of the
-    samples labelled since. given: what the engine hands to both, the model among it. model: its
-    digest; None where none came. memory: kept between requests. seed: of randomised scores; fresh
-    entropy where None. attack(scores): what is reported instead, in simulations.
+    Parameters
+    ----------
+    policy : ClientPolicy
+        What the client allows.
+    predict_fn : callable, optional
+        ``predict_fn(split, *model_inputs)`` returns predictions and targets of the calibration or
+        test data, by the model that came with the request or the client's model.
+    fresh_data_fn : callable, optional
+        ``fresh_data_fn(*model_inputs)`` returns predictions, targets and names of the samples
+        labeled since.
+    model_inputs : tuple
+        What the framework passes to both, with the model.
+    model : str, optional
+        The digest of the model, if one came with the request.
+    cache : mapping
+        What is stored between requests.
+    seed : sequence of int, optional
+        The seed of randomized scores; random if None.
+    attack : callable, optional
+        ``attack(scores)`` returns what is reported instead, in simulations.
     """
 
     policy: ClientPolicy
@@ -154,7 +187,7 @@ class ClientRequestHandler:
     attack: Attack | None = None
 
     def handle_request(self, body: bytes) -> bytes:
-        """The answer by the method of the request's kind; raises where the site gives none."""
+        """Return the answer to a request; raise if the client gives none."""
         request = _messages.read_request(body)
         methods: dict[type[_messages.Request], Callable[[Any], Any]] = {
             _messages.SizeRequest: self._size,
@@ -163,136 +196,186 @@ class ClientRequestHandler:
             _messages.FeedbackRequest: self._feedback,
             _messages.MonitorRequest: self._monitor,
         }
-        answer = methods[type(request)](request)
-        return answer if isinstance(answer, bytes) else msgspec.json.encode(answer)
+        answer_request = methods[type(request)]
+        answer = answer_request(request)
+        if isinstance(answer, bytes):
+            return answer
+        return msgspec.json.encode(answer)
 
-    def _data(self, part: Part) -> tuple[ArrayLike, ArrayLike]:
+    def _outputs(self, split: DataSplit) -> tuple[ArrayLike, ArrayLike]:
+        """Return predictions and targets of the calibration or test data."""
         if self.predict_fn is None:
             raise RobfcpError("outputs: this site has none; say where they come from")
-        return self.predict_fn(part, *self.model_inputs)
+        return self.predict_fn(split, *self.model_inputs)
 
     def _size(self, request: _messages.SizeRequest) -> int:
+        """Return the number of calibration samples."""
         if self.policy.privacy is not None and self.policy.privacy.protects_sample_size:
             raise ClientRefusal(4, "the number of samples is protected")
         if self.policy.declared_samples is not None:
             return self.policy.declared_samples
-        return len(np.asarray(self._data("calibration")[1]))
+        _, targets = self._outputs("calibration")
+        return len(np.asarray(targets))
 
     def _report(self, request: _messages.ReportRequest) -> bytes:
-        """A report; of a private site the one it gave before, or one that is paid for first."""
-        rules = self.policy
-        if rules.binning is not None and request.grid.digest != rules.binning.digest:
-            raise ClientRefusal(5, "another grid than this site takes was asked for")
-        score = from_wire_score(request.score)
-        if score is None or rules.score not in (None, score):
-            raise ClientRefusal(5, "another score than this site takes was asked for")
-        body = msgspec.json.encode(request)
-        if rules.privacy is not None:
-            if self.cache.get("request") == body:
+        """Return a report; of a private client the cached one, or one that is charged first."""
+        policy = self.policy
+        score = self._agreed_score(request)
+        request_body = msgspec.json.encode(request)
+        if policy.privacy is not None:
+            if self.cache.get("request") == request_body:
                 return bytes(self.cache["report"])
             try:
-                PrivacyLedger(str(rules.ledger), rules.dataset).charge(rules.privacy, request.round)
+                ledger = PrivacyLedger(str(policy.ledger), policy.dataset)
+                ledger.charge(policy.privacy, request.round)
             except RobfcpError as error:
                 raise ClientRefusal(6, str(error)) from error
-        predictions, targets = self._data("calibration")
-        scored = score if rules.privacy is None else partial(scores_with_nan, score)
-        scores = scored(predictions, targets, np.random.default_rng(self.seed))
+
+        report = self._make_report(request, score)
+        if policy.signing_key is None:
+            report_body = report.to_json()
+        else:
+            report_body = signing.sign(report, signing.load_key(policy.signing_key))
+        if policy.privacy is not None:
+            self.cache["request"] = request_body
+            self.cache["report"] = report_body
+        return report_body
+
+    def _agreed_score(self, request: _messages.ReportRequest) -> Score:
+        """Return the score of the request; refuse a binning or score that is not the policy's."""
+        policy = self.policy
+        if policy.binning is not None and request.grid.digest != policy.binning.digest:
+            raise ClientRefusal(5, "another grid than this site takes was asked for")
+        score = from_wire_score(request.score)
+        if score is None or policy.score not in (None, score):
+            raise ClientRefusal(5, "another score than this site takes was asked for")
+        return score
+
+    def _make_report(self, request: _messages.ReportRequest, score: Score) -> Report:
+        """Score the calibration data and make the report that the policy allows."""
+        policy = self.policy
+        predictions, targets = self._outputs("calibration")
+        rng = np.random.default_rng(self.seed)
+        if policy.privacy is None:
+            scores = score(predictions, targets, rng)
+        else:
+            scores = scores_with_nan(score, predictions, targets, rng)
         if self.attack is not None:
             scores = np.asarray(self.attack(scores), dtype=np.float64)
-        by_class: dict[str, Any] = {}
-        pooled = rules.pooled or rules.privacy is not None  # whose noise would be on every cell
-        classes = int(np.shape(predictions)[1]) if isinstance(score, ClassificationScore) else 0
-        if rules.pooled is None and not rules.fine:
-            pooled = pooled or len(scores) < StratifiedCounts.MIN_SAMPLES_PER_CLASS * classes
-        if classes and not pooled:
-            by_class = {
+
+        n_classes = 0
+        if isinstance(score, ClassificationScore):
+            n_classes = int(np.shape(predictions)[1])
+        strata: dict[str, Any] = {}
+        if n_classes and not self._is_pooled(len(scores), n_classes):
+            strata = {
                 "labels": targets,
-                "classes": classes,
-                "min_class_count": rules.min_class_count,
+                "classes": n_classes,
+                "min_class_count": policy.min_class_count,
             }
-        report = Report.from_scores(
+        return Report.from_scores(
             request.client,
             scores,
-            rules.binning or from_wire_binning(request.grid),
+            policy.binning or from_wire_binning(request.grid),
             score=score,
             round=request.round,
             model=request.model if self.model is None else self.model,
-            privacy=rules.privacy,
-            fine=rules.fine,
-            **by_class,
+            privacy=policy.privacy,
+            fine=policy.fine,
+            **strata,
         )
-        key = rules.signing_key
-        found = report.to_json() if key is None else signing.sign(report, signing.load_key(key))
-        if rules.privacy is not None:
-            self.cache["request"], self.cache["report"] = body, found
-        return found
+
+    def _is_pooled(self, n_samples: int, n_classes: int) -> bool:
+        """Return whether the report withholds the labels."""
+        policy = self.policy
+        if policy.privacy is not None:  # its noise would be on every cell
+            return True
+        if policy.pooled is not None or policy.fine:
+            return bool(policy.pooled)
+        return n_samples < StratifiedCounts.MIN_SAMPLES_PER_CLASS * n_classes
 
     def _evaluate(self, request: _messages.EvaluateRequest) -> _messages.CoverageClaims:
-        """Covered samples and total set size (labels, or width of intervals) at every level."""
+        """Return covered samples and total set size (labels, or width of intervals) by level."""
         self.policy.refuse_if_private("test data are protected")
         calibration = Calibration.from_json(bytes(request.calibration))
-        predictions, targets = self._data("test")
-        check = partial(calibration.evaluate, predictions, targets)
-        numbers = range(len(calibration.levels))
-        seen = [check(level=k, rng=np.random.default_rng(self.seed)) for k in numbers]
-        n = seen[0].overall.n
+        predictions, targets = self._outputs("test")
+        evaluations = []
+        for level in range(len(calibration.levels)):
+            rng = np.random.default_rng(self.seed)
+            evaluations.append(calibration.evaluate(predictions, targets, level=level, rng=rng))
+        n_samples = evaluations[0].overall.n
         return _messages.CoverageClaims(
-            n, [one.overall.covered for one in seen], [one.set_size * n for one in seen]
+            n_samples=n_samples,
+            covered=[evaluation.overall.covered for evaluation in evaluations],
+            total_size=[evaluation.set_size * n_samples for evaluation in evaluations],
         )
 
     def _feedback(self, request: _messages.FeedbackRequest) -> str:
+        """Store feedback; return the fingerprint of its calibration."""
         data = bytes(request.letter)
-        letter = ClientFeedback.from_json(data)
-        if letter.client != request.client:
+        feedback = ClientFeedback.from_json(data)
+        if feedback.client != request.client:
             raise ClientRefusal(1, "a letter to another site")
-        identity = letter.calibration.fingerprint
-        place = _folder("letter-folder", self.policy.feedback_dir)
-        write_atomically(place / f"letter-{identity[:16]}.json", data, private=True)
-        return identity
+        fingerprint = feedback.calibration.fingerprint
+        folder = _make_configured_folder("letter-folder", self.policy.feedback_dir)
+        write_atomically(folder / f"letter-{fingerprint[:16]}.json", data, private=True)
+        return fingerprint
 
     def _monitor(self, request: _messages.MonitorRequest) -> bytes:
+        """Count the fresh samples; return the report of the e-values."""
         if self.fresh_data_fn is None:
             raise ClientRefusal(1, "this site does not watch calibrations")
         self.policy.refuse_if_private("alarms tell of protected samples")
         calibration = Calibration.from_json(bytes(request.calibration))
-        name = f"monitor-{calibration.fingerprint[:16]}-{request.level}.json"
+        filename = f"monitor-{calibration.fingerprint[:16]}-{request.level}.json"
+        folder = _make_configured_folder("monitor-folder", self.policy.monitor_dir)
         monitor = Monitor(
             calibration,
             client=request.client,
             level=request.level,
             min_coverage=request.floor,
             delta=request.delta,
-            path=_folder("monitor-folder", self.policy.monitor_dir) / name,
+            path=folder / filename,
         )
         predictions, targets, ids = self.fresh_data_fn(*self.model_inputs)
         monitor.update(predictions, targets, ids=ids)
         return monitor.e_value_report(request.round, request.step).to_json()
 
 
-def _folder(word: str, place: FilePath | None) -> Path:
-    if not place:
-        raise RobfcpError(f"{word}: the site has no place for this; configure it")
-    return Path(make_folder(str(place)))
+def _make_configured_folder(key: str, path: FilePath | None) -> Path:
+    """Create the folder of a configuration key; refuse if none is configured."""
+    if not path:
+        raise RobfcpError(f"{key}: the site has no place for this; configure it")
+    return Path(make_folder(str(path)))
 
 
-def handle_message(record: Any, site: Callable[[], ClientRequestHandler]) -> dict[str, Any]:
-    """What goes back: the nonce of the request, and the answer or a code.
+def handle_message(record: Any, make_handler: Callable[[], ClientRequestHandler]) -> dict[str, Any]:
+    """Return the nonce of a request with the answer, or with a code.
 
-    No exception leaves the site: its text might hold data, and stays in the site's log.
+    No exception leaves the client: its text might hold data, and stays in the client's log.
     """
-    nonce, private = "", False
+    nonce = ""
+    is_private = False
     try:
-        found, body = (record.get("nonce"), record.get("body")) if record else (None, None)
-        if not isinstance(found, str) or not isinstance(body, bytes):
-            raise ClientRefusal(1, "the request is not of this protocol; update robfcp")
-        nonce = found
-        asked = site()
-        private = asked.policy.privacy is not None
-        return {"nonce": nonce, "body": asked.handle_request(body)}
+        nonce, body = _open_request(record)
+        handler = make_handler()
+        is_private = handler.policy.privacy is not None
+        return {"nonce": nonce, "body": handler.handle_request(body)}
     except ClientRefusal as refusal:
         log.warning("robfcp: %s", refusal)
         code = refusal.code
-    except Exception as error:  # of a private site, which one it was might tell of the data
+    except Exception as error:
         log.exception("robfcp: no answer")
-        code = 3 if isinstance(error, RobfcpError) and not private else 2
+        # The kind of a private client's error might depend on its data.
+        is_robfcp_error = isinstance(error, RobfcpError) and not is_private
+        code = 3 if is_robfcp_error else 2
     return {"nonce": nonce, "code": code}
+
+
+def _open_request(record: Any) -> tuple[str, bytes]:
+    """Return the nonce and the body of a request; refuse another record."""
+    nonce = record.get("nonce") if record else None
+    body = record.get("body") if record else None
+    if not isinstance(nonce, str) or not isinstance(body, bytes):
+        raise ClientRefusal(1, "the request is not of this protocol; update robfcp")
+    return nonce, body

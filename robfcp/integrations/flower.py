@@ -43,14 +43,14 @@ from robfcp.integrations._requests import (
     Transport,
     resolve_participants,
 )
-from robfcp.integrations._requests import model_digest as digest_of_parts
+from robfcp.integrations._requests import model_digest as digest_of_arrays
 from robfcp.integrations._round import run_calibration_round
 from robfcp.integrations._workers import call_with_timeout
 from robfcp.integrations.client import (
     Attack,
     ClientPolicy,
     ClientRequestHandler,
-    Part,
+    DataSplit,
     handle_message,
 )
 
@@ -64,7 +64,7 @@ __all__ = [
     "simulate_round",
 ]
 
-NodeOutputs = Callable[[Part, ArrayRecord | None, Context], tuple[ArrayLike, ArrayLike]]
+NodeOutputs = Callable[[DataSplit, ArrayRecord | None, Context], tuple[ArrayLike, ArrayLike]]
 FreshSamples = Callable[[ArrayRecord | None, Context], tuple[ArrayLike, ArrayLike, ArrayLike]]
 NodeAttack = Callable[[NDArray[np.float64], Context], ArrayLike]
 
@@ -175,11 +175,11 @@ def model_digest(arrays: ArrayRecord | None) -> str | None:
     """Return the model's digest; None where there is no model."""
     if arrays is None:
         return None
-    parts = []
+    described_arrays = []
     for name, array in arrays.items():
         description = f"{name}\0{array.dtype}\0{tuple(array.shape)}\0{array.stype}"
-        parts.append((description, array.data))
-    return digest_of_parts(parts)
+        described_arrays.append((description, array.data))
+    return digest_of_arrays(described_arrays)
 
 
 def make_client_app(
@@ -405,7 +405,7 @@ class InProcessGrid:
             for node_id, config in enumerate(node_configs, start=1)
         }
         self._replies: dict[str, Message] = {}
-        self._numbers = count(1)  # two rounds at once do not share one
+        self._message_numbers = count(1)  # two rounds at once do not share one
         self.run = import_module("flwr.supercore.run").Run.create_empty(RUN_ID)
 
         # flwr from 1.34 on wants to know which task runs in this process.
@@ -441,7 +441,7 @@ class InProcessGrid:
         """Answer each message; return the ids to pull the replies by."""
         message_ids = []
         for message in messages:
-            message_id = f"message-{next(self._numbers)}"
+            message_id = f"message-{next(self._message_numbers)}"
             message.metadata._message_id = message_id  # as Flower does where a message is stored
             message_ids.append(message_id)
             self.deliver(message)
@@ -520,5 +520,5 @@ def simulate_round(federation: Federation, **options: Any) -> Calibration:
         return _reply(message, {"nonce": record["nonce"], "body": report.to_json()})
 
     network: Any = InProcessGrid(app, [{}] * len(reports), names=federation.clients)
-    known = {"binning": federation.binning, "score": federation.score, "evaluate": False}
-    return run_calibration_round(FlowerTransport(network), **{**known, **options})
+    round_options = {"binning": federation.binning, "score": federation.score, "evaluate": False}
+    return run_calibration_round(FlowerTransport(network), **{**round_options, **options})

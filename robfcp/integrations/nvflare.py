@@ -50,14 +50,14 @@ from robfcp.calibration import Calibration
 from robfcp.integrations._configuration import DEFAULTS, run_configured_round
 from robfcp.integrations._messages import RECORD, Participant
 from robfcp.integrations._requests import FailedReply, Transport, resolve_participants
-from robfcp.integrations._requests import model_digest as digest_of_parts
+from robfcp.integrations._requests import model_digest as digest_of_arrays
 from robfcp.integrations._round import run_monitoring_round
 from robfcp.integrations.client import (
     FUNCTION_KEYS,
     Attack,
     ClientPolicy,
     ClientRequestHandler,
-    Part,
+    DataSplit,
     handle_message,
     read_client_policy,
 )
@@ -72,7 +72,7 @@ __all__ = [
 ]
 
 Params = Mapping[str, Any]
-ClientOutputs = Callable[[Part, Params | None], tuple[ArrayLike, ArrayLike]]
+ClientOutputs = Callable[[DataSplit, Params | None], tuple[ArrayLike, ArrayLike]]
 FreshSamples = Callable[[Params | None], tuple[ArrayLike, ArrayLike, ArrayLike]]
 
 TASK = "calibrate"
@@ -100,11 +100,11 @@ def model_digest(params: Params | None) -> str | None:
     """Return the digest of a model's parameters, arrays or tensors; None where there are none."""
     if not params:
         return None
-    parts = []
+    described_arrays = []
     for name, value in params.items():
         array = np.ascontiguousarray(value)
-        parts.append((f"{name}\0{array.dtype}\0{array.shape}", array.tobytes()))
-    return digest_of_parts(parts)
+        described_arrays.append((f"{name}\0{array.dtype}\0{array.shape}", array.tobytes()))
+    return digest_of_arrays(described_arrays)
 
 
 def run_client(
@@ -242,7 +242,7 @@ class NVFlareTransport(Transport):
         for client in self.controller.engine.get_clients():
             if client.name not in self.names:
                 self.names.append(client.name)
-        return resolve_participants((number, name, b"") for number, name in enumerate(self.names))
+        return resolve_participants((node_id, name, b"") for node_id, name in enumerate(self.names))
 
     def send(self, participant: Participant, record: dict[str, Any], ttl: float) -> str | None:
         """Schedule the task; return its number, which is its nonce."""

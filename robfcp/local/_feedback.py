@@ -1,4 +1,4 @@
-"""The letters of a round: every site is told its own verdict, nobody else's."""
+"""The client feedback of a round: every client receives its verdict, and no other client's."""
 
 from __future__ import annotations
 
@@ -42,35 +42,35 @@ _SAFE_FILENAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,120}")
 _RESERVED_FILENAME = re.compile(
     r"-[0-9a-f]{16}$|^(con|prn|aux|nul|(com|lpt)\d)(\.|$)", re.IGNORECASE
 )
-_UNSAFE_LETTERS = re.compile(r"[^A-Za-z0-9_-]+")
-MAX_READABLE_LETTERS = 60  # of a name, before the digest of all of it
+_UNSAFE_CHARACTERS = re.compile(r"[^A-Za-z0-9_-]+")
+MAX_READABLE_CHARACTERS = 60  # of a client's name, before its digest
 
 
 class ClientFeedback(SealedFile, frozen=True, omit_defaults=True, dict=True):
-    """One site's verdict with the calibration it can predict with.
+    """The verdict of one client, with the calibration that it can predict with.
 
     Parameters
     ----------
-    client
-        The site's name.
-    verdict
-        "trusted", "flagged", "faulty" or "missing".
-    document
-        The calibration, exactly as its own file has it.
-    reason
-        Why it is not trusted.
-    oddness
-        The number the defence ranks it by; None where it sent no valid report.
-    covered
-        The share of the site's own reported scores at or below the threshold, one a level; empty
-        where it sent no valid report.
-    diagnosis
-        What its report looks like, in plain words; empty where nothing looks wrong.
-    advice
+    client : str
+        The client.
+    verdict : {"trusted", "flagged", "faulty", "missing"}
+        What the round decided about it.
+    document : bytes
+        The calibration, exactly as in its file.
+    reason : str
+        Why the client was excluded or its report rejected.
+    oddness : float, optional
+        The maliciousness score; None without a valid report.
+    covered : tuple of float
+        The fraction of the client's reported scores at or below the threshold, for each level;
+        empty without a valid report.
+    diagnosis : str
+        What the report looks like, in plain words; empty if it is not suspicious.
+    advice : str
         What to check then.
-    others
-        The thresholds that the other sites' reports prove for this site's own label mix; None
-        where it sent no valid report by class, or in federations of more than 300 sites.
+    others : PeerThresholds, optional
+        The thresholds that the peers' reports certify for this client's label distribution; None
+        without a valid report by class, and in federations of more than 300 clients.
 
     Examples
     --------
@@ -100,11 +100,11 @@ class ClientFeedback(SealedFile, frozen=True, omit_defaults=True, dict=True):
 
     @cached_property
     def calibration(self) -> Calibration:
-        """What the site predicts with."""
+        """The calibration that the client predicts with."""
         return Calibration.from_json(bytes(self.document), "the calibration in it")
 
     def find_contradiction(self) -> str:
-        """What does not fit together."""
+        """Return the first contradiction between the fields, or "" if they are consistent."""
         try:
             levels = self.calibration.levels
         except RobfcpError as error:
@@ -118,7 +118,7 @@ class ClientFeedback(SealedFile, frozen=True, omit_defaults=True, dict=True):
 
     @property
     def sentence(self) -> str:
-        """The verdict in plain words: what was done, what is seen and what to check."""
+        """The verdict, the diagnosis and the advice in plain words."""
         text = f"{self.client} {self._verdict_text}"
         if self.diagnosis:
             text += f": {self.diagnosis}. {self.advice[:1].upper()}{self.advice[1:]}"
@@ -126,35 +126,41 @@ class ClientFeedback(SealedFile, frozen=True, omit_defaults=True, dict=True):
 
     @property
     def _verdict_text(self) -> str:
-        """What was done with the site's report."""
-        if self.verdict == "trusted":
-            return "was used, but look" if self.diagnosis else "was used"
-        if self.verdict == "flagged":
-            # Under a guarantee everybody is used, the flagged ones too.
-            return "was flagged" if self.calibration.is_guaranteed else "was left out"
+        """The verdict as a clause."""
+        if self.verdict == "missing":
+            return "sent no report"
         if self.verdict == "faulty":
             return f"sent a report that was refused ({self.reason})"
-        return "sent no report"
+        if self.verdict == "trusted":
+            return "was used, but look" if self.diagnosis else "was used"
+
+        # Under a guarantee all clients are included, the flagged ones too.
+        if self.calibration.is_guaranteed:
+            return "was flagged"
+        return "was left out"
 
     def calibrate_locally(
         self, probabilities: ArrayLike, labels: ArrayLike, rng: Rng = None
     ) -> LocalCalibration:
-        """The site's own thresholds: the federation's for its label mix, clipped by its own data.
+        """Return thresholds for this client, from its peers' reports and its samples.
+
+        Each is the peers' threshold for the client's label distribution, clipped to what its
+        samples certify.
 
         Parameters
         ----------
-        probabilities
-            (n, C) the shared model's class probabilities for the calibration samples that the site
-            reported.
-        labels
-            (n,) their true classes, as column numbers.
-        rng
-            A seed or generator, for randomised scores.
+        probabilities : array_like, shape (n, C)
+            The class probabilities of the shared model for the calibration samples that the
+            client reported.
+        labels : array_like, shape (n,)
+            Their true classes, as column indices.
+        rng : int or Generator, optional
+            A seed or generator, for randomized scores.
 
         Returns
         -------
         LocalCalibration
-            Thresholds, what each proves, and `predict_set`.
+            The thresholds, what is certified of each, and `predict_set`.
 
         Examples
         --------
@@ -183,19 +189,19 @@ class ClientFeedback(SealedFile, frozen=True, omit_defaults=True, dict=True):
         return build_local_calibration(self.client, self.calibration, samples, self.others)
 
     def calibrate_risk_locally(self, report: Report, *, level: int = 0) -> LocalRiskThreshold:
-        """The site's own lambda where reports hold losses: the federation's, held by its own.
+        """Return the lambda for this client if reports hold losses, clipped by its losses.
 
         Parameters
         ----------
-        report
-            The report of the site's own losses, best a fine one, which need not leave it.
-        level
-            Which of several risks.
+        report : Report
+            The report of the client's losses, best with exact counts; it need not be sent.
+        level : int
+            The index of the risk level.
 
         Returns
         -------
         LocalRiskThreshold
-            The lambda, what is proved of it, and `predict_multilabel`.
+            The lambda, what is certified of it, and `predict_multilabel`.
 
         Examples
         --------
@@ -215,11 +221,11 @@ class ClientFeedback(SealedFile, frozen=True, omit_defaults=True, dict=True):
 
 
 def iter_feedback(
-    calibration: Calibration, chosen: set[str] | None = None
+    calibration: Calibration, selected: set[str] | None = None
 ) -> Iterator[ClientFeedback]:
-    """The letters of all clients that reported or should have, or of the chosen ones.
+    """Yield the feedback of all clients that reported or should have, or of the selected ones.
 
-    Those who reported come first, then the faulty and the missing.
+    Clients with a valid report come first, then those rejected or missing.
 
     Examples
     --------
@@ -236,16 +242,16 @@ def iter_feedback(
     federation = record.federation
     document = msgspec.Raw(calibration.to_json())
     covered = calibration.client_coverage()
-    peers = peer_thresholds(calibration, chosen)
+    peers = peer_thresholds(calibration, selected)
     diagnoses = diagnose(calibration)
 
     for k, client in enumerate(federation.clients):
-        if chosen is not None and client not in chosen:
+        if selected is not None and client not in selected:
             continue
         observation = ""
         advice = ""
         if client in diagnoses:
-            diagnosis = diagnoses[client].redacted()  # nothing of the other sites
+            diagnosis = diagnoses[client].redacted()  # nothing about peers
             observation = diagnosis.observation
             advice = diagnosis.advice
         yield ClientFeedback(
@@ -262,7 +268,7 @@ def iter_feedback(
 
     reasons = {rejected.client: rejected.reason for rejected in federation.rejected_reports}
     for client in clients_not_covered(federation):
-        if chosen is None or client in chosen:
+        if selected is None or client in selected:
             yield ClientFeedback(
                 client=client,
                 verdict="faulty" if client in reasons else "missing",
@@ -272,40 +278,42 @@ def iter_feedback(
 
 
 def save_feedback(calibration: Calibration, folder: FilePath, key: Any = None) -> list[Path]:
-    """Write every client's letter into the folder, named after it; `key` signs them."""
+    """Write the feedback of every client into the folder, named after it; `key` signs it."""
     folder_path = make_folder(folder)
     federation = calibration.federation
     names = feedback_filenames([*federation.clients, *clients_not_covered(federation)])
-    written = []
+    paths = []
     for feedback in iter_feedback(calibration):
         path = folder_path / f"{names[feedback.client]}.json"
         feedback.save(path, key)
-        written.append(path)
-    return written
+        paths.append(path)
+    return paths
 
 
 def feedback_filenames(clients: Sequence[str]) -> dict[str, str]:
-    """A name for each client's file, all different on every disk, and none that can go astray.
+    """Return a file name for each client, different on every file system and safe in a folder.
 
-    Its own where that is plain, no other's but for capitals, and not made like those with a digest.
+    It is the client's name if that is safe, differs from all others in more than case, and does
+    not look like a name with a digest; else its safe characters with a digest.
     """
-    n_alike = Counter(client.casefold() for client in clients)
+    casefolded_counts = Counter(client.casefold() for client in clients)
     names = {}
     for client in clients:
         is_safe = _SAFE_FILENAME.fullmatch(client) and not _RESERVED_FILENAME.search(client)
-        if is_safe and n_alike[client.casefold()] == 1:
+        if is_safe and casefolded_counts[client.casefold()] == 1:
             names[client] = client
         else:
-            readable = _UNSAFE_LETTERS.sub("_", client)[:MAX_READABLE_LETTERS].strip("_")
+            safe_name = _UNSAFE_CHARACTERS.sub("_", client)
+            readable = safe_name[:MAX_READABLE_CHARACTERS].strip("_")
             digest = sha256_of(client.encode())[:16]
             names[client] = f"{readable or 'site'}-{digest}"
     return names
 
 
 def peer_thresholds(
-    calibration: Calibration, chosen: set[str] | None = None
+    calibration: Calibration, selected: set[str] | None = None
 ) -> dict[str, PeerThresholds]:
-    """What the others' reports say of each site (or the chosen ones); empty without classes."""
+    """Return the peers' thresholds of all clients or the selected ones; empty without classes."""
     federation = calibration.federation
     strata = federation.noise_free_strata
     if strata is None or strata.by != "class" or federation.risk is not None:
@@ -313,14 +321,15 @@ def peer_thresholds(
     if not 2 <= len(strata.rows) <= MAX_CLIENTS_COMPARED:
         return {}
     counts = class_counts(federation)
-    rows = [k for k, name in enumerate(counts.clients) if chosen is None or name in chosen]
+    rows = [k for k, client in enumerate(counts.clients) if selected is None or client in selected]
     max_malicious = calibration.n_malicious
     if not rows or max_malicious > len(counts.clients) - 1:
         return {}
 
-    # (L, R) the bin of each site's threshold at each level; -1 where nothing is proved.
+    # (L, R) the bin of each client's threshold at each level; -1, the infinite one, if nothing is
+    # certified.
     heterogeneity = calibration.require_record().heterogeneity_within_classes
-    bins = [
+    bins_by_level = [
         client_thresholds(counts, float(1 - level.coverage), max_malicious, heterogeneity, rows)
         for level in calibration.levels
     ]
@@ -328,8 +337,9 @@ def peer_thresholds(
 
     peers = {}
     for k in rows:
+        thresholds = tuple(thresholds_of_bins[bin_of_client[k]] for bin_of_client in bins_by_level)
         peers[counts.clients[k]] = PeerThresholds(
-            stored_thresholds=tuple(thresholds_of_bins[bin_of_client[k]] for bin_of_client in bins),
+            stored_thresholds=thresholds,
             label_counts=tuple(counts.class_sizes[k].tolist()),
             liars=max_malicious,
             alike=heterogeneity,
@@ -338,18 +348,20 @@ def peer_thresholds(
     return peers
 
 
-def local_thresholds(calibration: Calibration, chosen: set[str]) -> dict[str, tuple[float, float]]:
-    """What the chosen sites' letters come to: the threshold at the first level, and the share of
-    the site's reported samples that it covers; empty where letters hold no thresholds.
+def local_thresholds(
+    calibration: Calibration, selected: set[str]
+) -> dict[str, tuple[float, float]]:
+    """Return the local threshold of the selected clients at the first level, and its coverage.
 
-    The site clips by its scores, here their bins' upper edges stand for them: its own threshold is
-    the same up to one bin.
+    The coverage is the fraction of the client's reported samples. The dictionary is empty if
+    feedback holds no peers' thresholds. A client clips by its scores, here the upper edges of
+    their bins replace them: its threshold is the same up to one bin.
     """
     federation = calibration.federation
     alpha = float(1 - calibration.levels[0].coverage)
     row_of_client = {client: row for row, client in enumerate(federation.clients)}
     thresholds = {}
-    for client, peers in peer_thresholds(calibration, chosen).items():
+    for client, peers in peer_thresholds(calibration, selected).items():
         counts = federation.table.row(row_of_client[client])
         scores = np.repeat(federation.binning.upper_edges, counts)
         local = local_threshold_range(scores, alpha)

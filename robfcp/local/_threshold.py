@@ -1,4 +1,4 @@
-"""A site's own threshold: the federation's for its label mix, clipped by what the site trusts."""
+"""The threshold of one client: its peers' for its label distribution, clipped by its samples."""
 
 from __future__ import annotations
 
@@ -29,16 +29,24 @@ from robfcp.guarantees import (
 from robfcp.reports import Report
 from robfcp.scores import Risk
 
-UNSEEN_CLIENT = "this site"  # what a site that sent no report is called
+UNSEEN_CLIENT = "this site"  # the name of a client that sent no report
 
 
 class PeerThresholds(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What the other sites' reports prove for one site's own label mix.
+    """The thresholds that the reports of its peers certify for one client's label distribution.
 
-    `thresholds`: one a level, for whatever mix the site's next patient makes; infinite where
-    nothing is proved. `label_counts`: the site's own labels by class, as it reported them. `liars`:
-    how many of the others may lie, and whether that was stated beforehand; an estimate proves
-    nothing. `alike`: how much honest sites may differ within a class.
+    Attributes
+    ----------
+    thresholds : tuple of float
+        One for each level, for any label of the next sample; infinite if nothing is certified.
+    label_counts : tuple of int
+        The numbers of the client's labels by class, as it reported them.
+    liars : int
+        At most so many of the peers are malicious.
+    alike : float
+        How much benign clients may differ within a class.
+    stated : bool
+        Whether `liars` was given before the round; an estimate certifies nothing.
     """
 
     stored_thresholds: tuple[float | None, ...] = msgspec.field(name="thresholds")
@@ -49,14 +57,14 @@ class PeerThresholds(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def thresholds(self) -> tuple[float, ...]:
-        """One threshold a level; infinite where a file has null."""
+        """One threshold for each level; infinite where a file has null."""
         return tuple(
             np.inf if threshold is None else threshold for threshold in self.stored_thresholds
         )
 
 
 def _local_bound_text(local_threshold: float, values: str) -> str:
-    """What the site's own data, or losses, prove of the threshold."""
+    """Return what the client's data, or losses, certify of the threshold."""
     if np.isinf(local_threshold):
         return f"this site's own {values} prove nothing: too few samples"
     return f"it is never above what this site's own {values} prove with 97.5% confidence"
@@ -64,30 +72,30 @@ def _local_bound_text(local_threshold: float, values: str) -> str:
 
 @dataclass(frozen=True)
 class LocalThreshold:
-    """One level at one site: three thresholds, what each proves, and the one to use.
+    """One level at one client: three thresholds, what is certified of each, and the one to use.
 
     Parameters
     ----------
-    coverage
-        1 - alpha.
-    federation
-        From the other sites' reports, for whatever mix the next patient makes.
-    own
-        The site's own PAC threshold, from its data alone.
-    threshold
-        max(low, min(federation, own)): never above the own one, never below the floor's.
-    unclipped
-        max(low, federation), which keeps the marginal promise under declared label shift.
-    floor
-        What `threshold` covers on average whatever anybody does, a/(n+1).
-    n
-        The site's samples.
-    set_sizes
-        Mean set size of federation, own and clipped on the site's samples.
-    liars
-        How many of the others may lie; None where nothing is proved from their reports.
-    alike
-        How much honest sites may differ within a class.
+    coverage : float
+        The target coverage, 1 - alpha.
+    federation : float
+        The threshold from the peers' reports, for any label of the next sample.
+    own : float
+        The PAC threshold from the client's samples alone.
+    threshold : float
+        max(low, min(federation, own)): at most `own`, at least low, the threshold of the floor.
+    unclipped : float
+        max(low, federation), which keeps the marginal guarantee under declared label shift.
+    floor : float
+        The marginal coverage of `threshold` whatever any client reports, a/(n+1).
+    n : int
+        The number of the client's samples.
+    set_sizes : tuple of float
+        The mean set sizes of federation, own and clipped threshold on the client's samples.
+    liars : int, optional
+        At most so many peers are malicious; None if nothing is certified from their reports.
+    alike : float
+        How much benign clients may differ within a class.
     """
 
     coverage: float
@@ -103,7 +111,7 @@ class LocalThreshold:
 
     @property
     def statements(self) -> tuple[str, ...]:
-        """What is proved, one sentence each.
+        """What is certified, one sentence each.
 
         Examples
         --------
@@ -121,12 +129,12 @@ class LocalThreshold:
         if self.liars is None or np.isinf(self.federation):
             return local_statements
 
-        wanted = format_lower(self.coverage)
+        coverage = format_lower(self.coverage)
         return (
             f"while at most {self.liars} other sites lie and honest sites agree within classes "
             f"up to {self.alike:g}, {self.unclipped:.4g} (not clipped from above) covers "
-            f"at least {wanted} of this site's patients on average",
-            f"where the federation's threshold covers {wanted} here, so does the clipped one, "
+            f"at least {coverage} of this site's patients on average",
+            f"where the federation's threshold covers {coverage} here, so does the clipped one, "
             "with 97.5% confidence",
             *local_statements,
         )
@@ -134,9 +142,9 @@ class LocalThreshold:
 
 @dataclass(frozen=True, eq=False)
 class LocalCalibration:
-    """A calibration with one site's own thresholds; predicts as the calibration does.
+    """A calibration with the thresholds of one client; predicts as the calibration does.
 
-    `levels` are the thresholds of each level asked for, `remarks` what the site should know.
+    `levels` are the thresholds of each level, `notes` what the client should know.
     """
 
     client: str
@@ -147,8 +155,9 @@ class LocalCalibration:
     @property
     def threshold(self) -> float | tuple[float, ...]:
         """The clipped threshold; a tuple for several levels."""
-        thresholds = tuple(level.threshold for level in self.levels)
-        return thresholds if self.calibration.has_multiple_levels else thresholds[0]
+        if not self.calibration.has_multiple_levels:
+            return self.levels[0].threshold
+        return tuple(level.threshold for level in self.levels)
 
     def predict_set(
         self,
@@ -158,32 +167,34 @@ class LocalCalibration:
         clip: bool = True,
         non_empty: bool = False,
     ) -> BoolArray:
-        """(n, C) labels at or below this site's threshold; (n, C, L) for several levels.
+        """Return the prediction sets, (n, C), with the client's threshold; (n, C, L) for L levels.
 
         Parameters
         ----------
-        probabilities
-            (n, C) class probabilities.
-        rng
-            A seed or generator, for randomised scores.
-        clip
-            Never above the site's own threshold; without it the promise on average is kept.
-        non_empty
+        probabilities : array_like, shape (n, C)
+            The class probabilities.
+        rng : int or Generator, optional
+            A seed or generator, for randomized scores.
+        clip : bool
+            Never exceed the PAC threshold of the client; if False the marginal guarantee holds.
+        non_empty : bool
             Put the likeliest label into sets that would be empty; coverage can only rise.
         """
         rows = reorder_columns(probabilities, self.calibration.classes)
         thresholds = [level.threshold if clip else level.unclipped for level in self.levels]
         score = self.calibration.classification_score()
         sets = score.prediction_sets(rows, thresholds, rng, non_empty=non_empty)
-        return sets if self.calibration.has_multiple_levels else sets[:, :, 0]
+        if not self.calibration.has_multiple_levels:
+            return sets[:, :, 0]
+        return sets
 
     def evaluate(
         self, probabilities: ArrayLike, labels: ArrayLike, *, level: int = 0, **options: Any
     ) -> CoverageEvaluation:
-        """Whether the site's own threshold covers fresh labelled samples as its own data prove.
+        """Evaluate the client's threshold on fresh labeled samples.
 
-        As `Calibration.evaluate`, whose other options it takes; the floor is what the site's own
-        samples prove with 95% confidence, where none is stated.
+        As `Calibration.evaluate`, whose other options it takes; if no floor is stated, it is the
+        coverage that the client's samples certify with 95% confidence.
         """
         get_level(self.calibration, level)
         return evaluate(
@@ -197,16 +208,16 @@ class LocalCalibration:
 
 
 class LocalSamples(NamedTuple):
-    """A site's labelled calibration samples, scored.
+    """The scores of a client's labeled calibration samples.
 
     Attributes
     ----------
-    scores
-        (n,) the scores of the true labels.
-    label_scores
-        (n, C) the scores of all labels.
-    label_counts
-        (C,) how many samples each class has.
+    scores : ndarray of float, shape (n,)
+        The scores of the true labels.
+    label_scores : ndarray of float, shape (n, C)
+        The scores of all labels.
+    label_counts : ndarray of int, shape (C,)
+        The number of samples of each class.
     """
 
     scores: FloatArray
@@ -217,18 +228,18 @@ class LocalSamples(NamedTuple):
 def score_samples(
     calibration: Calibration, probabilities: ArrayLike, labels: ArrayLike, rng: Rng = None
 ) -> LocalSamples:
-    """Score a site's labelled samples by the calibration's score.
+    """Score a client's labeled samples by the calibration's score.
 
     Parameters
     ----------
-    calibration
-        Whose score and classes are used.
-    probabilities
-        (n, C) class probabilities.
-    labels
-        (n,) the true classes.
-    rng
-        A seed or generator, for randomised scores.
+    calibration : Calibration
+        The calibration whose score and classes are used.
+    probabilities : array_like, shape (n, C)
+        The class probabilities.
+    labels : array_like, shape (n,)
+        The true classes.
+    rng : int or Generator, optional
+        A seed or generator, for randomized scores.
     """
     score = calibration.classification_score()
     true_labels = encode_labels(labels, calibration.classes)
@@ -245,23 +256,22 @@ def build_local_calibration(
     samples: LocalSamples,
     peers: PeerThresholds | None,
 ) -> LocalCalibration:
-    """Combine what the other sites say of a site's labels with its own samples.
+    """Combine the peers' thresholds for a client's labels with its samples.
 
     Parameters
     ----------
-    client
-        The site's name.
-    calibration
-        The federation's.
-    samples
-        The site's own.
-    peers
-        What the other sites prove; None where they say nothing.
+    client : str
+        The client.
+    calibration : Calibration
+        The calibration of the federation.
+    samples : LocalSamples
+        The samples of the client.
+    peers : PeerThresholds, optional
+        What the peers certify, if they certify something.
     """
     problem = _problem_of_peers(peers, samples)
     notes = [problem] if problem else []
-    n_levels = len(calibration.levels)
-    thresholds = (np.inf,) * n_levels
+    thresholds = (np.inf,) * len(calibration.levels)
     if peers is not None:
         thresholds = peers.thresholds
         if np.inf in thresholds:
@@ -270,6 +280,11 @@ def build_local_calibration(
                 f"too few hold its classes, or more than {peers.liars} of them disagree within "
                 f"classes by more than {peers.alike:g}"
             )
+
+    max_malicious = None
+    if peers is not None and not problem:
+        max_malicious = peers.liars
+    heterogeneity = 0.0 if peers is None else peers.alike
 
     levels = []
     for level, federation_threshold in zip(calibration.levels, thresholds, strict=True):
@@ -289,15 +304,15 @@ def build_local_calibration(
             floor=local.marginal_lower,
             n=local.n,
             set_sizes=set_sizes,
-            liars=None if peers is None or problem else peers.liars,
-            alike=0.0 if peers is None else peers.alike,
+            liars=max_malicious,
+            alike=heterogeneity,
         )
         levels.append(threshold)
     return LocalCalibration(client, calibration, tuple(levels), tuple(notes))
 
 
 def _problem_of_peers(peers: PeerThresholds | None, samples: LocalSamples) -> str:
-    """Why what the other sites say proves nothing for a site's samples; empty where it does."""
+    """Return why the peers' thresholds certify nothing for a client's samples; empty if they do."""
     if peers is None:
         return "the letter has no threshold from other sites: they kept no labels, or few"
     if tuple(samples.label_counts) != peers.label_counts:
@@ -314,31 +329,33 @@ def _problem_of_peers(peers: PeerThresholds | None, samples: LocalSamples) -> st
 
 
 def _mean_set_size(samples: LocalSamples, threshold: float) -> float:
-    """The mean number of labels in the samples' sets with a threshold."""
-    return float((samples.label_scores <= threshold).sum(axis=1).mean())
+    """Return the mean number of labels in the samples' sets with a threshold."""
+    set_sizes = (samples.label_scores <= threshold).sum(axis=1)
+    return float(set_sizes.mean())
 
 
 @dataclass(frozen=True)
 class LocalRiskThreshold:
-    """A mean loss at one site: the federation's lambda, held between what its own losses allow.
+    """A mean loss at one client: the federation's lambda, clipped to what its losses allow.
 
     Parameters
     ----------
-    risk
+    risk : Risk
         The loss.
-    wanted
+    wanted : float
         The mean loss accepted.
-    federation
-        The calibration's lambda.
-    own
-        The least lambda that the site's own losses prove with 97.5% confidence; infinite if none.
-    threshold
+    federation : float
+        The lambda of the calibration.
+    own : float
+        The smallest lambda that the client's losses certify with 97.5% confidence; infinite if
+        they certify none.
+    threshold : float
         max(low, min(federation, own)), low that of conformal risk control at `most`.
-    most
-        The mean loss of `threshold` at this site on average, whatever anybody does: `wanted` and a
-        standard deviation of so many losses.
-    n
-        The site's samples.
+    most : float
+        The mean loss of `threshold` at this client on average, whatever any client reports:
+        `wanted` and a standard deviation of so many losses.
+    n : int
+        The number of the client's samples.
     """
 
     risk: Risk
@@ -351,24 +368,24 @@ class LocalRiskThreshold:
 
     @property
     def statements(self) -> tuple[str, ...]:
-        """What is proved, one sentence each."""
-        wanted = format_loss_upper(self.wanted, self.risk.bound)
-        most = format_loss_upper(self.most, self.risk.bound)
+        """What is certified, one sentence each."""
+        target_loss = format_loss_upper(self.wanted, self.risk.bound)
+        max_loss = format_loss_upper(self.most, self.risk.bound)
         return (
             f"whatever anybody does, {self.threshold:.4g} has a mean {self.risk.name} of at most "
-            f"{most} here on average",
-            f"where the federation's lambda keeps {wanted} here, so does this one, with 97.5% "
+            f"{max_loss} here on average",
+            f"where the federation's lambda keeps {target_loss} here, so does this one, with 97.5% "
             "confidence",
             _local_bound_text(self.own, "losses"),
         )
 
     def predict_multilabel(self, probabilities: ArrayLike) -> BoolArray:
-        """(n, C) whether each label is taken at this site: 1 - p at most its lambda.
+        """Return whether each label is predicted at this client, (n, C): 1 - p at most its lambda.
 
         Parameters
         ----------
-        probabilities
-            (n, C) one probability a label, each in [0, 1].
+        probabilities : array_like, shape (n, C)
+            A probability for each label, each in [0, 1].
         """
         sets = self.risk.multilabel_sets(probabilities, np.array([self.threshold]))
         return sets[:, :, 0]
@@ -377,7 +394,7 @@ class LocalRiskThreshold:
 def calibrate_local_risk(
     calibration: Calibration, report: Report, level: int = 0
 ) -> LocalRiskThreshold:
-    """The lambda of the site whose own losses, exact, are in the report."""
+    """Return the lambda of the client whose exact losses are in the report."""
     risk_level = get_level(calibration, level)
     risk = calibration.risk
     _refuse_noise(report)
@@ -390,7 +407,7 @@ def calibrate_local_risk(
             f"{report.client}: risk: the calibration is of the loss {risk.name}; report that"
         )
 
-    coverage = risk_level.coverage  # one minus the mean loss, as a share of the largest loss
+    coverage = risk_level.coverage  # one minus the mean loss, as a fraction of the largest loss
     local = local_lambda_range(
         report.counts, report.n_samples, risk.resolution, coverage, report.grid.upper_edges
     )
@@ -408,10 +425,10 @@ def calibrate_local_risk(
 def calibrate_unseen_client(
     calibration: Calibration, probabilities: ArrayLike, labels: ArrayLike, rng: Rng = None
 ) -> LocalCalibration:
-    """Thresholds of a site that sent no report, from the record and its own labelled outputs.
+    """Return thresholds for a client that sent no report, from the record and its labeled outputs.
 
-    Takes and gives what `ClientFeedback.calibrate_locally` does; the calibration's reports must be
-    by class.
+    Parameters and result are as of `ClientFeedback.calibrate_locally`; the reports of the
+    calibration must be by class.
     """
     federation = calibration.federation
     counts = class_counts(federation)
@@ -439,10 +456,10 @@ def calibrate_unseen_client(
 
 
 def local_coverage_bound(report: Report, threshold: float, confidence: float = 0.95) -> float:
-    """What a site's own report proves of its coverage at a threshold, whoever chose that.
+    """Return the coverage that a client's report certifies at any threshold.
 
-    The p with n kl(c/n, p) = ln(2 H/delta) below the share c/n: at all H edges at once. A threshold
-    between two edges has the floor of the lower one; of several give the smallest.
+    The p with n kl(c/n, p) = ln(2 H/delta) below the fraction c/n: it holds at all H edges at once.
+    A threshold between two edges has the bound of the lower one; of several pass the smallest.
     """
     _refuse_noise(report)
     check_fraction("confidence", confidence, "give 0.95, say")
@@ -455,7 +472,7 @@ def local_coverage_bound(report: Report, threshold: float, confidence: float = 0
 
 
 def _refuse_noise(report: Report) -> None:
-    """Refuse a report whose counts say nothing exact about the site's own samples."""
+    """Refuse a report whose counts of the client's samples are not exact."""
     if report.privacy is not None:
         raise RobfcpError(
             f"{report.client}: privacy: the report holds noise; keep and pass an exact one, "

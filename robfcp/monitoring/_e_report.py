@@ -28,11 +28,11 @@ ROUNDING = 1e-9  # relative; the logarithm of a sum may exceed its bound in the 
 class EValueReport(
     msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="e-report"
 ):
-    """How strong a site's alarms are and of which calibration; nothing of its data.
+    """The e-values of a client and the calibration that they are about; nothing of its data.
 
-    `calibration` is the SHA-256 of the calibration watched, `step` the number of the reporting
+    `calibration` is the SHA-256 of the calibration monitored, `step` the number of the reporting
     date. The logarithms are of e-values, against "coverage is at least the floor" and against
-    "fresh scores are like those reported", where that is kept.
+    "fresh scores are like those reported", if that is computed.
     """
 
     client: str
@@ -51,7 +51,7 @@ class EValueReport(
         check_client_name(self.client)
         check_text(self.client, "round", self.round)
 
-        # No bet can win more than everything put on a miss, where every sample is missed.
+        # The largest win is that of all wealth bet on misses when every sample is missed.
         max_log_coverage = -self.n_samples * math.log1p(-self.floor) * (1 + ROUNDING)
         self._check_log("log_coverage", self.log_coverage, min(MAX_LOG_E_VALUE, max_log_coverage))
         if self.log_drift is not None:
@@ -64,16 +64,16 @@ class EValueReport(
             raise ReportError(self.client, field, problem, "make it again with robfcp monitor")
 
     def to_json(self) -> bytes:
-        """The e-report as one JSON object."""
+        """Return the report as one JSON object."""
         return msgspec.json.encode(self)
 
     @staticmethod
     def from_json(data: bytes | str, source: str = "e-report") -> EValueReport:
-        """An e-report from JSON, or one line naming client, field and remedy."""
+        """Read a report from JSON; errors name client, field and remedy."""
         return decode_message(EValueReport, data, source, "make it with robfcp monitor")
 
     def save(self, path: FilePath, key: Ed25519PrivateKey | None = None) -> None:
-        """Write it, signed where a key is given, whole or not at all."""
+        """Write the report atomically, signed if a key is given."""
         data = self.to_json() if key is None else signing.sign(self, key)
         write_atomically(path, data)
 
@@ -81,7 +81,7 @@ class EValueReport(
     def load(
         path: FilePath, keys: Mapping[str, str] | None = None, round: str | None = None
     ) -> EValueReport:
-        """The e-report in a file; with keys only a signed one of this round."""
+        """Read the report in a file; with keys only a signed one of this round."""
         data = read_bounded(path, MAX_FILE_BYTES)
         source = os.fspath(path)
         if keys is None:
@@ -98,12 +98,12 @@ def read_e_value_reports(
     step: int | None = None,
     quorum: int | None = None,
 ) -> tuple[list[EValueReport], list[RejectedReport]]:
-    """The valid e-reports in files and the faults of the others.
+    """Return the valid reports in files and the rejections of the others.
 
-    All must be about one calibration (that of most, if none is stated), one round and, where it is
-    stated, one step. A file that is not genuine is charged to the client it names only where that
-    sent no genuine one. Unsigned, a name that comes twice with different words is nobody's. Fewer
-    valid ones than the quorum are refused: that no alarm rang would say nothing.
+    All must be about one calibration (that of most, if none is stated), one round and, if it is
+    stated, one step. A file without a valid signature is charged to the client that it names only
+    if that client sent no valid one. Of unsigned files two that differ under one name are both
+    rejected. Fewer valid reports than the quorum are refused, as no alarm would then mean nothing.
     """
     if keys is not None and round is None:
         raise RobfcpError("--keys: needs --round, or an old e-report could be used again")
@@ -114,7 +114,7 @@ def read_e_value_reports(
     if calibration is None:
         calibration = _most_common_calibration(loaded)
 
-    # Those that are about what is asked for, by client.
+    # The reports about the requested calibration, step and round, by client.
     by_client: dict[str, list[EValueReport]] = {}
     for report in loaded:
         mismatch = find_mismatch(report, calibration, step, round)
@@ -123,7 +123,7 @@ def read_e_value_reports(
         else:
             by_client.setdefault(report.client, []).append(report)
 
-    # Without signatures two that differ show only that somebody else uses the name, too.
+    # Without signatures two reports that differ show that another sender uses the name, too.
     if keys is None:
         for client in sorted(by_client):
             if len(set(by_client[client])) > 1:
@@ -144,7 +144,7 @@ def read_e_value_reports(
 def _load_all(
     paths: Iterable[FilePath], public_keys: Mapping[str, str] | None, round: str | None
 ) -> tuple[list[EValueReport], list[RejectedReport]]:
-    """The e-reports that can be read, and why the other files cannot."""
+    """Return the reports that can be read, and why the other files cannot."""
     loaded: list[EValueReport] = []
     rejected: list[RejectedReport] = []
     for path in paths:
@@ -158,7 +158,7 @@ def _load_all(
 
 
 def _most_common_calibration(reports: Sequence[EValueReport]) -> str:
-    """The calibration that most e-reports are about; of several the first in the alphabet."""
+    """Return the calibration that most reports are about; of several the first in order."""
     digests = [report.calibration for report in reports]
     return min(set(digests), key=lambda digest: (-digests.count(digest), digest), default="")
 
@@ -166,9 +166,9 @@ def _most_common_calibration(reports: Sequence[EValueReport]) -> str:
 def find_mismatch(
     report: EValueReport, calibration: str, step: int | None = None, round: str | None = None
 ) -> str:
-    """Why an e-report is not of this calibration, step and round; empty where it is.
+    """Return why a report is not of this calibration, step and round; empty if it is.
 
-    Any step and any round will do where they are None.
+    A step or a round of None is not compared.
     """
     if report.calibration != calibration:
         return "watches another calibration; send one of this round"
@@ -180,5 +180,5 @@ def find_mismatch(
 
 
 def reject(report: EValueReport, problem: str) -> RejectedReport:
-    """The rejection of an e-report that could be read."""
+    """Return the rejection of a report that could be read."""
     return RejectedReport(report.client, "e-report", f"{report.client}: {problem}")

@@ -1,4 +1,4 @@
-"""The record of every look at the alarms of the sites of one calibration, date by date."""
+"""The record of all inspections of the e-values of one calibration, date by date."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ DEFAULT_DELTA = 0.05
 
 
 class Inspection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One reporting date: the e-reports of the sites heard, and why others were refused."""
+    """One reporting date: the e-value reports by client, and why others were rejected."""
 
     step: Count
     sites: dict[str, EValueReport]
@@ -36,26 +36,26 @@ class Inspection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class AlarmHistory(SealedFile, frozen=True, dict=True):
-    """Every look at the sites of one calibration, the first one first.
+    """All inspections of the clients of one calibration, in order.
 
     Parameters
     ----------
-    calibration
-        The SHA-256 of the calibration watched.
-    round
-        The name of the round; None where the sites gave none.
-    n_sites
-        K, fixed with the first look.
-    liars
-        How many of them may lie.
-    delta
-        The chance of a false alarm, ever.
-    independent
-        Whether the sites were stated to be independent.
-    checked
-        Whether signatures say who sent them.
-    looks
-        What was seen.
+    calibration : str
+        The SHA-256 of the calibration that is monitored.
+    round : str, optional
+        The name of the round, if the clients state one.
+    n_sites : int
+        The number of clients K, fixed at the first inspection.
+    liars : int
+        At most so many of them are malicious.
+    delta : float
+        The probability that a false alarm is ever raised.
+    independent : bool
+        Whether the clients were stated to be independent.
+    checked : bool
+        Whether signatures show who sent the reports.
+    looks : tuple of Inspection
+        The inspections.
     """
 
     kind = "alarms"
@@ -72,13 +72,13 @@ class AlarmHistory(SealedFile, frozen=True, dict=True):
 
     @cached_property
     def merged(self) -> tuple[MergedEValue, ...]:
-        """What the alarms came to at each look."""
-        return tuple(self._merge(look.sites.values()) for look in self.looks)
+        """The merged e-values at each inspection."""
+        return tuple(self._merge(inspection.sites.values()) for inspection in self.looks)
 
     def _merge(
         self, reports: Iterable[EValueReport], rejected: Sequence[RejectedReport] = ()
     ) -> MergedEValue:
-        """What e-reports come to under the numbers fixed with the first look."""
+        """Merge e-values with the numbers that are fixed at the first inspection."""
         return merge_e_values(
             reports,
             self.liars,
@@ -91,23 +91,25 @@ class AlarmHistory(SealedFile, frozen=True, dict=True):
 
     @cached_property
     def alarm_steps(self) -> dict[str, int]:
-        """`coverage` and `drift`: the step at which the common alarm first rang."""
+        """The step of the first alarm of all clients, for `coverage` and `drift`."""
         steps: dict[str, int] = {}
-        for look, merged in zip(self.looks, self.merged, strict=True):
+        for inspection, merged in zip(self.looks, self.merged, strict=True):
             if merged.has_alarm:
-                steps.setdefault("coverage", look.step)
+                steps.setdefault("coverage", inspection.step)
             if merged.has_exchangeability_alarm:
-                steps.setdefault("drift", look.step)
+                steps.setdefault("drift", inspection.step)
         return steps
 
     @property
     def alarming_clients(self) -> tuple[str, ...]:
-        """The sites that alarm by themselves at the last look."""
-        return self.merged[-1].alarmed if self.looks else ()
+        """The clients that raise an alarm each at the last inspection."""
+        if not self.looks:
+            return ()
+        return self.merged[-1].alarmed
 
     @property
     def line(self) -> str:
-        """Where the sites stand and what to do, in one line.
+        """The alarms so far and what to do, in one line.
 
         Examples
         --------
@@ -115,42 +117,42 @@ class AlarmHistory(SealedFile, frozen=True, dict=True):
         >>> AlarmHistory("ab" * 32, "spring", 20, 2, 0.05).line
         'no alarm in 0 looks at 20 sites (names unchecked) of which at most 2 lie'
         """
-        whom = describe_clients(self.n_sites, self.liars, names_checked=self.checked)
+        clients_text = describe_clients(self.n_sites, self.liars, names_checked=self.checked)
         since = {name: f" since step {step}" for name, step in self.alarm_steps.items()}
         if "coverage" in since:
-            return coverage_alarm_line(whom, since["coverage"])
+            return coverage_alarm_line(clients_text, since["coverage"])
         if "drift" in since:
-            return drift_alarm_line(whom, since["drift"])
+            return drift_alarm_line(clients_text, since["drift"])
         start = f"no alarm in {len(self.looks)} looks at "
-        return no_alarm_line(whom, self.liars, self.alarming_clients, start)
+        return no_alarm_line(clients_text, self.liars, self.alarming_clients, start)
 
     def latest(self) -> dict[str, EValueReport]:
-        """The last e-report of every site that was heard."""
+        """Return the last e-value report of every client that sent one."""
         latest: dict[str, EValueReport] = {}
-        for look in self.looks:
-            latest.update(look.sites)
+        for inspection in self.looks:
+            latest.update(inspection.sites)
         return latest
 
     def with_inspection(
         self, reports: Iterable[EValueReport], step: int, faulty: Sequence[RejectedReport] = ()
     ) -> tuple[MergedEValue, AlarmHistory]:
-        """What the alarms come to at this step, and the history with it.
+        """Merge the e-values of a step and add them to the history.
 
-        The last step may be looked at again, as e-reports come late: what was recorded of it stays.
+        The last step may be inspected again, as reports may be late: what was recorded of it stays.
 
         Parameters
         ----------
-        reports
-            Of this step; others are refused.
-        step
+        reports : iterable of EValueReport
+            The reports of this step; others are rejected.
+        step : int
             The number of the reporting date.
-        faulty
-            E-reports that were refused before.
+        faulty : sequence of RejectedReport
+            Reports that were rejected before.
 
         Returns
         -------
         MergedEValue, AlarmHistory
-            What the alarms come to, and the longer history.
+            The merged e-values, and the longer history.
 
         Examples
         --------
@@ -168,32 +170,32 @@ class AlarmHistory(SealedFile, frozen=True, dict=True):
                 f"step: {step} comes before step {last_step}, which is recorded; steps only rise"
             )
 
-        # The last step may be looked at again: what was recorded of it stays.
-        earlier_looks = self.looks
+        # The last step may be inspected again: what was recorded of it stays.
+        earlier_inspections = self.looks
         accepted: dict[str, EValueReport] = {}
         if step == last_step:
-            earlier_looks = self.looks[:-1]
+            earlier_inspections = self.looks[:-1]
             accepted.update(self.looks[-1].sites)
 
-        in_order = sorted(reports, key=lambda report: (report.client, report.n_samples))
+        sorted_reports = sorted(reports, key=lambda report: (report.client, report.n_samples))
         latest = self.latest()
-        newcomers = {report.client for report in in_order} - set(latest)
+        newcomers = {report.client for report in sorted_reports} - set(latest)
         rejected = list(faulty)
-        for report in in_order:
+        for report in sorted_reports:
             problem = self._find_problem(report, step, latest, newcomers)
             if problem:
                 rejected.append(reject(report, problem))
             else:
                 accepted[report.client] = report
 
-        still_rejected = [one for one in rejected if one.client not in accepted]
+        still_rejected = [rejection for rejection in rejected if rejection.client not in accepted]
         merged = self._merge(accepted.values(), still_rejected)
-        look = Inspection(
+        inspection = Inspection(
             step=step,
             sites={client: accepted[client] for client in sorted(accepted)},
             faulty={rejection.client: rejection.reason for rejection in merged.faulty},
         )
-        return merged, msgspec.structs.replace(self, looks=(*earlier_looks, look))
+        return merged, msgspec.structs.replace(self, looks=(*earlier_inspections, inspection))
 
     def _find_problem(
         self,
@@ -202,10 +204,10 @@ class AlarmHistory(SealedFile, frozen=True, dict=True):
         latest: Mapping[str, EValueReport],
         newcomers: Collection[str],
     ) -> str:
-        """Why an e-report does not count at a step; empty where it does.
+        """Return why a report does not count at a step; empty if it does.
 
-        `latest` are the last e-reports of those heard before, `newcomers` those that send one for
-        the first time. Once anybody was heard, newcomers count only if there is room for all.
+        `latest` are the last reports of the clients so far, `newcomers` the clients that send one
+        for the first time. After the first reports, newcomers count only if there is room for all.
         """
         is_crowded = bool(latest) and len(latest) + len(newcomers) > self.n_sites
         if is_crowded and report.client in newcomers:
@@ -228,33 +230,33 @@ class AlarmHistory(SealedFile, frozen=True, dict=True):
         if self.liars >= self.n_sites or len(self.latest()) > self.n_sites:
             return "as many may lie as are watched, or more were heard"
 
-        steps = [look.step for look in self.looks]
+        steps = [inspection.step for inspection in self.looks]
         if steps != sorted(set(steps)):
             return "steps do not rise"
 
-        for look in self.looks:
-            for client, report in look.sites.items():
-                mismatch = find_mismatch(report, self.calibration, look.step)
+        for inspection in self.looks:
+            for client, report in inspection.sites.items():
+                mismatch = find_mismatch(report, self.calibration, inspection.step)
                 if report.client != client or mismatch:
                     return "an e-report is not of its site, step or calibration"
         return ""
 
 
 def _find_break(previous: EValueReport, report: EValueReport) -> str:
-    """Why an e-report does not go on from the client's last one; empty where it does."""
-    when = f"at step {previous.step} it was"
+    """Return why a report does not continue the client's last one; empty if it does."""
+    previous_value = f"at step {previous.step} it was"
     if report.floor != previous.floor:
-        return f"its floor is {report.floor}, {when} {previous.floor}; keep that"
+        return f"its floor is {report.floor}, {previous_value} {previous.floor}; keep that"
 
-    is_same = msgspec.structs.replace(report, step=previous.step) == previous
-    if previous.step == report.step and not is_same:
+    is_unchanged = msgspec.structs.replace(report, step=previous.step) == previous
+    if previous.step == report.step and not is_unchanged:
         return f"another e-report of step {report.step} is recorded; wait for the next step"
     if report.n_samples < previous.n_samples:
         return (
-            f"counts {report.n_samples} samples, {when} {previous.n_samples}; "
+            f"counts {report.n_samples} samples, {previous_value} {previous.n_samples}; "
             "go on with the state file"
         )
-    if report.n_samples == previous.n_samples and not is_same:
+    if report.n_samples == previous.n_samples and not is_unchanged:
         return (
             f"counts no new samples since step {previous.step}, but tells otherwise; send it again"
         )
@@ -274,17 +276,17 @@ def record_inspection(
     round: str | None = None,
     independent: bool | None = None,
 ) -> tuple[MergedEValue, AlarmHistory]:
-    """Look at the sites and keep it in a file, which is begun where there is none.
+    """Inspect the clients and record it in a file, which is created if there is none.
 
     `n_sites`, `delta`, `round` and `independent` are as in the history; None keeps what it has.
-    Two processes wait for each other. `n_sites` must be stated at the first look: whoever sends
-    files must not choose it. A look that finds no valid e-report is refused: a wrong step must not
-    move the clock.
+    Two processes wait for each other. `n_sites` must be stated at the first inspection, as the
+    senders of files must not choose it. An inspection without a valid report is refused, as a
+    wrong step must not be recorded.
     """
     with file_lock(f"{path}.lock"):
         if Path(path).exists():
             history = AlarmHistory.load(path)
-            given = {
+            requested = {
                 "n_sites": n_sites,
                 "delta": delta,
                 "round": round,
@@ -292,7 +294,7 @@ def record_inspection(
                 "liars": max_malicious,
                 "checked": signatures_checked,
             }
-            _check_continued(path, history, given)
+            _check_continued(path, history, requested)
         else:
             if not reports:
                 raise RobfcpError(
@@ -323,9 +325,11 @@ def record_inspection(
     return merged, history
 
 
-def _check_continued(path: FilePath, history: AlarmHistory, given: Mapping[str, object]) -> None:
-    """Refuse to go on with a history under other numbers than it was begun with."""
-    for name, value in given.items():
+def _check_continued(
+    path: FilePath, history: AlarmHistory, requested: Mapping[str, object]
+) -> None:
+    """Refuse to continue a history with other numbers than those that it started with."""
+    for name, value in requested.items():
         recorded = getattr(history, name)
         if value is not None and recorded != value:
             raise RobfcpError(
@@ -335,5 +339,5 @@ def _check_continued(path: FilePath, history: AlarmHistory, given: Mapping[str, 
 
 
 def _first_rejection(rejected: Sequence[RejectedReport]) -> str:
-    """The first of some rejections, to end a message with."""
+    """Return the first of some rejections, to end a message with."""
     return f": {rejected[0].reason}" if rejected else "; pass some"

@@ -1,8 +1,9 @@
-"""Many sites' alarms merged, when some of them lie.
+"""The e-values of many clients merged, when some of the clients are malicious.
 
-Let W_1 <= ... <= W_K be the alarm strengths reported, silent sites counting as 0. The mean of the
-K - m smallest is at most the mean over any K - m honest sites, so it reaches 1/delta with a chance
-of at most delta while all honest sites hold, whatever m liars send and however sites depend.
+Let W_1 <= ... <= W_K be the reported e-values, with 0 for silent clients. The mean of the K - m
+smallest is at most the mean over any K - m benign clients, so while coverage holds at all benign
+clients it reaches 1/delta with probability at most delta, whatever m malicious clients send and
+however clients depend on each other.
 """
 
 from __future__ import annotations
@@ -18,37 +19,37 @@ from robfcp.errors import RobfcpError
 from robfcp.federation import RejectedReport
 from robfcp.monitoring._e_report import EValueReport
 
-LIST_WEIGHT = 0.1  # of a site's alarm in the product for independent sites
+LIST_WEIGHT = 0.1  # of a client's e-value in the product for independent clients
 
 
 @dataclass(frozen=True)
 class MergedEValue:
-    """What the sites' alarms come to.
+    """The merged e-values of the clients.
 
     Attributes
     ----------
-    n_sites
-        K, silent and faulty sites included.
-    liars
-        How many of them may lie, m.
-    delta
-        The chance of a false alarm, ever, half of it for coverage and half for drift.
-    log_mean
-        ln of the mean of the K - m smallest strengths: valid under any dependence.
-    log_product
-        ln of the product of (1 - w + w W) over them: valid where sites are independent.
-    log_drift
-        ln of the mean of the K - m smallest strengths against "scores are like those reported";
-        sites that keep none count as 0.
-    independent
-        Whether the sites were stated to be independent, so that the product may ring.
-    alarmed
-        The sites that alarm by themselves, by e-BH at delta among the honest ones.
-    faulty
-        The e-reports that were refused, and why; their sites count as silent.
-    checked
-        Whether signatures said who sent them. Where none did, one who sends under several names
-        counts as several.
+    n_sites : int
+        The number of clients K, with those that are silent or rejected.
+    liars : int
+        At most so many of them are malicious, m.
+    delta : float
+        The probability that a false alarm is ever raised, half for coverage and half for drift.
+    log_mean : float
+        ln of the mean of the K - m smallest e-values: valid under any dependence.
+    log_product : float
+        ln of the product of (1 - w + w W) over them: valid if clients are independent.
+    log_drift : float
+        ln of the mean of the K - m smallest e-values against "scores are like those reported";
+        clients that compute none count as 0.
+    independent : bool
+        Whether the clients were stated to be independent, so that the product may raise an alarm.
+    alarmed : tuple of str
+        The clients that raise an alarm each, by e-BH at delta among the benign ones.
+    faulty : tuple of RejectedReport
+        The rejected e-value reports, and why; their clients count as silent.
+    checked : bool
+        Whether signatures show who sent them. If not, a sender under several names counts as
+        several clients.
     """
 
     n_sites: int
@@ -64,66 +65,68 @@ class MergedEValue:
 
     @property
     def has_alarm(self) -> bool:
-        """Whether the alarm of all sites together rings."""
+        """Whether the merged e-value raises an alarm for coverage."""
         return self.log_e_coverage >= self.log_alarm_threshold
 
     @property
     def has_exchangeability_alarm(self) -> bool:
-        """Whether the scores of the sites together have drifted from their own reports."""
+        """Whether the merged e-value raises an alarm for drift from the clients' reports."""
         return self.log_drift >= self.log_alarm_threshold
 
     @property
     def log_e_coverage(self) -> float:
-        """ln of the mean's strength; of independent sites, of the average of mean and product."""
+        """ln of the merged e-value: the mean, or its average with the product if independent."""
         if not self.independent:
             return self.log_mean
         return float(np.logaddexp(self.log_mean, self.log_product) - np.log(2))
 
     @property
     def log_alarm_threshold(self) -> float:
-        """ln(2 / delta), at which either alarm rings: each has half of delta."""
+        """ln(2 / delta), at which either alarm is raised: each has half of delta."""
         return float(np.log(2 / self.delta))
 
     @property
     def line(self) -> str:
-        """What follows, in one line."""
-        whom = describe_clients(self.n_sites, self.liars, names_checked=self.checked)
+        """The result in one line."""
+        clients_text = describe_clients(self.n_sites, self.liars, names_checked=self.checked)
         if self.has_alarm:
-            return coverage_alarm_line(whom)
+            return coverage_alarm_line(clients_text)
         if self.has_exchangeability_alarm:
-            return drift_alarm_line(whom)
-        return no_alarm_line(whom, self.liars, self.alarmed, "no alarm: ")
+            return drift_alarm_line(clients_text)
+        return no_alarm_line(clients_text, self.liars, self.alarmed, "no alarm: ")
 
 
 def describe_clients(n_clients: int, max_malicious: int, *, names_checked: bool) -> str:
-    """How many sites are watched, how many may lie, and whether signatures say who they are."""
+    """Return the numbers of clients in words, and whether their names are checked."""
     unchecked = "" if names_checked else " (names unchecked)"
     return f"{n_clients} sites{unchecked} of which at most {max_malicious} lie"
 
 
-def coverage_alarm_line(whom: str, since: str = "") -> str:
-    """What follows where the common alarm for coverage rang."""
+def coverage_alarm_line(clients_text: str, since: str = "") -> str:
+    """Return the line about an alarm for coverage."""
     return (
-        f"alarm{since}: {whom}, and coverage has fallen below its floor at an "
+        f"alarm{since}: {clients_text}, and coverage has fallen below its floor at an "
         "honest one at least; recalibrate now on fresh samples"
     )
 
 
-def drift_alarm_line(whom: str, since: str = "") -> str:
-    """What follows where the common alarm for drift rang alone."""
+def drift_alarm_line(clients_text: str, since: str = "") -> str:
+    """Return the line about an alarm for drift alone."""
     return (
-        f"no alarm, but drift{since}: {whom}, and scores no longer are like the own "
+        f"no alarm, but drift{since}: {clients_text}, and scores no longer are like the own "
         "report at an honest one at least; check coverage there"
     )
 
 
-def no_alarm_line(whom: str, max_malicious: int, alarming: Sequence[str], start: str) -> str:
-    """What follows where no common alarm rang, beginning with `start`."""
+def no_alarm_line(
+    clients_text: str, max_malicious: int, alarming: Sequence[str], start: str
+) -> str:
+    """Return the line about no alarm of all clients, beginning with `start`."""
     if not alarming:
-        return start + whom
+        return start + clients_text
     return (
-        f"{start}{whom}, but {len(alarming)} alarm by themselves: look there; drift at no more "
-        f"than {max_malicious} sites cannot be told from {max_malicious} liars"
+        f"{start}{clients_text}, but {len(alarming)} alarm by themselves: look there; drift at no "
+        f"more than {max_malicious} sites cannot be told from {max_malicious} liars"
     )
 
 
@@ -137,17 +140,32 @@ def merge_e_values(
     rejected: Sequence[RejectedReport] = (),
     signatures_checked: bool = False,
 ) -> MergedEValue:
-    """The alarms of K sites of which at most so many lie; those that sent nothing valid count as 0.
+    """Merge the e-values of K clients; those without a valid report count as 0.
 
-    n_clients: how many are watched, fixed beforehand; those that sent something valid if None.
-    independent: whether sites' samples are independent, stated beforehand.
-    signatures_checked: whether signatures said who sent them.
+    Parameters
+    ----------
+    reports : iterable of EValueReport
+        The valid reports.
+    max_malicious : int
+        At most so many clients are malicious.
+    n_clients : int, optional
+        The number of clients, fixed beforehand; those with a valid report if None.
+    delta : float
+        The probability that a false alarm is ever raised.
+    independent : bool
+        Whether the samples of the clients are independent, stated beforehand.
+    rejected : sequence of RejectedReport
+        Reports that are not valid.
+    signatures_checked : bool
+        Whether signatures show who sent the reports.
     """
     check_fraction("delta", delta, "give 0.05, say")
 
-    # The newest e-report of each client; a broken file is nobody's and never counts.
-    in_time = sorted(reports, key=lambda report: (report.client, report.step, report.n_samples))
-    newest = {report.client: report for report in in_time}
+    # The newest report of each client; the name in a broken file is not checked and never counts.
+    oldest_first = sorted(
+        reports, key=lambda report: (report.client, report.step, report.n_samples)
+    )
+    newest = {report.client: report for report in oldest_first}
     if n_clients is None:
         n_clients = len(newest)
     else:
@@ -163,34 +181,34 @@ def merge_e_values(
             f"liars: cannot tolerate {max_malicious} among {n_clients} sites; state fewer"
         )
 
-    coverage = {client: report.log_coverage for client, report in newest.items()}
-    drift = [report.log_drift for report in newest.values() if report.log_drift is not None]
-    logs = list(coverage.values())
+    coverage_logs = {client: report.log_coverage for client, report in newest.items()}
+    drift_logs = [report.log_drift for report in newest.values() if report.log_drift is not None]
+    logs = list(coverage_logs.values())
     return MergedEValue(
         n_sites=n_clients,
         liars=max_malicious,
         delta=delta,
         log_mean=log_mean_of_smallest(logs, max_malicious, n_clients),
         log_product=log_product_of_smallest(logs, max_malicious, n_clients),
-        log_drift=log_mean_of_smallest(drift, max_malicious, n_clients),
+        log_drift=log_mean_of_smallest(drift_logs, max_malicious, n_clients),
         independent=independent,
-        alarmed=alarming_clients(coverage, max_malicious, delta, n_clients),
+        alarmed=alarming_clients(coverage_logs, max_malicious, delta, n_clients),
         faulty=tuple(rejected),
         checked=signatures_checked,
     )
 
 
 def log_mean_of_smallest(logs: Sequence[float], max_malicious: int, n_clients: int) -> float:
-    """ln((W_1 + ... + W_{K-m}) / (K - m)) of the sorted strengths, 0 of those not heard."""
+    """Return ln((W_1 + ... + W_{K-m}) / (K - m)) of the sorted e-values, 0 of silent clients."""
     smallest = _without_largest(logs, max_malicious)
     log_sum = np.logaddexp.reduce(smallest, initial=-np.inf)
     return float(log_sum - np.log(n_clients - max_malicious))
 
 
 def log_product_of_smallest(logs: Sequence[float], max_malicious: int, n_clients: int) -> float:
-    """ln of the product over the K - m smallest of (1 - w + w W), W = 0 of those not heard.
+    """Return ln of the product of (1 - w + w W) over the K - m smallest, W = 0 of silent clients.
 
-    w is LIST_WEIGHT; the product has a mean of at most 1 where sites are independent.
+    w is LIST_WEIGHT; the product has a mean of at most 1 if clients are independent.
     """
     smallest = _without_largest(logs, max_malicious)
     n_silent = n_clients - max_malicious - len(smallest)
@@ -199,22 +217,23 @@ def log_product_of_smallest(logs: Sequence[float], max_malicious: int, n_clients
 
 
 def _without_largest(logs: Sequence[float], max_malicious: int) -> FloatArray:
-    """The logarithms in rising order without the m largest; silent sites come before them all."""
-    n_left = max(0, len(logs) - max_malicious)
-    return np.sort(as_float_array("logs", logs))[:n_left]
+    """Return the logarithms in rising order without the m largest."""
+    n_smallest = max(0, len(logs) - max_malicious)
+    return np.sort(as_float_array("logs", logs))[:n_smallest]
 
 
 def alarming_clients(
     logs: Mapping[str, float], max_malicious: int, delta: float, n_clients: int
 ) -> tuple[str, ...]:
-    """e-BH when at most m lie: the R strongest alarms, W_(R) >= K / (delta max(1, R - m)).
+    """Return the clients with the R largest e-values, W_(R) >= K / (delta max(1, R - m)).
 
-    R is the largest such number. The share of false ones among the honest sites listed is at most
-    delta in the mean, under any dependence; with m = 0 it is plain e-BH (Wang and Ramdas 2022).
+    R is the largest such number: e-BH when at most m clients are malicious. The fraction of false
+    alarms among the benign clients listed is at most delta in the mean, under any dependence; with
+    m = 0 it is plain e-BH (Wang and Ramdas 2022).
     """
-    strongest_first = sorted(logs, key=lambda client: (-logs[client], client))
-    ranks = np.arange(1, len(strongest_first) + 1)
-    needed = np.log(n_clients / (delta * np.maximum(1, ranks - max_malicious)))
-    is_strong_enough = [logs[client] for client in strongest_first] >= needed
-    n_listed = int(ranks[is_strong_enough].max(initial=0))
-    return tuple(strongest_first[:n_listed])
+    largest_first = sorted(logs, key=lambda client: (-logs[client], client))
+    ranks = np.arange(1, len(largest_first) + 1)
+    log_thresholds = np.log(n_clients / (delta * np.maximum(1, ranks - max_malicious)))
+    is_reached = [logs[client] for client in largest_first] >= log_thresholds
+    n_listed = int(ranks[is_reached].max(initial=0))
+    return tuple(largest_first[:n_listed])

@@ -1,4 +1,4 @@
-"""Watching one site: fresh labelled samples in, alarms that may be looked at at any time out."""
+"""Monitoring of one client: alarms from fresh labeled samples, valid at any time."""
 
 from __future__ import annotations
 
@@ -34,36 +34,36 @@ _START_ANEW = "begin another file or folder"
 
 
 class Monitor:
-    """An alarm for one site that may be looked at after every sample.
+    """An alarm for one client that may be inspected after every sample.
 
-    Its strength against "coverage here is at least the floor" is at most 1 in the mean while that
-    is true, at any stopping time, so it ever reaches 1/delta with a chance of at most delta. With
-    the site's own report there is a second alarm, against "fresh scores are like those reported",
-    which can see a drift before coverage falls.
+    Its e-value against "coverage is at least the floor" has a mean of at most 1 while that is
+    true, at any stopping time, so it ever reaches 1/delta with probability at most delta. With the
+    report of the client there is a second alarm, against "fresh scores are like those reported",
+    which can detect a drift before coverage falls.
 
     Parameters
     ----------
-    calibration
-        What is watched; or what a letter gave at the site, whose own threshold is watched then.
-    reference_report
-        The site's own report of the round, without noise; needed for the second alarm only.
-    client
-        The site's name, for the reports it sends; that of the report if None.
-    level
-        Which level of the calibration, counted from 0.
-    min_coverage
-        The coverage this very calibration must hold. If None what the site's own samples prove
-        (those of its report, or of its own threshold), without any the certificate's lower end.
-    delta
-        The chance of a false alarm, ever; two alarms share it. 0.05 if None.
-    average_run_length
-        Also ring when R_t of Shiryaev and Roberts reaches this number: a false alarm then comes
-        after at least so many samples in the mean. No such alarm if None.
-    seed
-        Of the random numbers that break ties among scores; fresh ones if None.
-    path
-        The state file. One that exists is gone on with, as it was begun; every update is written
-        to it before `update` returns.
+    calibration : Calibration or LocalCalibration
+        The calibration to monitor; of a local one the client's threshold is monitored.
+    reference_report : Report, optional
+        The report of the client in the round, without noise; for the second alarm only.
+    client : str, optional
+        The name of the client, for the reports that it sends; that of the report if None.
+    level : int
+        The index of the level of the calibration.
+    min_coverage : float, optional
+        The coverage that this calibration must hold. If None it is what the samples of the client
+        certify (those of its report, or of its threshold), or else the certificate's lower bound.
+    delta : float, optional
+        The probability that a false alarm is ever raised, for both alarms together. 0.05 if None.
+    average_run_length : float, optional
+        Also raise an alarm when R_t of Shiryaev and Roberts reaches this number: a false alarm
+        then comes after at least so many samples in the mean. No such alarm if None.
+    seed : int, optional
+        The seed of the draws that break ties among scores; a random one if None.
+    path : path, optional
+        The state file. One that exists is continued, with its settings; every update is written to
+        it before `update` returns.
 
     Examples
     --------
@@ -94,15 +94,15 @@ class Monitor:
         seed: int | None = None,
         path: FilePath | None = None,
     ) -> None:
-        delta_used = check_fraction(
-            "delta", DEFAULT_DELTA if delta is None else delta, "give 0.05, say"
-        )
+        checked_delta = DEFAULT_DELTA
+        if delta is not None:
+            checked_delta = check_fraction("delta", delta, "give 0.05, say")
         if average_run_length is not None and not 1 <= average_run_length < math.inf:
             raise RobfcpError(
                 f"run_length: {average_run_length!r} is no number from 1; give 10000, say"
             )
 
-        # What is watched: a level of the calibration, or the site's own threshold for it.
+        # Monitor a level of the calibration, or the threshold of the client for it.
         client = _name_of_client(client, calibration, reference_report)
         local_threshold: LocalThreshold | None = None
         if isinstance(calibration, LocalCalibration):
@@ -112,12 +112,12 @@ class Monitor:
         self._calibration = calibration
         self._thresholds = thresholds_of(calibration, level, local_threshold)
 
-        # The coverage to hold, and what proves it.
+        # The coverage to hold, and what certifies it.
         source = ""
-        floor = min_coverage
-        if floor is None and local_threshold is None and reference_report is not None:
-            floor, source = self._floor_of_report(reference_report)
-        promise = require_conditional_floor(calibration, level, floor, local_threshold)
+        min_coverage_used = min_coverage
+        if min_coverage is None and local_threshold is None and reference_report is not None:
+            min_coverage_used, source = self._floor_of_report(reference_report)
+        floor = require_conditional_floor(calibration, level, min_coverage_used, local_threshold)
         if client is not None:
             check_client_name(client)
 
@@ -133,10 +133,10 @@ class Monitor:
             calibration=calibration.fingerprint,
             client=client,
             level=level,
-            floor=promise.value,
-            source=source or promise.source,
+            floor=floor.value,
+            source=source or floor.source,
             wanted=float(calibration.levels[level].coverage),
-            delta=delta_used,
+            delta=checked_delta,
             run_length=run_length,
             seed=seed,
             exchangeability=exchangeability,
@@ -148,12 +148,14 @@ class Monitor:
         self._resume(client=client, delta=delta, run_length=average_run_length, floor=min_coverage)
 
     def _floor_of_report(self, report: Report) -> tuple[float, str]:
-        """What a site's report proves of its coverage at the lowest threshold, and by what."""
-        delta, together = per_client_delta(self._calibration)
-        floor = local_coverage_bound(report, float(self._thresholds.min()), 1 - delta)
-        if not floor:
+        """Return the coverage that a report certifies at the lowest threshold, and the source."""
+        delta, confidence_text = per_client_delta(self._calibration)
+        min_threshold = float(self._thresholds.min())
+        min_coverage = local_coverage_bound(report, min_threshold, 1 - delta)
+        if not min_coverage:
             raise RobfcpError("floor: the site's own report proves nothing; state a floor")
-        return floor, f"what the site's own {report.n_samples} samples prove, {together}"
+        source = f"what the site's own {report.n_samples} samples prove, {confidence_text}"
+        return min_coverage, source
 
     def update(
         self,
@@ -164,26 +166,26 @@ class Monitor:
         batch: str | None = None,
         score: Score | None = None,
     ) -> MonitorState:
-        """Count fresh samples in their order, once, and say where the monitor stands.
+        """Count fresh samples in their order, each once, and return the state.
 
         Parameters
         ----------
-        predictions
-            (n, C) class probabilities, or what a regression score takes; one sample or many.
-        targets
-            (n,) true labels or values.
-        ids
-            (n,) names of the samples; those counted before are passed over.
-        batch
-            A name of the whole batch, counted once. Without ids and name its contents name it,
-            which needs 30 samples: a few may look alike by chance.
-        score
-            The score, where the reports did not name it.
+        predictions : array_like, shape (n, C)
+            Class probabilities, or what a regression score takes.
+        targets : array_like, shape (n,)
+            The true labels or values.
+        ids : array_like, shape (n,), optional
+            The names of the samples; those that were counted before are skipped.
+        batch : str, optional
+            The name of the batch, which is counted once. Without ids and name its contents
+            identify it, which needs 30 samples, as fewer may be equal by chance.
+        score : Score, optional
+            The score, if the reports did not name it.
 
         Returns
         -------
         MonitorState
-            As it was where all of it was counted before.
+            Unchanged if all samples were counted before.
 
         Examples
         --------
@@ -221,7 +223,7 @@ class Monitor:
         ids: ArrayLike | None,
         batch_digest: str | None,
     ) -> None:
-        """Count those samples of a batch that were not counted by their names."""
+        """Count the samples of a batch, of named ones those that were not counted before."""
         state = self.state
         rng = np.random.default_rng([state.seed, state.n])
         scores = np.asarray(score(predictions, targets, rng), dtype=np.float64)
@@ -247,20 +249,20 @@ class Monitor:
         )
 
     def _thresholds_for(self, targets: NDArray[Any], scores: FloatArray) -> FloatArray:
-        """(n,) the threshold of each sample: that of its class, where classes have their own."""
+        """Return the threshold of each sample, (n,): of its class if classes have thresholds."""
         if self._thresholds.ndim == 2:
             return self._thresholds[targets.astype(np.intp), 0]
         return np.full(len(scores), self._thresholds[0])
 
     def e_value_report(self, round: str | None = None, step: int = 0) -> EValueReport:
-        """What this site tells the server: how strong its alarms are, and of which calibration.
+        """Return the report of this client's e-values to the server.
 
         Parameters
         ----------
-        round
-            The name of the round; needed to sign it.
-        step
-            The number of the reporting date all sites agreed on.
+        round : str, optional
+            The name of the round; needed to sign the report.
+        step : int
+            The number of the reporting date that all clients agreed on.
 
         Returns
         -------
@@ -289,25 +291,25 @@ class Monitor:
             log_drift=state.log_e_exchangeability,
         )
 
-    def _resume(self, **given: object) -> None:
-        """Go on from the file, where there is one; refused where it watches something else.
+    def _resume(self, **requested: object) -> None:
+        """Continue from the file, if there is one; refuse it if it monitors something else.
 
-        `given` are fields of the state that the caller stated; None where it did not.
+        `requested` are fields of the state that the caller stated; None where it did not.
         """
         if self._path is None or not Path(self._path).exists():
             return
         saved = MonitorState.load(self._path)
         if saved.client is None and self.state.client is not None:
-            # One that was begun without a name may get it later.
+            # A state without a name may get one later.
             saved = msgspec.structs.replace(saved, client=self.state.client)
 
-        problem = _difference(saved, self.state, given) or self._problem_of_bins(saved)
+        problem = _difference(saved, self.state, requested) or self._problem_of_bins(saved)
         if problem:
             raise RobfcpError(f"{self._path}: {problem}")
         self.state = saved
 
     def _problem_of_bins(self, saved: MonitorState) -> str:
-        """Why a saved state's scores are not those of this binning; empty where they can be."""
+        """Return why a saved state does not fit this binning; empty if it does."""
         if self._binning is None or saved.exchangeability is None:
             return ""
         if saved.exchangeability.bins[-1] >= self._binning.n_bins:
@@ -320,7 +322,7 @@ def _name_of_client(
     calibration: Calibration | LocalCalibration,
     reference_report: Report | None,
 ) -> str | None:
-    """The name that is given, else that of the report, else that of the site's own calibration."""
+    """Return the given name, else that of the report, else that of the local calibration."""
     if client is not None:
         return client
     if reference_report is not None:
@@ -333,7 +335,7 @@ def _name_of_client(
 def _batch_digest(
     predictions: NDArray[Any], targets: NDArray[Any], batch: str | None, *, is_named: bool
 ) -> str | None:
-    """What a batch is known by: its name, else its contents; None where its samples have names."""
+    """Return the digest of a batch's name, else of its contents; None if its samples have names."""
     if batch is not None:
         return sha256_of(b"name\n" + batch.encode())[:32]
     if is_named:
@@ -352,25 +354,25 @@ def _batch_digest(
 def _new_rows(
     ids: ArrayLike, scores: FloatArray, state: MonitorState
 ) -> tuple[list[int], list[str]]:
-    """The rows whose names were not counted before, each once, and the digests of the names."""
+    """Return the rows whose names were not counted before, each once, and the names' digests."""
     names = as_array("ids", ids)
     if names.shape != scores.shape:
         raise RobfcpError(f"ids: need one name a sample ({len(scores)})")
 
-    known = set(state.row_ids)
+    counted_digests = set(state.row_ids)
     rows: list[int] = []
     row_ids: list[str] = []
     for row, name in enumerate(names.tolist()):
         digest = sha256_of(f"row\n{name}".encode())[:16]
-        if digest not in known:
-            known.add(digest)
+        if digest not in counted_digests:
+            counted_digests.add(digest)
             rows.append(row)
             row_ids.append(digest)
     return rows, row_ids
 
 
-def _difference(saved: MonitorState, current: MonitorState, given: dict[str, object]) -> str:
-    """Why a monitor cannot go on from a saved state; empty where it can."""
+def _difference(saved: MonitorState, current: MonitorState, requested: dict[str, object]) -> str:
+    """Return why a monitor cannot continue from a saved state; empty if it can."""
     if saved.calibration != current.calibration or saved.level != current.level:
         return f"watches another calibration; {_START_ANEW}"
     if saved.threshold != current.threshold:
@@ -378,7 +380,7 @@ def _difference(saved: MonitorState, current: MonitorState, given: dict[str, obj
             "watches another threshold; for a site's own pass the samples it rests on (--local), "
             f"or {_START_ANEW}"
         )
-    for name, value in given.items():
+    for name, value in requested.items():
         saved_value = getattr(saved, name)
         if value is not None and saved_value != value:
             return f"was begun with {name} {saved_value}, not {value}; keep that or {_START_ANEW}"
@@ -388,7 +390,7 @@ def _difference(saved: MonitorState, current: MonitorState, given: dict[str, obj
 
 
 def _digest_of_reference(state: MonitorState) -> str | None:
-    """The digest of the site's own report; None where scores are not compared with one."""
+    """Return the digest of the client's report; None if scores are not compared with one."""
     if state.exchangeability is None:
         return None
     return state.exchangeability.report_sha256

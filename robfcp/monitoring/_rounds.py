@@ -7,16 +7,13 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
-from numpy.typing import NDArray
 
+from robfcp._typing import FloatArray, IndexArray, IntArray
 from robfcp._validation import abbreviate, check_fraction
 from robfcp.calibration import Calibration
 from robfcp.certificates import format_loss_upper, format_lower
 from robfcp.federation import Federation
 from robfcp.scores import Risk
-
-IntArray = NDArray[np.int64]
-FloatArray = NDArray[np.float64]
 
 MIN_SAMPLES_FOR_UNCHANGED = 30  # reports of fewer samples may be equal by chance
 MAX_CLIENTS_IN_LINE = 12
@@ -29,9 +26,9 @@ class LevelComparison:
     Attributes
     ----------
     coverage : Fraction
-        The level. Of losses: one minus the mean loss accepted, as a share of the largest loss.
+        The level. Of losses: one minus the mean loss accepted, as a fraction of the largest loss.
     threshold_before, threshold_now : float
-        Infinite where every set contains all labels. By class or group: the largest.
+        Infinite if every set contains all labels. By class or group: the largest.
     lower_before, lower_now : float
         Certified lower bounds on coverage. Of losses: as for the level.
     risk : Risk, optional
@@ -48,9 +45,9 @@ class LevelComparison:
     @property
     def line(self) -> str:
         """The thresholds and what is certified of them, in words."""
-        before = _threshold_text(self.threshold_before)
-        now = _threshold_text(self.threshold_now)
-        thresholds = f"threshold {before} -> {now}"
+        threshold_before = _threshold_text(self.threshold_before)
+        threshold_now = _threshold_text(self.threshold_now)
+        thresholds = f"threshold {threshold_before} -> {threshold_now}"
         if self.risk is None:
             lower_before = format_lower(self.lower_before)
             lower_now = format_lower(self.lower_now)
@@ -100,7 +97,7 @@ class RoundComparison:
 
     @property
     def lines(self) -> list[str]:
-        """What changed, a line each; of many clients only the first are named."""
+        """The changes, a line each; of many clients only the first are named."""
         lines = [level.line for level in self.levels]
         changes: dict[str, Sequence[str]] = {
             "joined": self.joined_clients,
@@ -141,7 +138,7 @@ def compare_rounds(
     Raises
     ------
     RobfcpError
-        Where a calibration came without its record.
+        If a calibration came without its record.
 
     Examples
     --------
@@ -179,10 +176,10 @@ def compare_rounds(
     )
 
 
-def drift_distances(before: Federation, now: Federation, delta: float) -> dict[str, float]:
+def drift_distances(previous: Federation, current: Federation, delta: float) -> dict[str, float]:
     """Find the clients whose two reports differ by more than chance.
 
-    Client k is listed where the Kolmogorov distance of the empirical CDFs of its two reports, the
+    Client k is listed if the Kolmogorov distance of the empirical CDFs of its two reports, the
     largest difference at any bin edge, exceeds
 
         sqrt(ln(4 K / delta) / (2 n_k)) + sqrt(ln(4 K / delta) / (2 n'_k)).
@@ -194,13 +191,13 @@ def drift_distances(before: Federation, now: Federation, delta: float) -> dict[s
     with probability at most e, here delta / (2 K) for each of 2 K reports (docs/alarms.md,
     section 6).
 
-    The counts of a coarsened report tell its empirical CDF up to a range. Its distance is then
+    The counts of a coarsened report give its empirical CDF up to a range. Its distance is then
     the smallest that both ranges allow, so that rounding is not taken for drift.
 
     Parameters
     ----------
-    before, now : Federation
-        Reports of scores of one kind, on one grid and without noise.
+    previous, current : Federation
+        Reports of scores of one kind, on one binning and without noise.
     delta : float
         Probability of listing any client by chance.
 
@@ -209,102 +206,104 @@ def drift_distances(before: Federation, now: Federation, delta: float) -> dict[s
     dict of str to float
         The distances of the clients listed.
     """
-    clients = _common_clients(before, now)
+    clients = _common_clients(previous, current)
     if not clients:
         return {}
 
-    lower_before, upper_before = _cdf_range(before, clients)
-    lower_now, upper_now = _cdf_range(now, clients)
-    gaps = np.maximum(lower_before - upper_now, lower_now - upper_before)
+    previous_lower, previous_upper = _cdf_range(previous, clients)
+    current_lower, current_upper = _cdf_range(current, clients)
+    gaps = np.maximum(previous_lower - current_upper, current_lower - previous_upper)
     distances = gaps.max(axis=1, initial=0)
 
+    log_term = np.log(4 * len(clients) / delta)
     radii = np.zeros(len(clients))
-    for federation in (before, now):
+    for federation in (previous, current):
         sizes = federation.sample_sizes[_rows_of(federation, clients)]
-        radii += np.sqrt(np.log(4 * len(clients) / delta) / (2 * sizes))
+        radii += np.sqrt(log_term / (2 * sizes))
 
     return {clients[k]: float(distances[k]) for k in np.flatnonzero(distances > radii)}
 
 
-def unchanged_clients(before: Federation, now: Federation) -> tuple[str, ...]:
+def unchanged_clients(previous: Federation, current: Federation) -> tuple[str, ...]:
     """Find the clients whose two reports have equal counts in every bin.
 
     Reports of fewer than 30 samples may be equal by chance and are not listed.
     """
-    if before.binning != now.binning:
+    if previous.binning != current.binning:
         return ()
-    clients = _common_clients(before, now)
+    clients = _common_clients(previous, current)
     if not clients:
         return ()
 
-    counts_before = _cumulative_counts(before, clients)
-    counts_now = _cumulative_counts(now, clients)
-    is_equal = (counts_before == counts_now).all(axis=1)
-    is_large = now.sample_sizes[_rows_of(now, clients)] >= MIN_SAMPLES_FOR_UNCHANGED
+    previous_counts = _cumulative_counts(previous, clients)
+    current_counts = _cumulative_counts(current, clients)
+    is_equal = (previous_counts == current_counts).all(axis=1)
+    sizes = current.sample_sizes[_rows_of(current, clients)]
+    is_large = sizes >= MIN_SAMPLES_FOR_UNCHANGED
     return tuple(clients[k] for k in np.flatnonzero(is_equal & is_large))
 
 
-def _compare_levels(before: Calibration, now: Calibration) -> tuple[LevelComparison, ...]:
-    """The levels that both calibrations have, in the order of the later one."""
-    if before.risk != now.risk:
+def _compare_levels(previous: Calibration, current: Calibration) -> tuple[LevelComparison, ...]:
+    """Compare the levels that both calibrations have, in the order of the later one."""
+    if previous.risk != current.risk:
         return ()
-    level_before = {level.coverage: level for level in before.levels}
+    previous_levels = {level.coverage: level for level in previous.levels}
     comparisons = []
-    for level in now.levels:
-        previous = level_before.get(level.coverage)
-        if previous is None:
+    for level in current.levels:
+        previous_level = previous_levels.get(level.coverage)
+        if previous_level is None:
             continue
         comparison = LevelComparison(
             coverage=level.coverage,
-            threshold_before=previous.threshold,
+            threshold_before=previous_level.threshold,
             threshold_now=level.threshold,
-            lower_before=previous.certificate.lower,
+            lower_before=previous_level.certificate.lower,
             lower_now=level.certificate.lower,
-            risk=now.risk,
+            risk=current.risk,
         )
         comparisons.append(comparison)
     return tuple(comparisons)
 
 
-def _is_drift_testable(before: Federation, now: Federation) -> bool:
-    """Whether both rounds hold scores of one kind, counted without noise on one grid.
+def _is_drift_testable(previous: Federation, current: Federation) -> bool:
+    """Return whether both rounds hold scores of one kind, counted without noise on one binning.
 
-    A sample has several counts where reports hold losses, to which the inequality of
+    If reports hold losses, a sample has several counts, to which the inequality of
     `drift_distances` does not apply.
     """
-    if before.risk is not None or now.risk is not None:
+    if previous.risk is not None or current.risk is not None:
         return False
-    if before.has_noise or now.has_noise:
+    if previous.has_noise or current.has_noise:
         return False
-    return before.score == now.score and before.binning == now.binning
+    return previous.score == current.score and previous.binning == current.binning
 
 
-def _common_clients(before: Federation, now: Federation) -> list[str]:
-    """The clients that sent a valid report in both rounds, in alphabetical order."""
-    return sorted(set(before.clients) & set(now.clients))
+def _common_clients(previous: Federation, current: Federation) -> list[str]:
+    """Return the clients with a valid report in both rounds, in alphabetical order."""
+    return sorted(set(previous.clients) & set(current.clients))
 
 
-def _rows_of(federation: Federation, clients: Sequence[str]) -> NDArray[np.intp]:
-    """(n,) the positions of some clients in a federation."""
+def _rows_of(federation: Federation, clients: Sequence[str]) -> IndexArray:
+    """Return the rows of some clients in a federation, (n,)."""
     row_of_client = {client: row for row, client in enumerate(federation.clients)}
     return np.array([row_of_client[client] for client in clients], dtype=np.intp)
 
 
 def _select(federation: Federation, clients: Sequence[str]) -> Federation:
-    """The reports of some clients, in the order of the federation and in memory."""
+    """Return the reports of some clients, in the order of the federation and in memory."""
     return federation.select_rows(np.sort(_rows_of(federation, clients)))
 
 
 def _cumulative_counts(federation: Federation, clients: Sequence[str]) -> IntArray:
-    """(n, H) counts of some clients at or below every upper edge, in the order of `clients`."""
+    """Return the cumulative counts of some clients, (n, H), in the order of `clients`."""
     selected = _select(federation, clients)
     return selected.cumulative_counts()[_rows_of(selected, clients)]
 
 
 def _cdf_range(federation: Federation, clients: Sequence[str]) -> tuple[FloatArray, FloatArray]:
-    """(n, H) what the empirical CDFs of some clients are at least and at most at every edge.
+    """Return lower and upper bounds of the empirical CDFs of some clients, (n, H) each.
 
-    Both are the same but for coarsened reports, whose samples may lie lower than counted.
+    They differ for coarsened reports alone, whose samples may be in lower bins than counted.
     """
     selected = _select(federation, clients)
     rows = _rows_of(selected, clients)
@@ -315,9 +314,10 @@ def _cdf_range(federation: Federation, clients: Sequence[str]) -> tuple[FloatArr
 
 
 def _threshold_text(threshold: float) -> str:
+    """Return a threshold in words."""
     return f"{threshold:.5g}" if np.isfinite(threshold) else "infinite"
 
 
 def _max_loss_text(coverage: float | Fraction, risk: Risk) -> str:
-    """The largest mean loss at a level, which is one minus it as a share of the largest loss."""
+    """Return the mean loss of a level, which is one minus it as a fraction of the largest loss."""
     return format_loss_upper(float(1 - coverage) * risk.bound, risk.bound)

@@ -52,7 +52,7 @@ AlarmName = Literal["coverage", "change", "drift"]
 
 
 class MonitorPoint(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
-    """The alarms' strengths after n samples, natural logarithms."""
+    """Natural logarithms of the e-values after n samples."""
 
     n: PositiveCount
     coverage: float
@@ -61,21 +61,21 @@ class MonitorPoint(msgspec.Struct, frozen=True, forbid_unknown_fields=True, arra
 
 
 class ExchangeabilityState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What is known for the test of "fresh scores are like those reported".
+    """The state of the test of "fresh scores are like those reported".
 
     Attributes
     ----------
-    report_sha256
-        The digest of the site's own report.
-    n_reference
+    report_sha256 : str
+        The digest of the client's report.
+    n_reference : int
         Its number of scores.
-    bins, counts
-        The histogram of all scores so far, the report's first: the bins in use, rising, and how
-        many scores lie in each.
-    log_wealths
+    bins, counts : list of int
+        The histogram of all scores so far, the report's first: the non-empty bins, rising, and the
+        number of scores in each.
+    log_wealths : list of float
         ln A_t of each bet, as `log_mixture_wealth` gives it; empty before the first fresh score.
-    p_value_counts
-        How many of the conformal p-values so far lie in each cell.
+    p_value_counts : list of int
+        The number of conformal p-values so far in each cell.
     """
 
     report_sha256: Digest = msgspec.field(name="report")
@@ -87,7 +87,7 @@ class ExchangeabilityState(msgspec.Struct, frozen=True, forbid_unknown_fields=Tr
 
     @staticmethod
     def from_report(report: Report, calibration: Calibration) -> ExchangeabilityState:
-        """The site's own report, with which fresh scores are compared."""
+        """Return the state before the first fresh score, given the client's report."""
         problem = _problem_of_reference(report, calibration)
         if problem:
             raise RobfcpError(f"{report.client}: {problem}")
@@ -114,7 +114,7 @@ class ExchangeabilityState(msgspec.Struct, frozen=True, forbid_unknown_fields=Tr
         binning : Binning
             That of the report.
         n_before : int
-            How many fresh scores came before.
+            The number of fresh scores so far.
         seed : int
             Of the draws that break ties; draw t belongs to fresh score t, however they are batched.
 
@@ -149,7 +149,7 @@ class ExchangeabilityState(msgspec.Struct, frozen=True, forbid_unknown_fields=Tr
         return state, log_wealth(log_wealths, n_before)
 
     def is_consistent_with(self, n_samples: int) -> bool:
-        """Whether the histogram holds the report and exactly so many fresh scores."""
+        """Return whether the histogram holds the report and exactly so many fresh scores."""
         is_rising = self.bins == sorted(set(self.bins))
         is_histogram = is_rising and len(self.bins) == len(self.counts)
 
@@ -164,7 +164,7 @@ class ExchangeabilityState(msgspec.Struct, frozen=True, forbid_unknown_fields=Tr
 
 
 def _problem_of_reference(report: Report, calibration: Calibration) -> str:
-    """Why fresh scores cannot be compared with a report; empty where they can."""
+    """Return why fresh scores cannot be compared with a report; empty if they can."""
     if report.privacy is not None:
         return "privacy: the report holds noise; keep an exact one at the site and pass that"
     if Federation.from_reports([report]).is_coarsened.any():
@@ -183,46 +183,46 @@ def _problem_of_reference(report: Report, calibration: Calibration) -> str:
 
 
 class MonitorState(SealedFile, frozen=True):
-    """Where a monitor stands: what is watched, what was seen, and what was counted already.
+    """The state of a monitor: what it monitors, its e-values, and the samples counted so far.
 
     Attributes
     ----------
-    n
-        Samples counted.
-    misses
-        How many of them the sets left out.
-    floor, source
-        The coverage that is promised, and by what.
-    delta
-        The chance of a false alarm, ever, however often one looks.
-    run_length
-        The samples to a false alarm for a change, in the mean; None where there is no such alarm.
-    seed
-        Of the draws that break ties among scores.
-    log_wealths
-        ln A_t of each bet against the floor, then of each against the wanted level, as
+    n : int
+        The number of samples counted.
+    misses : int
+        The number of them whose label is not in the set.
+    floor, source : float, str
+        The coverage to hold, and what certifies it.
+    delta : float
+        The probability that a false alarm is ever raised, at any number of inspections.
+    run_length : float, optional
+        The mean number of samples to a false alarm for a change; None if there is no such alarm.
+    seed : int
+        The seed of the draws that break ties among scores.
+    log_wealths : tuple of float
+        ln A_t of each bet against the floor, then of each against the target coverage, as
         `log_mixture_wealth` gives them; empty before the first sample.
-    log_sr_statistics
+    log_sr_statistics : tuple of float
         ln R_t of each bet, as `log_shiryaev_roberts` gives them; empty before the first sample.
-    alarms
-        Each alarm that has rung, and after which sample it first did.
-    curve
-        The alarms' strengths over time, at up to 400 of the samples.
-    batch_digests
-        Of the batches that were counted: their names, else their contents.
-    row_ids
-        Of the names of the samples that were counted.
-    exchangeability
-        What is known for the test against the site's own report; None where there is none.
-    threshold
-        The site's own, where that is watched.
-    wanted, short_since
-        The level asked for, and from which sample on it is known to be missed, with the same chance
-        to err, ever. That is said; it rings no alarm.
-    row_digests_sample
-        Of rows without names: the smallest digests of their contents.
-    repeated
-        About how many rows without names were the very same as rows counted before.
+    alarms : dict of str to int
+        The alarms raised so far, and the sample after which each was first raised.
+    curve : tuple of MonitorPoint
+        The e-values over time, at up to 400 of the samples.
+    batch_digests : tuple of str
+        The digests of the batches that were counted: of their names, else of their contents.
+    row_ids : tuple of str
+        The digests of the names of the samples that were counted.
+    exchangeability : ExchangeabilityState, optional
+        The state of the test against the client's report, if there is one.
+    threshold : float, optional
+        The threshold of the client, if that is monitored.
+    wanted, short_since : float, int
+        The target coverage, and the sample since which it is significantly missed, with the same
+        probability of an error. This is reported; it raises no alarm.
+    row_digests_sample : tuple of str
+        The smallest digests of the contents of rows without names.
+    repeated : int
+        The estimated number of rows without names that were counted before.
     """
 
     kind = "monitor"
@@ -253,57 +253,63 @@ class MonitorState(SealedFile, frozen=True):
 
     @property
     def has_alarm(self) -> bool:
-        """Whether any alarm has rung."""
+        """Whether any alarm was raised."""
         return bool(self.alarms)
 
     @property
     def log_alarm_threshold(self) -> float:
-        """ln of the strength at which an alarm rings: two alarms have half of delta each."""
+        """ln of the e-value at which an alarm is raised: two alarms have half of delta each."""
         n_alarms = 1 if self.exchangeability is None else 2
         return math.log(n_alarms / self.delta)
 
     @property
     def log_e_coverage(self) -> float:
-        """ln of the alarm's strength against "coverage is at least the floor"."""
-        return self.curve[-1].coverage if self.curve else 0.0
+        """ln of the e-value against "coverage is at least the floor"."""
+        if not self.curve:
+            return 0.0
+        return self.curve[-1].coverage
 
     @property
     def log_shiryaev_roberts(self) -> float | None:
         """ln R_t of Shiryaev and Roberts, for a change at an unknown time."""
-        return self.curve[-1].change if self.curve else None
+        if not self.curve:
+            return None
+        return self.curve[-1].change
 
     @property
     def log_e_exchangeability(self) -> float | None:
-        """The same against "scores are like those of the own report"; None without one."""
+        """ln of the e-value against "scores are like those reported"; None without a report."""
         if self.curve:
             return self.curve[-1].drift
         return None if self.exchangeability is None else 0.0
 
     @property
     def line(self) -> str:
-        """Where it stands and what to do, in one line."""
+        """The alarms or e-values and what to do, in one line."""
         if not self.n:
             return f"no samples yet; watching for coverage below {self.floor:.4f}"
 
         if self.alarms:
-            rang = ", ".join(f"{name} at sample {step}" for name, step in self.alarms.items())
-            return f"alarm ({rang}): {self._counts_text()}; recalibrate now on fresh samples"
-        strength = _e_value_text(self.log_e_coverage)
+            alarms_text = ", ".join(
+                f"{name} at sample {step}" for name, step in self.alarms.items()
+            )
+            return f"alarm ({alarms_text}): {self._counts_text()}; recalibrate now on fresh samples"
+        e_value = _e_value_text(self.log_e_coverage)
         alarm_threshold = math.exp(self.log_alarm_threshold)
         return (
             f"no alarm: {self._counts_text()}; "
-            f"alarm strength {strength}, it rings at {alarm_threshold:g}"
+            f"alarm strength {e_value}, it rings at {alarm_threshold:g}"
         )
 
     def _counts_text(self) -> str:
-        """What was counted, beside the floor and the level asked for."""
+        """Return the samples and their coverage, beside the floor and the target coverage."""
         coverage = 1 - self.misses / self.n
-        is_missed = "not shown to be missed"
+        target_status = "not shown to be missed"
         if self.short_since:
-            is_missed = f"missed (shown at {self.short_since})"
+            target_status = f"missed (shown at {self.short_since})"
         text = (
             f"{self.n} samples, {coverage:.4f} covered, floor {self.floor:.4f}"
-            f", the wanted {self.wanted:.4f} is {is_missed}"
+            f", the wanted {self.wanted:.4f} is {target_status}"
         )
         if self.repeated:
             text += f", about {self.repeated} rows came before"
@@ -321,7 +327,7 @@ class MonitorState(SealedFile, frozen=True):
             return "more misses than samples"
 
         # Both processes exist from the first sample on: one wealth of each bet against the floor
-        # and one against the wanted level; one statistic of each bet against the floor.
+        # and one against the target coverage; one statistic of each bet against the floor.
         n_wealths = 2 * N_BETS if self.n else 0
         n_statistics = N_BETS if self.n else 0
         if len(self.log_wealths) != n_wealths or len(self.log_sr_statistics) != n_statistics:
@@ -342,12 +348,12 @@ class MonitorState(SealedFile, frozen=True):
         return ""
 
     def with_seen_rows(self, rows: NDArray[Any]) -> MonitorState:
-        """The state that knows these rows by their contents, and about how many it knew before.
+        """Return the state with the digests of these rows, and with the number of repeated rows.
 
-        Only the smallest digests of all rows are kept, a random sample of them: the fraction of the
-        batch's digests in their range that are among them estimates that of the whole batch (Beyer
-        et al. 2007, k minimum values). A row that comes in one batch over and over names no sample:
-        unless far more rows seem known than come twice within the batch, nothing is said.
+        Only the smallest digests of all rows are stored, a random sample of them: the fraction of
+        the batch's digests in their range that are among them estimates the fraction of all its
+        digests (Beyer et al. 2007, k minimum values). Rows that are equal within a batch do not
+        identify samples: unless the estimate is far larger than their number, it counts as 0.
 
         Parameters
         ----------
@@ -360,10 +366,10 @@ class MonitorState(SealedFile, frozen=True):
         largest = sample[-1] if is_full else ABOVE_EVERY_DIGEST
 
         in_range = {digest for digest in digests if digest <= largest}
-        n_known_in_range = len(in_range.intersection(sample))
-        n_known = len(digests) * n_known_in_range // max(1, len(in_range))
+        n_counted_in_range = len(in_range.intersection(sample))
+        n_counted = len(digests) * n_counted_in_range // max(1, len(in_range))
         n_duplicates = len(rows) - len(digests)
-        n_repeated = n_known if n_known > MIN_REPEATS_PER_DUPLICATE * n_duplicates else 0
+        n_repeated = n_counted if n_counted > MIN_REPEATS_PER_DUPLICATE * n_duplicates else 0
 
         updated_sample = sorted(digests.union(sample))[:MAX_ROW_DIGESTS]
         return msgspec.structs.replace(
@@ -376,31 +382,34 @@ class MonitorState(SealedFile, frozen=True):
 def advance(
     state: MonitorState, scores: FloatArray, thresholds: FloatArray, binning: Binning | None
 ) -> MonitorState:
-    """Count fresh samples in their order, with every alarm that rings at any of them.
+    """Count fresh samples in their order, and raise the alarms that are due at any of them.
 
     Parameters
     ----------
     state : MonitorState
-        Where the monitor stands.
+        The state so far.
     scores : ndarray of shape (T,)
         Nonconformity scores of the true labels, at least one.
     thresholds : ndarray of shape (T,)
         The threshold of each sample: a score above it is a miss.
     binning : Binning, optional
-        That of the site's own report; None where scores are not compared with one.
+        The binning of the client's report, if scores are compared with one.
     """
     is_missed = scores > thresholds
     samples = state.n + np.arange(1, len(scores) + 1)
 
-    # The same bets run against the floor, which rings, and against the wanted level, which is said.
-    factors = log_bet_factors(state.floor, is_missed)
-    all_factors = np.hstack([factors, log_bet_factors(state.wanted, is_missed)])
+    # The same bets run against the floor, which raises alarms, and against the target coverage,
+    # which is reported only.
+    floor_factors = log_bet_factors(state.floor, is_missed)
+    target_factors = log_bet_factors(state.wanted, is_missed)
+    previous_wealths = _stored_logs(state.log_wealths, 2 * N_BETS)
     log_wealths = log_mixture_wealth(
-        _stored_logs(state.log_wealths, 2 * N_BETS), state.n, all_factors
+        previous_wealths, state.n, np.hstack([floor_factors, target_factors])
     )
-    log_sr_statistics = log_shiryaev_roberts(_stored_logs(state.log_sr_statistics, N_BETS), factors)
+    previous_statistics = _stored_logs(state.log_sr_statistics, N_BETS)
+    log_sr_statistics = log_shiryaev_roberts(previous_statistics, floor_factors)
     coverage = log_wealth(log_wealths[:, :N_BETS], state.n)
-    wanted = log_wealth(log_wealths[:, N_BETS:], state.n)
+    target = log_wealth(log_wealths[:, N_BETS:], state.n)
     change = log_mean(log_sr_statistics)
 
     # Against "fresh scores are like those reported".
@@ -412,7 +421,7 @@ def advance(
         )
 
     alarms = _alarms_after(state, samples, coverage, change, drift)
-    short_since = _first(samples, wanted >= -math.log(state.delta))
+    short_since = _first(samples, target >= -math.log(state.delta))
     points = _new_points(samples, coverage, change, drift, alarms)
     return msgspec.structs.replace(
         state,
@@ -421,7 +430,7 @@ def advance(
         log_wealths=tuple(log_wealths[-1].tolist()),
         log_sr_statistics=tuple(log_sr_statistics[-1].tolist()),
         alarms=alarms,
-        curve=_thinned([*state.curve, *points], set(alarms.values())),
+        curve=_thin_curve([*state.curve, *points], set(alarms.values())),
         exchangeability=exchangeability,
         short_since=state.short_since or short_since,
     )
@@ -434,28 +443,28 @@ def _alarms_after(
     change: FloatArray,
     drift: FloatArray | None,
 ) -> dict[AlarmName, int]:
-    """Each alarm that has rung, and after which sample it first was strong enough."""
-    rings: dict[AlarmName, BoolArray] = {"coverage": coverage >= state.log_alarm_threshold}
+    """Return the alarms raised so far, and the sample after which each was first raised."""
+    is_raised: dict[AlarmName, BoolArray] = {"coverage": coverage >= state.log_alarm_threshold}
     if state.run_length is not None:
-        rings["change"] = change >= np.log(state.run_length)
+        is_raised["change"] = change >= np.log(state.run_length)
     if drift is not None:
-        rings["drift"] = drift >= state.log_alarm_threshold
+        is_raised["drift"] = drift >= state.log_alarm_threshold
 
     alarms = dict(state.alarms)
-    for name, is_ringing in rings.items():
-        first_sample = _first(samples, is_ringing)
+    for name, is_raised_at in is_raised.items():
+        first_sample = _first(samples, is_raised_at)
         if first_sample is not None:
             alarms.setdefault(name, first_sample)
     return alarms
 
 
 def _stored_logs(values: Sequence[float], n_bets: int) -> FloatArray:
-    """(J,) stored logarithms; before the first sample all are those of 0, minus infinity."""
+    """Return stored logarithms, (J,); before the first sample all are minus infinity."""
     return np.array(values or [-np.inf] * n_bets, dtype=np.float64)
 
 
 def _first(samples: IntArray, condition: BoolArray) -> int | None:
-    """The first of some samples for which a condition holds; None where there is none."""
+    """Return the first of some samples for which a condition holds; None if there is none."""
     if not condition.any():
         return None
     return int(samples[np.argmax(condition)])
@@ -468,12 +477,12 @@ def _new_points(
     drift: FloatArray | None,
     alarms: Mapping[AlarmName, int],
 ) -> list[MonitorPoint]:
-    """The points of a batch: up to 100 spread evenly, and those at which an alarm rang."""
+    """Return the points of a batch: up to 100 evenly spaced, and those with an alarm."""
     n_samples = len(samples)
-    spread = np.linspace(0, n_samples - 1, min(n_samples, MAX_NEW_POINTS)).round()
-    rang = [step - samples[0] for step in alarms.values() if step >= samples[0]]
+    evenly_spaced = np.linspace(0, n_samples - 1, min(n_samples, MAX_NEW_POINTS)).round()
+    with_alarm = [step - samples[0] for step in alarms.values() if step >= samples[0]]
     points = []
-    for index in np.unique([*spread, *rang]).astype(np.intp):
+    for index in np.unique([*evenly_spaced, *with_alarm]).astype(np.intp):
         point = MonitorPoint(
             n=int(samples[index]),
             coverage=float(coverage[index]),
@@ -484,23 +493,25 @@ def _new_points(
     return points
 
 
-def _thinned(curve: Sequence[MonitorPoint], kept: Collection[int]) -> tuple[MonitorPoint, ...]:
-    """The curve with few enough points: every second goes, never the last, nor those to be kept.
+def _thin_curve(
+    curve: Sequence[MonitorPoint], alarm_steps: Collection[int]
+) -> tuple[MonitorPoint, ...]:
+    """Return the curve with few enough points: every second is dropped, as often as needed.
 
-    `kept` are the samples at which an alarm rang.
+    The last point and those with an alarm stay.
     """
-    while len(curve) > MAX_POINTS + len(kept):
+    while len(curve) > MAX_POINTS + len(alarm_steps):
         parity_of_last = (len(curve) - 1) % 2
         curve = [
             point
             for index, point in enumerate(curve)
-            if index % 2 == parity_of_last or point.n in kept
+            if index % 2 == parity_of_last or point.n in alarm_steps
         ]
     return tuple(curve)
 
 
 def _e_value_text(log_e_value: float) -> str:
-    """An e-value, as a power of ten where it is very large or very small."""
+    """Return an e-value, as a power of ten if it is very large or very small."""
     if abs(log_e_value) < MAX_PLAIN_LOG:
         return f"{math.exp(log_e_value):.3g}"
     return f"10^{log_e_value / math.log(10):.0f}"

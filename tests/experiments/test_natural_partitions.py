@@ -151,7 +151,7 @@ def test_own_losses_hold_a_sites_risk_where_pooled_control_fails_under_liars():
     found = {
         row["rule"]: row for row in natural_partitions.client_risks("several labels", 0.2, n_runs=1)
     }
-    assert tuple(found) == natural_partitions.RISK_RULES
+    assert tuple(found) == natural_partitions.RISK_METHODS
     assert found["pooled"]["loss"] > 0.11 > found["letter"]["loss"]
     assert found["pooled"]["worst_site"] > 0.3 > found["letter"]["worst_site"]
     assert found["own data"]["above"] == 0 < found["letter"]["above"] < found["pooled"]["above"]

@@ -1,1 +1,1 @@
-"""Handwritten digits on Flower, with prediction sets that survive lying nodes."""
+"""Handwritten digits on Flower, with prediction sets that survive malicious nodes."""

@@ -6,49 +6,52 @@ import numpy as np
 from flwr.app import ArrayRecord
 from sklearn.datasets import load_digits
 
-CLASSES, FEATURES = 10, 64
+CLASSES = 10
+FEATURES = 64
 
 
 @cache
-def load_split(partition: int, partitions: int) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """One node's images and labels: 50% to train, 30% to calibrate, 20% to test."""
+def load_split(partition: int, n_partitions: int) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Return one node's images and labels: 50% to train, 30% to calibrate, 20% to test."""
     images, labels = load_digits(return_X_y=True)
-    order = np.random.default_rng(0).permutation(len(labels))[partition::partitions]
-    train, calibration, test = np.split(order, [len(order) // 2, len(order) * 4 // 5])
-    return {
-        name: (images[rows] / 16, labels[rows])
-        for name, rows in (("train", train), ("calibration", calibration), ("test", test))
-    }
+    order = np.random.default_rng(0).permutation(len(labels))
+    node_rows = order[partition::n_partitions]
+    n_rows = len(node_rows)
+    train, calibration, test = np.split(node_rows, [n_rows // 2, n_rows * 4 // 5])
+    rows_of_split = {"train": train, "calibration": calibration, "test": test}
+    return {split: (images[rows] / 16, labels[rows]) for split, rows in rows_of_split.items()}
 
 
 def initial_arrays() -> ArrayRecord:
-    """A model that knows nothing."""
+    """Return an untrained model."""
     return ArrayRecord([np.zeros((FEATURES, CLASSES)), np.zeros(CLASSES)])
 
 
 def predict(arrays: ArrayRecord, images: np.ndarray) -> np.ndarray:
-    """The model's class probabilities."""
+    """Return the class probabilities of the model."""
     weights, bias = arrays.to_numpy_ndarrays()
     logits = images @ weights + bias
-    odds = np.exp(logits - logits.max(axis=1, keepdims=True))
-    return odds / odds.sum(axis=1, keepdims=True)
+    exponentials = np.exp(logits - logits.max(axis=1, keepdims=True))
+    return exponentials / exponentials.sum(axis=1, keepdims=True)
 
 
 def fit(
     arrays: ArrayRecord, images: np.ndarray, labels: np.ndarray, rate: float, epochs: int
 ) -> ArrayRecord:
-    """The model after some steps down the cross-entropy's gradient."""
+    """Return the model after some steps down the gradient of the cross-entropy."""
     for _ in range(epochs):
         weights, bias = arrays.to_numpy_ndarrays()
         error = (predict(arrays, images) - np.eye(CLASSES)[labels]) / len(labels)
-        arrays = ArrayRecord([weights - rate * images.T @ error, bias - rate * error.sum(axis=0)])
+        weights = weights - rate * images.T @ error
+        bias = bias - rate * error.sum(axis=0)
+        arrays = ArrayRecord([weights, bias])
     return arrays
 
 
-def lie(kind: str, scores: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """What a lying node reports instead of its scores."""
-    if kind == "coverage":  # everything looks easy: the threshold falls, sets miss the truth
+def attacked_scores(attack: str, scores: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Return what a malicious node reports instead of its scores."""
+    if attack == "coverage":  # the smallest scores: the threshold falls, sets miss the truth
         return np.zeros_like(scores)
-    if kind == "efficiency":  # everything looks hard: the threshold rises, sets hold all labels
+    if attack == "efficiency":  # the largest scores: the threshold rises, sets hold all labels
         return np.ones_like(scores)
     return rng.random(len(scores))

@@ -9,14 +9,15 @@ from robfcp.integrations.flower import add_calibration
 app = ClientApp()
 
 
-def data(split, context):
-    """This node's share of the data."""
+def load_samples(split, context):
+    """Return this node's images and labels of a split."""
     config = context.node_config
-    return load_split(int(config["partition-id"]), int(config["num-partitions"]))[split]
+    splits = load_split(int(config["partition-id"]), int(config["num-partitions"]))
+    return splits[split]
 
 
-def received(arrays):
-    """The network with the received weights."""
+def load_model(arrays):
+    """Return the network with the received weights."""
     model = make_model()
     model.load_state_dict(arrays.to_torch_state_dict())
     return model
@@ -25,8 +26,8 @@ def received(arrays):
 @app.train()
 def train(message: Message, context: Context) -> Message:
     """Fit the received model to this node's training images."""
-    model = received(message.content["arrays"])
-    images, labels = data("train", context)
+    model = load_model(message.content["arrays"])
+    images, labels = load_samples("train", context)
     config = context.run_config
     fit(model, images, labels, config["learning-rate"], config["local-epochs"])
     metrics = MetricRecord({"num-examples": len(labels)})
@@ -35,9 +36,9 @@ def train(message: Message, context: Context) -> Message:
 
 
 def outputs(split, arrays, context):
-    """Probabilities and labels on this node's calibration or test images."""
-    images, labels = data(split, context)
-    return predict(received(arrays), images), labels.numpy()
+    """Return probabilities and labels of this node's calibration or test images."""
+    images, labels = load_samples(split, context)
+    return predict(load_model(arrays), images), labels.numpy()
 
 
 add_calibration(app, outputs)

@@ -13,21 +13,22 @@ app = ServerApp()
 
 
 @app.main()
-def main(network: Grid, context: Context) -> None:
+def main(grid: Grid, context: Context) -> None:
     """Train, then calibrate."""
     config = context.run_config
     arrays = ArrayRecord(make_model().state_dict())
-    patience = {"deadline": config["deadline"], "poll": config["poll"]}
-    sizes = register_sample_sizes(FlowerTransport(network, arrays, **patience))
+    timing = {"deadline": config["deadline"], "poll": config["poll"]}
+    sizes = register_sample_sizes(FlowerTransport(grid, arrays, **timing))
 
     strategy = FedAvg(fraction_evaluate=0.0)
-    result = strategy.start(network, arrays, num_rounds=config["num-server-rounds"])
+    result = strategy.start(grid, arrays, num_rounds=config["num-server-rounds"])
 
+    max_malicious = None if config["liars"] == "unknown" else config["liars"]
     calibration = run_calibration_round(
-        FlowerTransport(network, result.arrays, **patience),
+        FlowerTransport(grid, result.arrays, **timing),
         registered_sizes=sizes,
         coverage=config["coverage"],
-        defense=robfcp.Consensus(at_most=None if config["liars"] == "unknown" else config["liars"]),
+        defense=robfcp.Consensus(at_most=max_malicious),
         run_id=context.run_id,
     )
     if config["output"]:
