@@ -382,12 +382,12 @@ def find_plausible_references(clients: ClientViews, n_clients: int) -> list[Cand
     """
     sampled = SampledRound.from_clients(clients, n_clients)
     sizes = clients.given_labels.sample_sizes
-    everybody = np.ones(len(sizes), dtype=bool)
+    all_clients = np.ones(len(sizes), dtype=bool)
     cdfs = _pooled_cdfs(clients)
     central_half = concentrate(sampled, _nearest_to_median_cdf(cdfs, sizes))
 
-    # Primary candidates: the central half, everybody, and the outliers of either.
-    primary = _refine(sampled, [central_half, everybody])
+    # Primary candidates: the central half, all clients, and the outliers of either.
+    primary = _refine(sampled, [central_half, all_clients])
     outlier_sets = unique_masks(
         candidate.verdict.is_outlier
         for candidate in primary
@@ -409,7 +409,7 @@ def find_plausible_references(clients: ClientViews, n_clients: int) -> list[Cand
     secondary += _refine(sampled, minority_starts[: sampled.tuning.max_minority_starts])
 
     plausible = _best_per_outlier_set(primary + secondary, max_misfit)
-    return _drop_overdispersed_rivals(plausible, sampled)
+    return _drop_overdispersed_candidates(plausible, sampled)
 
 
 def _refine(sampled: SampledRound, starting_sets: Iterable[BoolArray]) -> list[CandidateReference]:
@@ -460,16 +460,16 @@ def _best_per_outlier_set(
     return sorted(of_majorities or plausible, key=lambda candidate: candidate.mean_misfit)
 
 
-def _drop_overdispersed_rivals(
+def _drop_overdispersed_candidates(
     plausible: Sequence[CandidateReference], sampled: SampledRound
 ) -> list[CandidateReference]:
-    """Drop rivals that explain the best candidate's outliers away by a large overdispersion.
+    """Drop candidates that explain the best candidate's outliers away by a large overdispersion.
 
-    Such a rival finds fewer of the same outliers. It is dropped where two populations fit the
+    Such a candidate finds fewer of the same outliers. It is dropped where two populations fit the
     reports far better: K log(ratio of misfits) > c log N, for K clients, N samples and c =
     `population_cost`.
     """
-    best, *rivals = plausible
+    best, *alternatives = plausible
     best_outliers = best.verdict.is_outlier
     sample_sizes = sampled.clients.given_labels.sample_sizes
     n_samples = sample_sizes.sum()
@@ -478,8 +478,8 @@ def _drop_overdispersed_rivals(
     max_misfit = best.two_population_misfit() * max_ratio
 
     references = [best]
-    for rival in rivals:
-        finds_other_outliers = (rival.verdict.is_outlier & ~best_outliers).any()
-        if finds_other_outliers or rival.two_population_misfit() <= max_misfit:
-            references.append(rival)
+    for candidate in alternatives:
+        finds_other_outliers = (candidate.verdict.is_outlier & ~best_outliers).any()
+        if finds_other_outliers or candidate.two_population_misfit() <= max_misfit:
+            references.append(candidate)
     return references
