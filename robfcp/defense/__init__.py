@@ -17,23 +17,34 @@ from robfcp.defense._registry import (
     recorded_parameters,
     resolve_defense,
 )
-from robfcp.defense._rob_fcp import RobFCP, RobFCPReleased
+from robfcp.defense._rob_fcp import (
+    Characterization,
+    Metric,
+    RobFCP,
+    RobFCPReleased,
+    characterization_vectors,
+    mean_neighbor_distances,
+)
 from robfcp.defense.consensus import Consensus, estimate_n_malicious
 
 __all__ = [
     "DEFENSES",
     "FCP",
     "Assessment",
+    "Characterization",
     "Consensus",
     "Defense",
+    "Metric",
     "Note",
     "RobFCP",
     "RobFCPReleased",
     "ThresholdRule",
+    "characterization_vectors",
     "estimate_n_malicious",
     "exclude_most_malicious",
     "find_duplicate_reports",
     "get_defense",
+    "mean_neighbor_distances",
     "prepare_defense",
     "rebuild_defense",
     "recorded_parameters",
