@@ -10,7 +10,7 @@ from typing import Any, cast
 from robfcp.defense._base import Defense
 from robfcp.defense._fcp import FCP
 from robfcp.defense._rob_fcp import RobFCP, RobFCPReleased
-from robfcp.defense.consensus import Consensus, Tuning
+from robfcp.defense.consensus import DEFAULT_TUNING, Consensus
 from robfcp.errors import MAX_NAME, RobfcpError, printable
 from robfcp.federation import Federation
 
@@ -105,7 +105,7 @@ def recorded_parameters(defense: Defense) -> tuple[str, dict[str, Any]]:
     parameters = asdict(cast(Any, defense))
     if isinstance(defense, Consensus):
         del parameters["tuning"]
-        if defense.tuning != Tuning():
+        if defense.tuning != DEFAULT_TUNING:
             return custom_name, {}
     return defense.name, parameters
 

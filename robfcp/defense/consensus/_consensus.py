@@ -45,7 +45,7 @@ from robfcp.defense.consensus._references import (
     find_plausible_references,
     unique_masks,
 )
-from robfcp.defense.consensus._tuning import Tuning
+from robfcp.defense.consensus._tuning import DEFAULT_TUNING, Tuning
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
 from robfcp.guarantees import RankRule, rank_correction
@@ -203,7 +203,7 @@ class Consensus(Defense):
     exactly: int | None = None
     at_most: int | None = None
     seed: int = 0
-    tuning: Tuning = field(default_factory=Tuning)
+    tuning: Tuning = DEFAULT_TUNING
     name: ClassVar[str] = "consensus"
 
     def __post_init__(self) -> None:
@@ -308,7 +308,7 @@ class Consensus(Defense):
 
 
 def analyze_outliers(
-    federation: Federation, seed: int = 0, tuning: Tuning | None = None
+    federation: Federation, seed: int = 0, tuning: Tuning = DEFAULT_TUNING
 ) -> OutlierAnalysis:
     """Find the clients that no plausible reference keeps.
 
@@ -318,11 +318,9 @@ def analyze_outliers(
         The reports of one round.
     seed : int
         Of the random choice of the clients among which references are sought.
-    tuning : Tuning, optional
+    tuning : Tuning
         The constants of the rule.
     """
-    tuning = tuning or Tuning()
-
     # Of clients with equal reports the first stands for all of them.
     duplicates = find_duplicate_reports(federation)
     representative = np.arange(federation.n_clients)

@@ -65,6 +65,10 @@ class SampledRound:
         Number of clients of the whole round, duplicates counted once.
     max_fitting_ratio : float
         The largest statistic by bin at which a client fits a reference.
+    max_strict_ratio : float
+        The largest observed over expected mass at which nearly all of it is missing.
+    max_body_ratio_in_doubt : float
+        The largest observed over expected body at which hardly anything of it is left.
     """
 
     clients: ClientViews
@@ -72,6 +76,8 @@ class SampledRound:
     common_classes: BoolArray
     n_clients: int
     max_fitting_ratio: float
+    max_strict_ratio: float
+    max_body_ratio_in_doubt: float
 
     @staticmethod
     def from_clients(clients: ClientViews, n_clients: int) -> SampledRound:
@@ -95,6 +101,8 @@ class SampledRound:
             common_classes=common_classes(clients.given_labels),
             n_clients=n_clients,
             max_fitting_ratio=float(max_fitting_ratio),
+            max_strict_ratio=tuning.min_mass_ratio / tuning.tail_ratio_divisor,
+            max_body_ratio_in_doubt=tuning.min_mass_ratio / tuning.body_ratio_divisor,
         )
 
 
@@ -103,6 +111,8 @@ class CandidateReference:
 
     Attributes
     ----------
+    sampled : SampledRound
+        The sampled clients, and what all references share.
     members : ndarray of bool, shape (k,)
         The reference set.
     mean_misfit : float
@@ -223,9 +233,8 @@ class CandidateReference:
         lack most of the lower half; one with smaller scores must lack nearly all of the tail, which
         holds few samples and is held to a smaller ratio.
         """
-        tuning = self.sampled.tuning
-        lacks_lower_half = comparison.lower_half_ratio <= tuning.min_mass_ratio
-        lacks_tail = comparison.tail_ratio <= tuning.max_strict_ratio
+        lacks_lower_half = comparison.lower_half_ratio <= self.sampled.tuning.min_mass_ratio
+        lacks_tail = comparison.tail_ratio <= self.sampled.max_strict_ratio
         return np.where(comparison.has_larger_scores, lacks_lower_half, lacks_tail)
 
     def _lacks_mass_without_labels(self, comparison: Comparison) -> BoolArray:
@@ -240,11 +249,10 @@ class CandidateReference:
         Where many clients are outliers, the reference itself is in doubt. Then larger scores count
         only if hardly anything of the whole body is left.
         """
-        tuning = self.sampled.tuning
-        max_ratio = tuning.max_strict_ratio
-        reference_is_in_doubt = self.outlier_fraction > tuning.many_outliers
+        max_ratio = self.sampled.max_strict_ratio
+        reference_is_in_doubt = self.outlier_fraction > self.sampled.tuning.many_outliers
         if reference_is_in_doubt:
-            lacks_lower_mass = comparison.body_ratio <= tuning.max_body_ratio_in_doubt
+            lacks_lower_mass = comparison.body_ratio <= self.sampled.max_body_ratio_in_doubt
         else:
             lacks_body = comparison.body_ratio <= max_ratio
             lacks_lower_half = comparison.lower_half_ratio <= max_ratio
