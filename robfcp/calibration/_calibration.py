@@ -351,23 +351,23 @@ class Calibration(Predictor):
 
         Parameters
         ----------
-        predictions
-            (n, C) class probabilities, or what a regression score takes.
-        targets
-            (n,) true labels or values.
-        groups
-            (n,) any further split: the night, the ward, the scanner.
-        level
+        predictions : array_like of shape (n, C)
+            Class probabilities, or what a regression score takes.
+        targets : array_like of shape (n,)
+            True labels or values.
+        groups : array_like of shape (n,), optional
+            Any further split: the night, the ward, the scanner.
+        level : int
             Which level of the calibration, counted from 0.
-        min_coverage
+        min_coverage : float, optional
             What coverage is compared with; if None the certificate's lower bound, else the target.
-        interval_confidence
+        interval_confidence : float
             The confidence of the Clopper-Pearson intervals.
-        rng
+        rng : int or Generator, optional
             A seed or generator, for randomized scores.
-        score
+        score : Score, optional
             The score, where the reports did not name it.
-        local_threshold
+        local_threshold : LocalThreshold, optional
             A client's own threshold in place of the calibration's.
         """
         # Evaluation stands above calibration in the layers; only this method needs it.

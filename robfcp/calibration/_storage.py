@@ -50,10 +50,11 @@ def save_calibration(calibration: Calibration, path: FilePath, key: Any) -> None
 def _remove_other_records(path: Path, current_record: Path) -> None:
     """Remove the records of calibrations that were saved at `path` before."""
     record_name = re.compile(re.escape(path.stem) + r"\.[0-9a-f]{12}\.record\.json")
-    for other in current_record.parent.iterdir():
-        if other.name != current_record.name and record_name.fullmatch(other.name):
+    for file in current_record.parent.iterdir():
+        is_old_record = file.name != current_record.name and record_name.fullmatch(file.name)
+        if is_old_record:
             with suppress(OSError):
-                other.unlink()
+                file.unlink()
 
 
 def load_record(calibration: Calibration, path: FilePath) -> Record:

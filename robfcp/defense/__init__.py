@@ -1,12 +1,5 @@
 """Defenses: which clients of a round are excluded, and the threshold that follows from it."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
-from dataclasses import asdict, fields
-from math import isfinite
-from typing import Any, cast
-
 from robfcp.defense._base import (
     Assessment,
     Defense,
@@ -16,6 +9,14 @@ from robfcp.defense._base import (
 )
 from robfcp.defense._duplicates import find_duplicate_reports
 from robfcp.defense._fcp import FCP
+from robfcp.defense._registry import (
+    DEFENSES,
+    get_defense,
+    prepare_defense,
+    rebuild_defense,
+    recorded_parameters,
+    resolve_defense,
+)
 from robfcp.defense._rob_fcp import (
     Characterization,
     Metric,
@@ -24,10 +25,7 @@ from robfcp.defense._rob_fcp import (
     characterization_vectors,
     mean_neighbor_distances,
 )
-from robfcp.defense.consensus._consensus import Consensus, estimate_n_malicious
-from robfcp.defense.consensus._tuning import Tuning
-from robfcp.errors import MAX_NAME, RobfcpError, printable
-from robfcp.federation import Federation
+from robfcp.defense.consensus import Consensus, estimate_n_malicious
 
 __all__ = [
     "DEFENSES",
@@ -52,136 +50,3 @@ __all__ = [
     "recorded_parameters",
     "resolve_defense",
 ]
-
-Parameters = Mapping[str, bool | int | float | str | None]
-
-DEFENSES: Mapping[str, type[Any]] = {
-    Consensus.name: Consensus,
-    RobFCP.name: RobFCP,
-    RobFCPReleased.name: RobFCPReleased,
-    FCP.name: FCP,
-}
-NAMES = ", ".join(map(repr, DEFENSES))  # for messages
-
-CUSTOM_PREFIX = "custom:"  # of the recorded name of a defense that cannot be made again
-
-
-def get_defense(
-    name: str, n_malicious: int | None = None, *, exclude_exactly: bool = False
-) -> Defense:
-    """Return the defense of a name.
-
-    Parameters
-    ----------
-    name : str
-        A key of `DEFENSES`.
-    n_malicious : int, optional
-        The number of malicious clients, given to every defense but "none". Consensus excludes at
-        most so many clients.
-    exclude_exactly : bool
-        Whether Consensus excludes exactly so many.
-    """
-    if name not in DEFENSES:
-        raise RobfcpError(f"defence: {name!r} is unknown; use {NAMES}")
-    if n_malicious is None or name == FCP.name:
-        defense: Defense = DEFENSES[name]()
-        return defense
-    if name != Consensus.name:
-        numbered: Defense = DEFENSES[name](liars=n_malicious)
-        return numbered
-    if exclude_exactly:
-        return Consensus(exactly=n_malicious)
-    return Consensus(at_most=n_malicious)
-
-
-def resolve_defense(defense: str | Defense) -> Defense:
-    """Return a defense that is given by its name or as an object.
-
-    Parameters
-    ----------
-    defense : str or Defense
-        A key of `DEFENSES`, or anything with a name and a method `assess`.
-    """
-    if isinstance(defense, str):
-        return get_defense(defense)
-    can_assess = callable(getattr(defense, "assess", None))
-    if isinstance(defense, type) or not can_assess or not hasattr(defense, "name"):
-        raise RobfcpError(
-            f"defence: {defense!r} is none; use {NAMES}, or what has a name and assess()"
-        )
-    return defense
-
-
-def prepare_defense(defense: Defense, federation: Federation) -> Defense:
-    """Return a defense with the random seed that it needs for a round.
-
-    Parameters
-    ----------
-    defense : Defense
-        One that draws clients at random has a method `with_random_seed`.
-    federation : Federation
-        The reports of the round.
-    """
-    with_random_seed = getattr(defense, "with_random_seed", None)
-    if with_random_seed is None:
-        return defense
-    prepared: Defense = with_random_seed(federation)
-    return prepared
-
-
-def recorded_parameters(defense: Defense) -> tuple[str, dict[str, Any]]:
-    """Return the name and the parameters by which a calibration records a defense.
-
-    Parameters
-    ----------
-    defense : Defense
-        The defense that was used. A class that robfcp does not know, or other constants than the
-        usual ones, cannot be made again from a file: they are recorded as custom, without
-        parameters.
-    """
-    custom_name = f"{CUSTOM_PREFIX}{printable(str(defense.name), MAX_NAME)}"
-    if type(defense) is not DEFENSES.get(defense.name):
-        return custom_name, {}
-    parameters = asdict(cast(Any, defense))
-    if isinstance(defense, Consensus):
-        del parameters["tuning"]
-        if defense.tuning != Tuning():
-            return custom_name, {}
-    return defense.name, parameters
-
-
-def rebuild_defense(name: str, parameters: Parameters) -> Defense:
-    """Return the defense that a calibration records.
-
-    Parameters
-    ----------
-    name : str
-        The recorded name.
-    parameters : mapping of str to bool, int, float, str or None
-        The recorded parameters.
-    """
-    if name.startswith(CUSTOM_PREFIX):
-        raise RobfcpError(f"defence: {name} was an object and cannot be made again from its record")
-    if name not in DEFENSES:
-        raise RobfcpError(f"defence: {name!r} is unknown to this version; update robfcp")
-
-    known = {field.name for field in fields(DEFENSES[name])} - {"tuning"}
-    unknown = set(parameters) - known
-    if unknown:
-        raise RobfcpError(f"defence: {name} does not take {min(unknown)!r}; update robfcp")
-
-    default = DEFENSES[name]()
-    for parameter, value in parameters.items():
-        if not _has_type_of(value, getattr(default, parameter)):
-            raise RobfcpError(f"defence: {parameter} of {name} cannot be {value!r}; do not use it")
-    defense: Defense = DEFENSES[name](**parameters)
-    return defense
-
-
-def _has_type_of(value: object, default: object) -> bool:
-    """Whether a recorded parameter has the type of its default; numbers are finite."""
-    if isinstance(default, float):
-        return isinstance(value, (int, float)) and type(value) is not bool and isfinite(value)
-    if value is None or default is None:
-        return True
-    return type(value) is type(default)

@@ -56,23 +56,9 @@ def find_duplicate_reports(
     tuple of DuplicateGroup
         In the order of their first clients.
     """
-    # Equal reports have equal codes. Unequal ones agree with probability 2^-63, whatever they hold,
-    # since the factors are drawn anew; odd factors are invertible modulo 2^64.
-    n_bins = federation.binning.n_bins
-    factors = np.random.default_rng().integers(2**63, size=n_bins, dtype=np.uint64)
-    odd_factors = 2 * factors + 1
-    codes = federation.map_blocks(lambda block: _report_codes(block, odd_factors))
-
-    ordered = np.sort(codes)
-    repeated_codes = ordered[1:][ordered[1:] == ordered[:-1]]
-    if not len(repeated_codes):
+    groups = _equal_report_groups(federation)
+    if not groups:
         return ()
-
-    # Group the clients by code; a stable sort keeps positions ascending within a group.
-    rows = np.flatnonzero(np.isin(codes, repeated_codes))
-    rows = rows[np.argsort(codes[rows], kind="stable")]
-    group_starts = np.flatnonzero(np.diff(codes[rows])) + 1
-    groups = sorted(np.split(rows, group_starts), key=lambda group: int(group[0]))
 
     # A coarse cell of five samples is placed as one, so it counts as one.
     first_clients = federation.select_rows(np.array([group[0] for group in groups]))
@@ -87,6 +73,30 @@ def find_duplicate_reports(
             clients = tuple(federation.names_of(group))
             duplicates.append(DuplicateGroup(group, clients, float(p_value)))
     return tuple(duplicates)
+
+
+def _equal_report_groups(federation: Federation) -> list[IndexArray]:
+    """Return the rows of clients that send the same report, in the order of their first rows.
+
+    Equal reports have equal codes. Unequal ones agree with probability 2^-63, whatever they hold,
+    since the factors are drawn anew; odd factors are invertible modulo 2^64.
+    """
+    n_bins = federation.binning.n_bins
+    factors = np.random.default_rng().integers(2**63, size=n_bins, dtype=np.uint64)
+    odd_factors = 2 * factors + 1
+    codes = federation.map_blocks(lambda block: _report_codes(block, odd_factors))
+
+    ordered = np.sort(codes)
+    is_repeated = ordered[1:] == ordered[:-1]
+    if not is_repeated.any():
+        return []
+    repeated_codes = ordered[1:][is_repeated]
+
+    # Group the clients by code; a stable sort keeps positions ascending within a group.
+    rows = np.flatnonzero(np.isin(codes, repeated_codes))
+    rows = rows[np.argsort(codes[rows], kind="stable")]
+    group_starts = np.flatnonzero(np.diff(codes[rows])) + 1
+    return sorted(np.split(rows, group_starts), key=lambda group: int(group[0]))
 
 
 def duplicate_notes(groups: Sequence[DuplicateGroup]) -> tuple[Note, ...]:

@@ -61,9 +61,9 @@ def characterization_vectors(
     federation : Federation
         The reports of one round.
     characterization : str
-        "histogram": shares of uniform bins. "gaussian": mean and standard deviation. "k-means": ten
-        sorted weighted centers. "kernel": the histogram smoothed by a Gaussian of Scott's width.
-        "quantiles": those of the levels 1/20, 3/20, ..., 19/20.
+        "histogram": shares of samples in uniform bins. "gaussian": mean and standard deviation.
+        "k-means": ten sorted weighted centers. "kernel": the histogram smoothed by a Gaussian of
+        Scott's width. "quantiles": those of the levels 1/20, 3/20, ..., 19/20.
     n_bins : int
         The number of uniform bins; the binning of the reports is used where these do not nest.
     """
@@ -74,17 +74,17 @@ def characterization_vectors(
     federation = federation.projected_to_simplex()
     counts, edges = _uniform_counts(federation, n_bins)
     sizes = federation.sample_sizes[:, None]
-    shares: FloatArray = counts / sizes
+    histograms: FloatArray = counts / sizes
     if characterization == "histogram":
-        return shares
+        return histograms
 
     midpoints = _bin_midpoints(edges)
     if characterization == "gaussian":
-        return _means_and_deviations(shares, midpoints)
+        return _means_and_deviations(histograms, midpoints)
     if characterization == "kernel":
         pooled = counts.sum(axis=0) / counts.sum()
         median_size = float(np.median(federation.sample_sizes))
-        return _smoothed(shares, midpoints, pooled, median_size)
+        return _smoothed(histograms, midpoints, pooled, median_size)
 
     cdfs = np.cumsum(counts, axis=1) / sizes
     quantiles = _quantiles(cdfs, midpoints)
@@ -114,15 +114,15 @@ def _bin_midpoints(edges: FloatArray) -> FloatArray:
     return np.nan_to_num(low / 2 + high / 2, posinf=0.0, neginf=0.0)
 
 
-def _means_and_deviations(shares: FloatArray, midpoints: FloatArray) -> FloatArray:
+def _means_and_deviations(histograms: FloatArray, midpoints: FloatArray) -> FloatArray:
     """Return (K, 2) the mean and the standard deviation of each client's scores."""
-    mean = shares @ midpoints
-    variance = np.maximum(shares @ midpoints**2 - mean**2, 0)
+    mean = histograms @ midpoints
+    variance = np.maximum(histograms @ midpoints**2 - mean**2, 0)
     return np.stack([mean, np.sqrt(variance)], axis=1)
 
 
 def _smoothed(
-    shares: FloatArray, midpoints: FloatArray, pooled: FloatArray, median_size: float
+    histograms: FloatArray, midpoints: FloatArray, pooled: FloatArray, median_size: float
 ) -> FloatArray:
     """Return (K, H) histograms smoothed by a Gaussian kernel of Scott's width.
 
@@ -131,7 +131,7 @@ def _smoothed(
 
     Parameters
     ----------
-    shares : ndarray of shape (K, H)
+    histograms : ndarray of shape (K, H)
         The clients' histograms.
     midpoints : ndarray of shape (H,)
         Of the bins.
@@ -146,7 +146,7 @@ def _smoothed(
     width = max(pooled_deviation * median_size**-0.2, least_distance, MIN_KERNEL_WIDTH)
 
     kernel = np.exp(-0.5 * ((midpoints[:, None] - midpoints) / width) ** 2)
-    smoothed: FloatArray = shares @ (kernel / kernel.sum(axis=1, keepdims=True))
+    smoothed: FloatArray = histograms @ (kernel / kernel.sum(axis=1, keepdims=True))
     return smoothed
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from fractions import Fraction
 
 import numpy as np
@@ -91,6 +91,16 @@ def clipped_vote(
         rank=rank_correction,
         tuning=Tuning(),
     )
+
+
+def test_every_constant_of_the_defense_is_documented() -> None:
+    """Each field of Tuning heads an entry of the docstring, which has a role below it."""
+    documented = set()
+    for line in (Tuning.__doc__ or "").splitlines():
+        names, separator, _ = line.partition(" : ")
+        if separator:
+            documented.update(name.strip() for name in names.split(","))
+    assert documented == {field.name for field in fields(Tuning)}
 
 
 def test_expected_counts_and_variances_equal_plain_loops() -> None:

@@ -6,6 +6,13 @@ from robfcp.defense.consensus._consensus import (
     analyze_outliers,
     estimate_n_malicious,
 )
-from robfcp.defense.consensus._tuning import Tuning
+from robfcp.defense.consensus._tuning import DEFAULT_TUNING, Tuning
 
-__all__ = ["Consensus", "OutlierAnalysis", "Tuning", "analyze_outliers", "estimate_n_malicious"]
+__all__ = [
+    "DEFAULT_TUNING",
+    "Consensus",
+    "OutlierAnalysis",
+    "Tuning",
+    "analyze_outliers",
+    "estimate_n_malicious",
+]

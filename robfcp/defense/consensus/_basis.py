@@ -12,6 +12,9 @@ from robfcp._typing import BoolArray, FloatArray, IndexArray
 from robfcp.defense.consensus._tuning import Tuning
 from robfcp.federation import Federation
 
+CDF_TOLERANCE = 1e-12  # up to which a CDF that is computed in floating point reaches an order
+EMPTY_BIN_MASS = 1e-9  # samples added to each pooled bin: a span of empty bins has a mass, too
+
 
 def sample_clients(n_clients: int, max_sampled_clients: int, seed: int) -> IndexArray:
     """Return the positions of all clients, or of a few of them drawn at random, ascending."""
@@ -68,26 +71,32 @@ class ComparisonBasis:
             The constants of the defense.
         """
         bin_ends = common_bin_ends(sampled, tuning.quantile_orders)
-        median_size = max(float(np.median(sampled.sample_sizes)), 1.0)
         n_inner_edges = len(bin_ends) - 1
-        degrees_of_freedom = max(1.0, tuning.bin_freedom_factor * n_inner_edges)
-        basis = ComparisonBasis(bin_ends, median_size, tuning, degrees_of_freedom)
 
-        # Classes are kept where the table of the sampled clients stays small.
+        # Classes are compared where the table of the sampled clients stays small.
+        n_classes = 0
+        has_pooled_clients = False
         strata = federation.noise_free_strata
         if strata is not None:
             n_cells = tuning.max_sampled_clients * strata.n_strata * len(bin_ends)
             if n_cells <= tuning.max_class_cells:
+                n_classes = strata.n_strata
                 has_pooled_clients = len(strata.rows) < federation.n_clients
-                basis = replace(
-                    basis, n_classes=strata.n_strata, has_pooled_clients=has_pooled_clients
-                )
 
-        # A few reports that look coarsened by chance are no reason to excuse them.
+        # Some reports look coarsened by chance; only where most do, cells are spread.
+        pooled_histogram = None
         if 2 * sampled.is_coarsened.sum() > sampled.n_clients:
-            pooled_histogram = sampled.merge_bins(bin_ends).sum(axis=0) + 1e-9
-            basis = replace(basis, pooled_histogram=pooled_histogram)
-        return basis
+            pooled_histogram = sampled.merge_bins(bin_ends).sum(axis=0) + EMPTY_BIN_MASS
+
+        return ComparisonBasis(
+            bin_ends=bin_ends,
+            median_size=max(float(np.median(sampled.sample_sizes)), 1.0),
+            tuning=tuning,
+            degrees_of_freedom=max(1.0, tuning.bin_freedom_factor * n_inner_edges),
+            n_classes=n_classes,
+            has_pooled_clients=has_pooled_clients,
+            pooled_histogram=pooled_histogram,
+        )
 
     def iter_row_blocks(self, n_clients: int) -> Iterator[IndexArray]:
         """Yield consecutive row indices of clients whose tables fit a processor's cache together.
@@ -111,7 +120,8 @@ class ComparisonBasis:
         max_size = int(self.tuning.max_relative_weight * self.median_size)
         sizes = np.clip(clients.sample_sizes, 1, max_size).astype(np.float64)
         counts = self._merged_counts(clients)
-        counts *= (sizes / np.maximum(counts.sum(axis=(1, 2)), 1))[:, None, None]
+        totals = np.maximum(counts.sum(axis=(1, 2)), 1)
+        counts *= (sizes / totals)[:, None, None]
 
         noise_variance = np.zeros((1, 1))
         if clients.has_private_reports and clients.noise_variances.any():
@@ -134,11 +144,16 @@ class ComparisonBasis:
         if not self.n_classes or strata is None:
             counts = pooled[:, None].astype(np.float64)
         else:
-            n_bins = len(self.bin_ends)
-            counts = np.zeros((len(pooled), self.n_classes + self.has_pooled_clients, n_bins))
-            cell_ends = np.arange(self.n_classes)[:, None] * strata.n_bins + self.bin_ends
+            n_tables = self.n_classes + self.has_pooled_clients
+            counts = np.zeros((len(pooled), n_tables, len(self.bin_ends)))
+
+            # The cells of class c are c * n_bins to (c + 1) * n_bins - 1.
+            first_cells = np.arange(self.n_classes)[:, None] * strata.n_bins
+            cell_ends = first_cells + self.bin_ends
             merged = strata.table.merge_bins(cell_ends.ravel())
             counts[strata.rows, : self.n_classes] = merged.reshape(-1, *cell_ends.shape)
+
+            # The last table is that of the clients without classes.
             if self.has_pooled_clients:
                 counts[:, -1] = pooled
                 counts[strata.rows, -1] = 0
@@ -175,11 +190,11 @@ class ComparisonBasis:
         n_clients, n_classes, n_bins = counts.shape
         spans, is_coarsened = clients.count_spans()
 
-        # The first and last merged bin of every span, and the pooled mass between them.
-        first = np.searchsorted(self.bin_ends, spans.low)
-        last = np.searchsorted(self.bin_ends, spans.high)
+        # The first merged bin of every span, the one behind it, and the pooled mass between them.
+        first_bins = np.searchsorted(self.bin_ends, spans.low)
+        stop_bins = np.searchsorted(self.bin_ends, spans.high) + 1
         cumulative = np.append(0, np.cumsum(pooled_histogram))
-        density = spans.counts / (cumulative[last + 1] - cumulative[first])
+        density = spans.counts / (cumulative[stop_bins] - cumulative[first_bins])
 
         # Clients that pool their classes have the class number C: they are in the last row.
         class_index = np.minimum(spans.stratum, n_classes - 1)
@@ -188,11 +203,13 @@ class ComparisonBasis:
         # its end, so the running sum over the bins is the density of all spans that cover a bin.
         shape = (n_clients, n_classes, n_bins + 1)
         row_start = (spans.row * n_classes + class_index) * (n_bins + 1)
-        starts = np.bincount(row_start + first, density, np.prod(shape))
-        stops = np.bincount(row_start + last + 1, density, np.prod(shape))
-        density_per_bin = np.cumsum((starts - stops).reshape(shape), axis=2)[:, :, :-1]
+        starts = np.bincount(row_start + first_bins, density, np.prod(shape))
+        stops = np.bincount(row_start + stop_bins, density, np.prod(shape))
+        changes = (starts - stops).reshape(shape)
+        density_per_bin = np.cumsum(changes, axis=2)[:, :, :-1]
 
-        return np.where(is_coarsened[:, None, None], density_per_bin * pooled_histogram, counts)
+        spread_counts = density_per_bin * pooled_histogram
+        return np.where(is_coarsened[:, None, None], spread_counts, counts)
 
 
 @dataclass(frozen=True, eq=False)
@@ -243,9 +260,12 @@ def common_bin_ends(federation: Federation, quantile_orders: Sequence[float]) ->
     cumulative = np.cumsum(np.maximum(federation.counts, 0), axis=1)
     cdfs = cumulative / np.maximum(cumulative[:, -1:], 1)
     last_bin = federation.binning.n_bins - 1
-    medians = [np.median((cdfs < order - 1e-12).sum(axis=1)) for order in quantile_orders]
-    ends = np.minimum(np.array(medians, dtype=np.intp), last_bin)
-    return np.unique(np.append(ends, last_bin))
+    median_bins = []
+    for order in quantile_orders:
+        quantile_bins = (cdfs < order - CDF_TOLERANCE).sum(axis=1)
+        median_bins.append(np.median(quantile_bins))
+    bin_ends = np.minimum(np.array(median_bins, dtype=np.intp), last_bin)
+    return np.unique(np.append(bin_ends, last_bin))
 
 
 def common_classes(clients: ClientHistograms) -> BoolArray:
@@ -255,8 +275,8 @@ def common_classes(clients: ClientHistograms) -> BoolArray:
     clients may be most of a class's holders, and what the class leads one to expect is theirs.
     """
     tuning = clients.basis.tuning
-    shares = clients.counts.sum(axis=2) / clients.sample_sizes[:, None]
-    lower_quantile = np.quantile(shares, tuning.common_class_quantile, axis=0)
-    is_rare = lower_quantile < tuning.common_class_share * shares.mean(axis=0)
+    class_shares = clients.counts.sum(axis=2) / clients.sample_sizes[:, None]
+    lower_quantile = np.quantile(class_shares, tuning.common_class_quantile, axis=0)
+    is_rare = lower_quantile < tuning.common_class_share * class_shares.mean(axis=0)
     has_classes = len(is_rare) > 1
     return np.asarray(~is_rare & has_classes)

@@ -18,6 +18,7 @@ from robfcp.guarantees import FCPThreshold, RankRule
 
 N_NORMAL_QUANTILES = 10_000  # by which the moments of a clipped normal variable are computed
 N_BINS_PER_PASS = 16  # of which the votes are counted in one pass over the reports
+UNLIMITED_SIZE = 2.0**40  # samples, more than any client has
 
 # Votes are rounded to integers, so that their sum is the same in any order. Their sum at one bin is
 # at most about this number.
@@ -115,7 +116,9 @@ class ClippedVoteThreshold:
             high = int(bins[first_accepted])
             if first_accepted > 0:
                 low = int(bins[first_accepted - 1]) + 1
-        return low if low < n_bins else None
+        if low == n_bins:
+            return None
+        return low
 
 
 @dataclass(frozen=True)
@@ -126,8 +129,8 @@ class ClippedVotes:
     ----------
     level : float
         L, the target coverage.
-    wanted_share : float
-        L - d, what the CDFs are compared with.
+    corrected_level : float
+        L - d, which the CDFs are compared with.
     overdispersion : float
         phi.
     max_weight : int
@@ -141,7 +144,7 @@ class ClippedVotes:
     """
 
     level: float
-    wanted_share: float
+    corrected_level: float
     overdispersion: float
     max_weight: int
     total_weight: float
@@ -165,7 +168,7 @@ class ClippedVotes:
         """
         federation = threshold.federation
         tuning = threshold.tuning
-        share = float(level)
+        target = float(level)
         overdispersion = threshold.overdispersion
         max_weight = max_voting_weight(federation, tuning)
 
@@ -174,15 +177,15 @@ class ClippedVotes:
         weights = np.minimum(sizes, max_weight).astype(np.float64)
         total_weight = float(n_clients @ weights)
         variance = float(n_clients @ (weights**2 * (1 / sizes + overdispersion)))
-        standard_deviation = float(np.sqrt(share * (1 - share) * variance))
+        standard_deviation = float(np.sqrt(target * (1 - target) * variance))
 
         # d: the standard deviation that clipping adds to the weighted mean of all CDFs. One sample
         # is subtracted, as FCP's own correction is in the bin that the search begins with.
         mean_vote, clipping_sd = clipped_normal_moments(tuning.upper_clip)
         correction = max((clipping_sd * standard_deviation - 1) / total_weight, 0.0)
         return ClippedVotes(
-            level=share,
-            wanted_share=share - correction,
+            level=target,
+            corrected_level=target - correction,
             overdispersion=overdispersion,
             max_weight=max_weight,
             total_weight=total_weight,
@@ -218,7 +221,7 @@ class ClippedVotes:
         lower_clip = np.where(suspected_larger[rows, None], self.upper_clip, 1 / self.upper_clip)
 
         cdf = block.cumulative_counts(bins)[rows] / sizes
-        standardized = (cdf - self.wanted_share) / standard_deviation
+        standardized = (cdf - self.corrected_level) / standard_deviation
         clipped = np.clip(standardized, -lower_clip, self.upper_clip)
         weights = np.minimum(sizes, self.max_weight)
         votes = weights * standard_deviation * (clipped - self.mean_vote)
@@ -252,7 +255,7 @@ def max_voting_weight(federation: Federation, tuning: Tuning) -> int:
     """
     median_size = float(np.median(federation.sample_sizes))
     if federation.sizes_registered:
-        median_size = 2**40  # more than any sample size
+        median_size = UNLIMITED_SIZE
     return max(1, int(tuning.max_relative_weight * median_size))
 
 

@@ -45,7 +45,7 @@ from robfcp.defense.consensus._references import (
     find_plausible_references,
     unique_masks,
 )
-from robfcp.defense.consensus._tuning import Tuning
+from robfcp.defense.consensus._tuning import DEFAULT_TUNING, Tuning
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
 from robfcp.guarantees import RankRule, rank_correction
@@ -203,7 +203,7 @@ class Consensus(Defense):
     exactly: int | None = None
     at_most: int | None = None
     seed: int = 0
-    tuning: Tuning = field(default_factory=Tuning)
+    tuning: Tuning = DEFAULT_TUNING
     name: ClassVar[str] = "consensus"
 
     def __post_init__(self) -> None:
@@ -308,7 +308,7 @@ class Consensus(Defense):
 
 
 def analyze_outliers(
-    federation: Federation, seed: int = 0, tuning: Tuning | None = None
+    federation: Federation, seed: int = 0, tuning: Tuning = DEFAULT_TUNING
 ) -> OutlierAnalysis:
     """Find the clients that no plausible reference keeps.
 
@@ -318,39 +318,35 @@ def analyze_outliers(
         The reports of one round.
     seed : int
         Of the random choice of the clients among which references are sought.
-    tuning : Tuning, optional
+    tuning : Tuning
         The constants of the rule.
     """
-    tuning = tuning or Tuning()
-    n_clients = federation.n_clients
-
     # Of clients with equal reports the first stands for all of them.
     duplicates = find_duplicate_reports(federation)
-    representative = np.arange(n_clients)
+    representative = np.arange(federation.n_clients)
     for group in duplicates:
         representative[group.rows] = group.rows[0]
-    representatives = np.unique(representative)
-    n_distinct = len(representatives)
+    distinct_rows = np.unique(representative)
+    n_distinct = len(distinct_rows)
 
     # The plausible references, sought among a few clients where there are many.
-    sampled_rows = representatives[sample_clients(n_distinct, tuning.max_sampled_clients, seed)]
+    sampled_rows = distinct_rows[sample_clients(n_distinct, tuning.max_sampled_clients, seed)]
     sampled = federation
-    if len(sampled_rows) < n_clients:
+    if len(sampled_rows) < federation.n_clients:
         sampled = federation.select_rows(sampled_rows)
     basis = ComparisonBasis.from_federation(federation, sampled, tuning)
     references: list[CandidateReference] = []
+    overdispersion = None
     if n_distinct >= tuning.min_clients:
         references = find_plausible_references(basis.client_views(sampled), n_distinct)
+        overdispersion = min(references[0].overdispersion, tuning.max_overdispersion)
 
     evidence = collect_evidence(federation, basis, references, sampled_rows)[representative]
+    is_excluded = _unanimous_exclusions(evidence)
 
-    # A client is excluded if every reference excludes it, and never half of all clients or more:
-    # duplicates of a benign report could make it look like a majority.
-    is_excluded = evidence["is_excluded"].all(axis=1) & bool(references)
-    is_excluded &= 2 * is_excluded.sum() < n_clients
-
-    is_outlier_of_best = np.asarray(evidence["is_outlier"][:, :1].any(axis=1))
+    # Doubts: some references exclude the client, or it is an outlier that none excludes.
     is_excluded_by_some = np.asarray(evidence["is_excluded"].any(axis=1))
+    is_outlier_of_best = np.asarray(evidence["is_outlier"][:, :1].any(axis=1))
     is_disputed = is_excluded_by_some & ~is_excluded
     is_other_population = is_outlier_of_best & ~is_excluded_by_some
 
@@ -359,9 +355,6 @@ def analyze_outliers(
         notes += (Note("fewer than four sites are too few to tell a liar from an unusual site"),)
     notes += _notes_on_doubts(federation, is_disputed, is_other_population)
 
-    overdispersion = None
-    if references:
-        overdispersion = min(references[0].overdispersion, tuning.max_overdispersion)
     return OutlierAnalysis(
         maliciousness=evidence["maliciousness"],
         is_excluded=is_excluded,
@@ -373,6 +366,21 @@ def analyze_outliers(
         overdispersion=overdispersion,
         duplicates=duplicates,
     )
+
+
+def _unanimous_exclusions(evidence: Evidence) -> BoolArray:
+    """Return (K,) the clients that every plausible reference excludes; nobody if there is none.
+
+    Never half of all clients or more: duplicates of a benign report could make it look like a
+    majority.
+    """
+    n_clients, n_references = evidence["is_excluded"].shape
+    if n_references == 0:
+        return np.zeros(n_clients, dtype=bool)
+    is_excluded = np.asarray(evidence["is_excluded"].all(axis=1))
+    if 2 * is_excluded.sum() >= n_clients:
+        return np.zeros(n_clients, dtype=bool)
+    return is_excluded
 
 
 def evidence_dtype(n_references: int) -> np.dtype[Any]:

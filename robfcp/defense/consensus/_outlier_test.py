@@ -86,15 +86,15 @@ def expected_counts(
     smoothed = all_classes + tuning.bin_prior
     prior = tuning.prior_strength * smoothed / smoothed.sum(axis=1, keepdims=True)
     reference_sizes = reference.sum(axis=2) + tuning.prior_strength
-    shares = (reference + prior[:, None]) / reference_sizes[:, :, None]
-    cumulative_shares = np.cumsum(shares, axis=2)[:, :, :-1]
+    class_shares = (reference + prior[:, None]) / reference_sizes[:, :, None]
+    cumulative_shares = np.cumsum(class_shares, axis=2)[:, :, :-1]
 
     # Sums over the classes, as products of one row for each client with its (C, B) shares.
     size_rows = class_sizes[:, None]
     variance_factors = class_sizes * (1 + class_sizes / reference_sizes)
     variance_rows = variance_factors[:, None]
-    mean = np.matmul(size_rows, shares)
-    variance = np.matmul(variance_rows, shares * (1 - shares))
+    mean = np.matmul(size_rows, class_shares)
+    variance = np.matmul(variance_rows, class_shares * (1 - class_shares))
     inner_edge_variance = np.matmul(variance_rows, cumulative_shares * (1 - cumulative_shares))
     return ExpectedCounts(mean[:, 0], variance[:, 0], inner_edge_variance[:, 0])
 

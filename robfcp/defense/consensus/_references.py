@@ -65,6 +65,10 @@ class SampledRound:
         Number of clients of the whole round, duplicates counted once.
     max_fitting_ratio : float
         The largest statistic by bin at which a client fits a reference.
+    max_strict_ratio : float
+        The largest observed over expected mass at which nearly all of it is missing.
+    max_body_ratio_in_doubt : float
+        The largest observed over expected body at which hardly anything of it is left.
     """
 
     clients: ClientViews
@@ -72,6 +76,8 @@ class SampledRound:
     common_classes: BoolArray
     n_clients: int
     max_fitting_ratio: float
+    max_strict_ratio: float
+    max_body_ratio_in_doubt: float
 
     @staticmethod
     def from_clients(clients: ClientViews, n_clients: int) -> SampledRound:
@@ -95,6 +101,8 @@ class SampledRound:
             common_classes=common_classes(clients.given_labels),
             n_clients=n_clients,
             max_fitting_ratio=float(max_fitting_ratio),
+            max_strict_ratio=tuning.min_mass_ratio / tuning.tail_ratio_divisor,
+            max_body_ratio_in_doubt=tuning.min_mass_ratio / tuning.body_ratio_divisor,
         )
 
 
@@ -103,6 +111,8 @@ class CandidateReference:
 
     Attributes
     ----------
+    sampled : SampledRound
+        The sampled clients, and what all references share.
     members : ndarray of bool, shape (k,)
         The reference set.
     mean_misfit : float
@@ -223,9 +233,8 @@ class CandidateReference:
         lack most of the lower half; one with smaller scores must lack nearly all of the tail, which
         holds few samples and is held to a smaller ratio.
         """
-        tuning = self.sampled.tuning
-        lacks_lower_half = comparison.lower_half_ratio <= tuning.min_mass_ratio
-        lacks_tail = comparison.tail_ratio <= tuning.max_strict_ratio
+        lacks_lower_half = comparison.lower_half_ratio <= self.sampled.tuning.min_mass_ratio
+        lacks_tail = comparison.tail_ratio <= self.sampled.max_strict_ratio
         return np.where(comparison.has_larger_scores, lacks_lower_half, lacks_tail)
 
     def _lacks_mass_without_labels(self, comparison: Comparison) -> BoolArray:
@@ -240,11 +249,10 @@ class CandidateReference:
         Where many clients are outliers, the reference itself is in doubt. Then larger scores count
         only if hardly anything of the whole body is left.
         """
-        tuning = self.sampled.tuning
-        max_ratio = tuning.max_strict_ratio
-        reference_is_in_doubt = self.outlier_fraction > tuning.many_outliers
+        max_ratio = self.sampled.max_strict_ratio
+        reference_is_in_doubt = self.outlier_fraction > self.sampled.tuning.many_outliers
         if reference_is_in_doubt:
-            lacks_lower_mass = comparison.body_ratio <= tuning.max_body_ratio_in_doubt
+            lacks_lower_mass = comparison.body_ratio <= self.sampled.max_body_ratio_in_doubt
         else:
             lacks_body = comparison.body_ratio <= max_ratio
             lacks_lower_half = comparison.lower_half_ratio <= max_ratio
@@ -382,12 +390,12 @@ def find_plausible_references(clients: ClientViews, n_clients: int) -> list[Cand
     """
     sampled = SampledRound.from_clients(clients, n_clients)
     sizes = clients.given_labels.sample_sizes
-    everybody = np.ones(len(sizes), dtype=bool)
+    all_clients = np.ones(len(sizes), dtype=bool)
     cdfs = _pooled_cdfs(clients)
     central_half = concentrate(sampled, _nearest_to_median_cdf(cdfs, sizes))
 
-    # Primary candidates: the central half, everybody, and the outliers of either.
-    primary = _refine(sampled, [central_half, everybody])
+    # Primary candidates: the central half, all clients, and the outliers of either.
+    primary = _refine(sampled, [central_half, all_clients])
     outlier_sets = unique_masks(
         candidate.verdict.is_outlier
         for candidate in primary
@@ -409,7 +417,7 @@ def find_plausible_references(clients: ClientViews, n_clients: int) -> list[Cand
     secondary += _refine(sampled, minority_starts[: sampled.tuning.max_minority_starts])
 
     plausible = _best_per_outlier_set(primary + secondary, max_misfit)
-    return _drop_overdispersed_rivals(plausible, sampled)
+    return _drop_overdispersed_candidates(plausible, sampled)
 
 
 def _refine(sampled: SampledRound, starting_sets: Iterable[BoolArray]) -> list[CandidateReference]:
@@ -460,16 +468,16 @@ def _best_per_outlier_set(
     return sorted(of_majorities or plausible, key=lambda candidate: candidate.mean_misfit)
 
 
-def _drop_overdispersed_rivals(
+def _drop_overdispersed_candidates(
     plausible: Sequence[CandidateReference], sampled: SampledRound
 ) -> list[CandidateReference]:
-    """Drop rivals that explain the best candidate's outliers away by a large overdispersion.
+    """Drop candidates that explain the best candidate's outliers away by a large overdispersion.
 
-    Such a rival finds fewer of the same outliers. It is dropped where two populations fit the
+    Such a candidate finds fewer of the same outliers. It is dropped where two populations fit the
     reports far better: K log(ratio of misfits) > c log N, for K clients, N samples and c =
     `population_cost`.
     """
-    best, *rivals = plausible
+    best, *alternatives = plausible
     best_outliers = best.verdict.is_outlier
     sample_sizes = sampled.clients.given_labels.sample_sizes
     n_samples = sample_sizes.sum()
@@ -478,8 +486,8 @@ def _drop_overdispersed_rivals(
     max_misfit = best.two_population_misfit() * max_ratio
 
     references = [best]
-    for rival in rivals:
-        finds_other_outliers = (rival.verdict.is_outlier & ~best_outliers).any()
-        if finds_other_outliers or rival.two_population_misfit() <= max_misfit:
-            references.append(rival)
+    for candidate in alternatives:
+        finds_other_outliers = (candidate.verdict.is_outlier & ~best_outliers).any()
+        if finds_other_outliers or candidate.two_population_misfit() <= max_misfit:
+            references.append(candidate)
     return references

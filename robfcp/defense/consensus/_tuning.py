@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 
 # Deciles, and the tails where outliers show.
 QUANTILE_ORDERS = (0.002, 0.02, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 0.998)
@@ -162,12 +161,5 @@ class Tuning:
     max_minority_starts: int = 2
     population_cost: float = 2
 
-    @cached_property
-    def max_strict_ratio(self) -> float:
-        """The largest observed over expected mass at which nearly all of a part is missing."""
-        return self.min_mass_ratio / self.tail_ratio_divisor
 
-    @cached_property
-    def max_body_ratio_in_doubt(self) -> float:
-        """The largest observed over expected body at which hardly anything of it is left."""
-        return self.min_mass_ratio / self.body_ratio_divisor
+DEFAULT_TUNING = Tuning()
