@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, reduce
 from itertools import chain, pairwise, repeat
 from operator import add
-from typing import Any, TypeVar, cast
+from typing import Any, Protocol, TypeVar, cast, runtime_checkable
 
 import msgspec
 import numpy as np
@@ -47,6 +47,14 @@ T = TypeVar("T")
 Add = Callable[[S, S], S]
 
 
+@runtime_checkable
+class PackedNames(Protocol):
+    """The names of stored tables, which take little memory: a sequence that selects by itself."""
+
+    def take(self, rows: IndexArray) -> Sequence[str]:
+        """Return the names at some positions."""
+
+
 @dataclass(frozen=True, eq=False)
 class Federation:
     """The counts of K clients on one binning, with the clients that sent no valid report.
@@ -57,7 +65,7 @@ class Federation:
     Attributes
     ----------
     clients
-        (K,) the clients' names.
+        (K,) the clients' names: a tuple, or `PackedNames` where counts are stored.
     table
         Their counts.
     sample_sizes
@@ -102,7 +110,7 @@ class Federation:
     (('a', 'b'), 4)
     """
 
-    clients: tuple[str, ...]
+    clients: Sequence[str]
     table: CountTable
     sample_sizes: NDArray[np.int64]
     binning: Binning
@@ -406,7 +414,7 @@ class Federation:
         rows = np.asarray(chosen)
         if rows.dtype == bool:
             rows = np.flatnonzero(rows)
-        return _select_values(self.clients, rows)
+        return _select_names(self.clients, rows)
 
     def select_rows(self, rows: NDArray[np.intp]) -> Federation:
         """Return the clients at some positions, in memory wherever the federation is.
@@ -442,7 +450,7 @@ class Federation:
         all_label_counts = self.all_label_counts
         return replace(
             self,
-            clients=_select_values(self.clients, rows),
+            clients=_select_names(self.clients, rows),
             privacy=_select_values(self.privacy, rows),
             sample_sizes=self.sample_sizes[rows],
             table=self.table.select(rows),
@@ -487,7 +495,7 @@ class Federation:
             sizes = np.maximum(sizes, 1)
         return replace(
             self,
-            clients=_select_values(self.clients, rows),
+            clients=_select_names(self.clients, rows),
             table=counts,
             sample_sizes=sizes,
             strata=None,
@@ -988,11 +996,19 @@ def _detect_coarsened(block: Federation) -> BoolArray:
     )
 
 
+def _select_names(names: Sequence[str], rows: IndexArray | slice) -> Sequence[str]:
+    """Return the names at some positions; packed ones stay packed."""
+    if isinstance(rows, slice):
+        return names[rows]
+    if isinstance(names, PackedNames):
+        return names.take(rows)
+    return _select_values(tuple(names), rows)
+
+
 def _select_values(values: tuple[T, ...], rows: IndexArray | slice) -> tuple[T, ...]:
     """Return the values at some positions; none where there are no values at all."""
     if isinstance(rows, slice):
         return values[rows]
-    if isinstance(values, tuple):
-        return tuple(values[row] for row in rows.tolist()) if values else ()
-    # The names of stored tables are packed in Arrow.
-    return values.take(rows)
+    if not values:
+        return ()
+    return tuple(values[row] for row in rows.tolist())
