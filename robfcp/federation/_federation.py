@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, reduce
 from itertools import chain, pairwise, repeat
 from operator import add
-from typing import Any, TypeVar, cast
+from typing import Any, Protocol, TypeVar, cast, runtime_checkable
 
 import msgspec
 import numpy as np
@@ -47,6 +47,14 @@ T = TypeVar("T")
 Add = Callable[[S, S], S]
 
 
+@runtime_checkable
+class PackedNames(Protocol):
+    """The names of stored tables, which take little memory: a sequence that selects by itself."""
+
+    def take(self, rows: IndexArray) -> Sequence[str]:
+        """Return the names at some positions."""
+
+
 @dataclass(frozen=True, eq=False)
 class Federation:
     """The counts of K clients on one binning, with the clients that sent no valid report.
@@ -57,7 +65,7 @@ class Federation:
     Attributes
     ----------
     clients
-        (K,) the clients' names.
+        (K,) the clients' names: a tuple, or `PackedNames` where counts are stored.
     table
         Their counts.
     sample_sizes
@@ -102,7 +110,7 @@ class Federation:
     (('a', 'b'), 4)
     """
 
-    clients: tuple[str, ...]
+    clients: Sequence[str]
     table: CountTable
     sample_sizes: NDArray[np.int64]
     binning: Binning
@@ -215,7 +223,7 @@ class Federation:
         return int(self.sample_sizes.sum())
 
     def threshold_at(self, index: int | None) -> float:
-        """The threshold at the upper edge of bin `index`; infinite where there is none.
+        """Return the threshold at the upper edge of bin `index`; infinity where there is none.
 
         Also infinite in the last bin where reports are private: their scores beyond the binning,
         and those that are not numbers, count there.
@@ -241,7 +249,7 @@ class Federation:
         return float(self.binning.upper_edges[index])
 
     def cumulative_count(self, index: int) -> NDArray[np.int64]:
-        """(K,) counts at or below the upper edge of bin `index`.
+        """Return (K,) counts at or below the upper edge of bin `index`.
 
         Parameters
         ----------
@@ -257,7 +265,7 @@ class Federation:
         return self.table.cumulative_count(index)
 
     def cumulative_counts(self, edges: NDArray[np.intp] | None = None) -> NDArray[np.int64]:
-        """(K, H) counts at or below every upper edge, or (K, E) at some of them.
+        """Return (K, H) counts at or below every upper edge, or (K, E) at some of them.
 
         Parameters
         ----------
@@ -283,7 +291,7 @@ class Federation:
         return np.cumsum(self.merge_bins(bin_ends), axis=1)[:, : len(edges)]
 
     def pooled_counts(self, mask: NDArray[np.bool_] | None = None) -> NDArray[np.int64]:
-        """(H,) counts of some clients together.
+        """Return (H,) counts of some clients together.
 
         Parameters
         ----------
@@ -299,12 +307,13 @@ class Federation:
         return self.table.pooled_counts(mask)
 
     def merge_bins(self, ends: NDArray[np.intp]) -> NDArray[np.int64]:
-        """(K, B) counts of merged bins; `ends` holds the last bin of each, the last one H - 1.
+        """Return (K, B) counts of merged bins.
 
         Parameters
         ----------
         ends
-            Rising bin indices, as `Binning.merged_bin_ends` gives them.
+            (B,) the last bin of each merged one, rising, as `Binning.merged_bin_ends` gives them;
+            the last one is H - 1.
 
         Examples
         --------
@@ -395,7 +404,7 @@ class Federation:
         )
 
     def names_of(self, chosen: NDArray[Any]) -> Sequence[str]:
-        """The names of some clients.
+        """Return the names of some clients.
 
         Parameters
         ----------
@@ -405,10 +414,10 @@ class Federation:
         rows = np.asarray(chosen)
         if rows.dtype == bool:
             rows = np.flatnonzero(rows)
-        return _select_values(self.clients, rows)
+        return _select_names(self.clients, rows)
 
     def select_rows(self, rows: NDArray[np.intp]) -> Federation:
-        """The clients at some rising positions, in memory wherever the federation is.
+        """Return the clients at some positions, in memory wherever the federation is.
 
         Parameters
         ----------
@@ -441,7 +450,7 @@ class Federation:
         all_label_counts = self.all_label_counts
         return replace(
             self,
-            clients=_select_values(self.clients, rows),
+            clients=_select_names(self.clients, rows),
             privacy=_select_values(self.privacy, rows),
             sample_sizes=self.sample_sizes[rows],
             table=self.table.select(rows),
@@ -451,7 +460,7 @@ class Federation:
         )
 
     def select_stratum(self, number: int) -> Federation:
-        """One class or group as a federation of the clients that hold it.
+        """Return one class or group as a federation of the clients that hold it.
 
         Where reports are private the numbers of samples are protected too: sizes are then noisy,
         and every client with such a report holds every class.
@@ -486,7 +495,7 @@ class Federation:
             sizes = np.maximum(sizes, 1)
         return replace(
             self,
-            clients=_select_values(self.clients, rows),
+            clients=_select_names(self.clients, rows),
             table=counts,
             sample_sizes=sizes,
             strata=None,
@@ -512,7 +521,7 @@ class Federation:
         return np.array([privacy is None for privacy in self.privacy])
 
     def count_spans(self) -> tuple[CountSpans, NDArray[np.bool_]]:
-        """Where the samples of all counts may lie, and which reports are coarsened."""
+        """Return where the samples of all counts may lie, and which reports are coarsened."""
         return count_spans(
             self.table,
             self.strata,
@@ -522,7 +531,7 @@ class Federation:
         )
 
     def lowest_counts(self) -> Federation:
-        """The same with the samples of coarsened reports as low as they may lie."""
+        """Return the same with the samples of coarsened reports as low as they may lie."""
         spans, is_coarsened = self.count_spans()
         if not is_coarsened.any():
             return self
@@ -606,7 +615,7 @@ class Federation:
         privacy: Privacy | Sequence[Privacy | None] | None = None,
         sample_sizes: ArrayLike | None = None,
     ) -> Federation:
-        """A federation of trusted in-process counts (K, H), for simulations; order is kept.
+        """Make a federation of trusted (K, H) counts, in their order; for simulations.
 
         Parameters
         ----------
@@ -665,7 +674,7 @@ class Federation:
 
     @staticmethod
     def from_files(paths: Any, **agreed: Any) -> Federation:
-        """The federation in report files; unreadable ones are rejected, under their file name.
+        """Read the federation in report files; unreadable ones are rejected, by their file name.
 
         Parameters
         ----------
@@ -715,7 +724,7 @@ class Federation:
         rejected: Iterable[RejectedReport] = (),
         signatures: str | None = None,
     ) -> Federation:
-        """The valid reports in the order of their names; others are listed as rejected or missing.
+        """Collect the valid reports in the order of their clients' names; list all others.
 
         Reports are read one by one and only the bins in use are kept: pass an iterator where there
         are many.
@@ -760,7 +769,7 @@ class Federation:
         Returns
         -------
         Federation
-            The valid reports of one round.
+            The valid reports of one round, and the rejected and missing clients.
 
         Raises
         ------
@@ -843,7 +852,7 @@ class Federation:
         write_table(self, path)
 
     def projected_to_simplex(self) -> Federation:
-        """With noisy counts projected onto histograms of n_k samples, for comparing clients.
+        """Project noisy counts onto histograms of n_k samples, for comparing clients.
 
         Reports without noise stay as they are. Counts are no whole numbers then: never for
         guarantees, which rest on the counts as they were sent.
@@ -859,7 +868,7 @@ class Federation:
         return project_noisy_rows(self.counts, self.total_counts, is_noisy)
 
     def with_integer_counts(self) -> Federation:
-        """The projected counts rounded to whole numbers, for showing them."""
+        """Round the projected counts to whole numbers, for showing them."""
         if not self.has_noise:
             return self
         counts = round_counts(self._projected_counts)
@@ -867,7 +876,7 @@ class Federation:
         return replace(self, table=table, sample_sizes=counts.sum(axis=1), privacy=())
 
     def as_sample_counts(self) -> Federation:
-        """With one count a sample, for comparing clients.
+        """Return the same with one count a sample, for comparing clients.
 
         The counts of losses are rounded to samples below each edge.
         """
@@ -907,7 +916,7 @@ class Federation:
         return len(self.table.row_blocks(BLOCK_ENTRIES)) < 2
 
     def iter_blocks(self) -> Iterator[Federation]:
-        """The clients in order, some at a time, as federations; of counts in memory only."""
+        """Yield the clients in order, some at a time, as federations; of counts in memory only."""
         if self._is_one_block:
             yield self
             return
@@ -917,7 +926,7 @@ class Federation:
     def reduce_blocks(
         self, summary: Callable[..., S], *columns: NDArray[Any], add: Add[S] = add
     ) -> S:
-        """The sum of a summary over all clients, block by block.
+        """Return the sum of a summary over all clients, block by block.
 
         Parameters
         ----------
@@ -949,7 +958,7 @@ class Federation:
     def map_blocks(
         self, numbers: Callable[..., NDArray[Any]], *columns: NDArray[Any]
     ) -> NDArray[Any]:
-        """A few numbers of every client, block by block.
+        """Return a few numbers of every client, block by block.
 
         Parameters
         ----------
@@ -987,11 +996,19 @@ def _detect_coarsened(block: Federation) -> BoolArray:
     )
 
 
+def _select_names(names: Sequence[str], rows: IndexArray | slice) -> Sequence[str]:
+    """Return the names at some positions; packed ones stay packed."""
+    if isinstance(rows, slice):
+        return names[rows]
+    if isinstance(names, PackedNames):
+        return names.take(rows)
+    return _select_values(tuple(names), rows)
+
+
 def _select_values(values: tuple[T, ...], rows: IndexArray | slice) -> tuple[T, ...]:
     """Return the values at some positions; none where there are no values at all."""
     if isinstance(rows, slice):
         return values[rows]
-    if isinstance(values, tuple):
-        return tuple(values[row] for row in rows.tolist()) if values else ()
-    # The names of stored tables are packed in Arrow.
-    return values.take(rows)
+    if not values:
+        return ()
+    return tuple(values[row] for row in rows.tolist())
