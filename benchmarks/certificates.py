@@ -28,8 +28,12 @@ from robfcp.experiments.scenarios import (
     make_scenario,
 )
 from robfcp.federation import Federation
-from robfcp.guarantees import PACGuarantee, certify_threshold, fcp_bin_index
-from robfcp.guarantees._base import marginal_threshold_bin
+from robfcp.guarantees import (
+    PACGuarantee,
+    certify_threshold,
+    fcp_bin_index,
+    marginal_threshold_bin,
+)
 
 CLIENTS, CLASSES, LEVEL = 100, 10, Fraction(9, 10)
 BUDGETS, SIZES = (5, 9, 20, 40), (50, 500, 5000)

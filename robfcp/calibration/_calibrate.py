@@ -26,7 +26,7 @@ from robfcp.defense import (
 )
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation, UntrustedReport
-from robfcp.guarantees import Guarantee
+from robfcp.guarantees import Guarantee, count_bounds
 from robfcp.reports import OTHER_STRATUM, Report, StratumNames
 
 Reports = Federation | Iterable[UntrustedReport | os.PathLike[str]] | str | os.PathLike[str]
@@ -117,8 +117,9 @@ def calibrate(
     record = _record(federation, rule, assessment, request)
 
     bound = MaliciousBound.from_request(request, assessment)
+    counts = count_bounds(federation)  # read once for all levels
     levels = [
-        calibrate_level(level, federation, request, assessment, bound) for level in request.levels
+        calibrate_level(level, counts, request, assessment, bound) for level in request.levels
     ]
 
     # A calibration goes to everybody: notes that name clients stay with the record.
