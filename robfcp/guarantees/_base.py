@@ -114,7 +114,7 @@ class _BaseGuarantee(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         bounds: CountBounds,
         level: Fraction,
         confidence: float,
-        trusted: TrustedInterval | None = None,
+        trusted_interval: TrustedInterval | None = None,
     ) -> tuple[int | None, Certificate]:
         """Return the same as `threshold`, from the bounds on a federation's counts.
 
@@ -126,7 +126,7 @@ class _BaseGuarantee(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             The coverage to guarantee.
         confidence : float
             The confidence over the calibration data, where coverage is not on average.
-        trusted : TrustedInterval, optional
+        trusted_interval : TrustedInterval, optional
             What trusted samples allow.
 
         Returns
@@ -138,11 +138,12 @@ class _BaseGuarantee(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         covered = self.covered_federation(bounds.federation)
         bin_index = certified.bin_index
         breakdown_point = certified.breakdown_point
-        if trusted is not None:
+        if trusted_interval is not None:
             if certified.confidence is None:
-                trusted = trusted.lower_only()  # an average does not survive an upper end
-            bin_index = trusted.clip(bin_index)
-            if trusted.high is not None:
+                # An average does not survive an upper end.
+                trusted_interval = trusted_interval.lower_only()
+            bin_index = trusted_interval.clip(bin_index)
+            if trusted_interval.high is not None:
                 breakdown_point = None
 
         max_malicious = self._max_malicious()
@@ -171,8 +172,8 @@ class _BaseGuarantee(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             samples=certified.assumption_values.get("max_malicious_samples"),
             **_certify.risk_fields(covered),
         )
-        if trusted is not None:
-            certificate = trusted.annotate(certificate)
+        if trusted_interval is not None:
+            certificate = trusted_interval.annotate(certificate)
         return bin_index, certificate
 
     def _max_malicious(self) -> int | None:
@@ -353,10 +354,11 @@ class PACGuarantee(_BaseGuarantee, frozen=True, tag="pac"):
         p_value = _label_shift.label_homogeneity_p_value(strata.stratum_sizes)
         if p_value > MAX_P_VALUE_OF_SHIFT:
             return ()
-        words = "the sites are declared alike, but their label mixes differ beyond chance"
-        return (
-            f"{words}: coverage may be less than promised; promise LabelShiftGuarantee instead",
+        note = (
+            "the sites are declared alike, but their label mixes differ beyond chance: coverage "
+            "may be less than promised; promise LabelShiftGuarantee instead"
         )
+        return (note,)
 
 
 class LabelShiftGuarantee(_BaseGuarantee, frozen=True, tag="label-shift"):
@@ -414,8 +416,8 @@ class LabelShiftGuarantee(_BaseGuarantee, frozen=True, tag="label-shift"):
         pooled = [client for client in bounds.federation.clients if client not in compared]
         exclusions = ""
         if pooled:
-            sites = "site" if len(pooled) == 1 else "sites"
-            exclusions = f"{len(pooled)} {sites} without counts of all classes"
+            clients = "site" if len(pooled) == 1 else "sites"
+            exclusions = f"{len(pooled)} {clients} without counts of all classes"
             exclusions += f" ({abbreviate(pooled)})"
         return _CertifiedBin(
             sequence.bin_index,
@@ -459,7 +461,7 @@ GUARANTEES = {
 }
 
 
-def get_guarantee(name: str, **stated: Any) -> Guarantee:
+def get_guarantee(name: str, **arguments: Any) -> Guarantee:
     """The promise a word names, with what is stated of it; None is not stated.
 
     Examples
@@ -471,7 +473,7 @@ def get_guarantee(name: str, **stated: Any) -> Guarantee:
     if name not in GUARANTEES:
         raise RobfcpError(f"promise: {name!r:.60} is unknown; use {', '.join(GUARANTEES)}")
     guarantee_class = GUARANTEES[name]
-    arguments = {field: value for field, value in stated.items() if value is not None}
+    arguments = {field: value for field, value in arguments.items() if value is not None}
     fields = guarantee_class.__struct_fields__
     unknown = sorted(set(arguments) - set(fields))
     if unknown:

@@ -22,8 +22,8 @@ def check_max_malicious(max_malicious: int, n_clients: int) -> int:
     """Return the bound on malicious clients, if it leaves at least one benign client."""
     value = check_integer("liars", max_malicious, "give the most sites that may lie")
     if value >= n_clients:
-        words = f"nothing can be guaranteed against {max_malicious} of {n_clients} sites"
-        raise RobfcpError(f"liars: {words}; state a smaller bound or wait for more reports")
+        problem = f"nothing can be guaranteed against {max_malicious} of {n_clients} sites"
+        raise RobfcpError(f"liars: {problem}; state a smaller bound or wait for more reports")
     return int(max_malicious)
 
 

@@ -133,7 +133,7 @@ class ClientPairs:
         return np.concatenate([terms.harmonic.sum(axis=1) for terms in self._terms()])
 
     def exponents(
-        self, cumulative: ArrayLike, sigma: float = 0.0, least: float = 0.0
+        self, cumulative: ArrayLike, sigma: float = 0.0, min_exponent: float = 0.0
     ) -> FloatArray:
         """Return (K, K) e of each pair, the row's client first; 0 where two share no class.
 
@@ -145,7 +145,7 @@ class ClientPairs:
             x_kc, the counts up to the bin.
         sigma : float, default=0
             The declared heterogeneity within classes.
-        least : float, default=0
+        min_exponent : float, default=0
             Below it e may be returned as 0.
         """
         counts = np.asarray(cumulative, dtype=np.float64)
@@ -153,10 +153,14 @@ class ClientPairs:
             distances = np.abs(self._differences(counts))
             return self._hoeffding_exponents(distances, sigma)
         differences, variances = self._differences_and_variances(counts)
-        return self._binomial_exponents(counts, differences, variances, least)
+        return self._binomial_exponents(counts, differences, variances, min_exponent)
 
     def _binomial_exponents(
-        self, counts: FloatArray, differences: FloatArray, variances: FloatArray, least: float
+        self,
+        counts: FloatArray,
+        differences: FloatArray,
+        variances: FloatArray,
+        min_exponent: float,
     ) -> FloatArray:
         """Return (K, K) e of the binomial of the same mean and variance.
 
@@ -166,7 +170,7 @@ class ClientPairs:
             x_kc.
         differences, variances : ndarray of shape (K, K)
             D and V.
-        least : float
+        min_exponent : float
             Below it e may be returned as 0.
         """
         shared_counts = counts @ self._is_holder.T
@@ -175,7 +179,7 @@ class ClientPairs:
             # kl <= chi-square, so that e <= D^2 / V: most pairs need no logarithm.
             all_d = differences[rows]
             all_v = variances[rows]
-            is_needed = (all_d * all_d >= least * _PREFILTER_SLACK * all_v) & (all_v > 0)
+            is_needed = (all_d * all_d >= min_exponent * _PREFILTER_SLACK * all_v) & (all_v > 0)
             d = all_d[is_needed]
             v = all_v[is_needed]
             x = shared_counts[rows][is_needed]
@@ -254,12 +258,12 @@ class ClientPairs:
 
         # A pair contradicts each other where p (K - 1 - m) / j <= beta / K, for p = 2 exp(-e).
         n_other_benign = n_clients - 1 - max_malicious
-        least = np.log(2 * n_clients * n_other_benign / (n_witnesses * beta))
-        contradicts = self.exponents(cumulative, sigma, least) >= least
+        min_exponent = np.log(2 * n_clients * n_other_benign / (n_witnesses * beta))
+        contradicts = self.exponents(cumulative, sigma, min_exponent) >= min_exponent
         if cumulative_upper is not None:
             lower = np.asarray(cumulative, dtype=np.int64)
             is_uncertain = np.asarray((cumulative_upper > lower).any(axis=1))
-            certainly = self.exponent_lower_bound(lower, cumulative_upper, sigma) >= least
+            certainly = self.exponent_lower_bound(lower, cumulative_upper, sigma) >= min_exponent
             pair_is_uncertain = is_uncertain[:, None] | is_uncertain
             contradicts = np.where(pair_is_uncertain, certainly, contradicts)
         np.fill_diagonal(contradicts, False)
@@ -298,15 +302,15 @@ def pruned_mask(
         m.
     """
     n_witnesses = min_witnesses(int(is_present.sum()), max_malicious)
-    kept = is_present
+    kept_mask = is_present
     max_malicious_left = max_malicious
     while True:
-        n_contradicting = contradictions[:, kept].sum(axis=1)
-        is_dropped = kept & (n_contradicting >= max_malicious_left + n_witnesses)
+        n_contradicting = contradictions[:, kept_mask].sum(axis=1)
+        is_dropped = kept_mask & (n_contradicting >= max_malicious_left + n_witnesses)
         n_dropped = int(is_dropped.sum())
         if n_dropped == 0:
-            return kept
+            return kept_mask
         if n_dropped > max_malicious_left:
             return None
-        kept = kept & ~is_dropped
+        kept_mask = kept_mask & ~is_dropped
         max_malicious_left -= n_dropped

@@ -39,7 +39,7 @@ def conformal_rank(
     level: Fraction,
     n_samples: int,
     n_clients: int,
-    rule: RankRule = rank_correction,
+    rank_rule: RankRule = rank_correction,
     counts_per_sample: int = 1,
 ) -> int:
     """Return ceil(level N) + 1, or ceil(level (N + 1)) for one client, as a number of counts.
@@ -52,12 +52,12 @@ def conformal_rank(
         N.
     n_clients : int
         How many clients are pooled.
-    rule : RankRule
+    rank_rule : RankRule
         By how much a count must exceed level N.
     counts_per_sample : int, default=1
         How many counts make a sample.
     """
-    return ceil(counts_per_sample * (level * n_samples + rule(level, n_clients)))
+    return ceil(counts_per_sample * (level * n_samples + rank_rule(level, n_clients)))
 
 
 class FCPThreshold:
@@ -69,7 +69,7 @@ class FCPThreshold:
         The reports.
     benign_mask : ndarray of shape (K,), optional
         The benign clients; all clients if None.
-    rule : RankRule
+    rank_rule : RankRule
         By how much a count must exceed level N.
     """
 
@@ -77,10 +77,10 @@ class FCPThreshold:
         self,
         federation: Federation,
         benign_mask: BoolArray | None = None,
-        rule: RankRule = rank_correction,
+        rank_rule: RankRule = rank_correction,
     ) -> None:
         bounds: CountBounds = count_bounds(federation)
-        self._rule = rule
+        self._rank_rule = rank_rule
         self._counts_per_sample = bounds.counts_per_sample
         if benign_mask is None or np.all(benign_mask):
             benign_mask = None
@@ -102,7 +102,7 @@ class FCPThreshold:
             The target coverage.
         """
         rank = conformal_rank(
-            level, self._n_samples, self._n_clients, self._rule, self._counts_per_sample
+            level, self._n_samples, self._n_clients, self._rank_rule, self._counts_per_sample
         )
         n_counts = self._counts_per_sample * self._n_samples
         bin_index = int(np.searchsorted(self._pooled_counts, rank - _ROUNDING * n_counts))
@@ -115,7 +115,7 @@ def fcp_bin_index(
     federation: Federation,
     level: Fraction,
     benign_mask: BoolArray | None = None,
-    rule: RankRule = rank_correction,
+    rank_rule: RankRule = rank_correction,
 ) -> int | None:
     """Return the bin of FCP's threshold on the benign clients; None for an infinite one.
 
@@ -127,7 +127,7 @@ def fcp_bin_index(
         The target coverage.
     benign_mask : ndarray of shape (K,), optional
         The benign clients; all clients if None.
-    rule : RankRule
+    rank_rule : RankRule
         By how much a count must exceed level N.
     """
-    return FCPThreshold(federation, benign_mask, rule).bin_index(level)
+    return FCPThreshold(federation, benign_mask, rank_rule).bin_index(level)

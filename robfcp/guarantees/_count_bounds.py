@@ -99,8 +99,8 @@ class CountBounds:
     def require_sizes(self, field: str) -> None:
         """Refuse hidden sample sizes for what cannot do without them."""
         if not self.sizes_known:
-            words = "needs every site's number of samples, which reports under add-remove hide"
-            raise RobfcpError(f"{field}: {words}; register the sizes or use substitution")
+            problem = "needs every site's number of samples, which reports under add-remove hide"
+            raise RobfcpError(f"{field}: {problem}; register the sizes or use substitution")
 
     def split_delta(self, delta: float, noise_fraction: float) -> tuple[float, float]:
         """Return how much of a probability to fail is for noise, and how much for sampling."""

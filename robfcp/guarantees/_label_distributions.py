@@ -91,8 +91,10 @@ def parse_label_distributions(mix: LabelDistribution, names: tuple[str, ...]) ->
             if distributions.base is not None:
                 base = distributions.base
                 break
-        stated = np.concatenate([distributions.distributions for distributions in parsed])
-        return LabelDistributions(stated, base)
+        all_distributions = np.concatenate(
+            [distributions.distributions for distributions in parsed]
+        )
+        return LabelDistributions(all_distributions, base)
     if not isinstance(mix, dict):
         raise RobfcpError(f"mix: {mix!r:.60} is unknown; use 'uniform', 'any' or {{class: share}}")
 

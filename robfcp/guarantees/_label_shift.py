@@ -237,40 +237,57 @@ def fixed_sequence_thresholds(
     for row in reversed(range(len(counts.edges))):
         if not running:
             break
-        cumulative = counts.cumulative[row]
-        cumulative_upper = None
-        if counts.cumulative_upper is not None:
-            cumulative_upper = counts.cumulative_upper[row]
         contradictions = pairs.contradictions(
-            cumulative, max_malicious, pruning_delta, heterogeneity, n_present, cumulative_upper
+            counts.cumulative[row],
+            max_malicious,
+            pruning_delta,
+            heterogeneity,
+            n_present,
+            None if counts.cumulative_upper is None else counts.cumulative_upper[row],
         )
 
         still_running = []
         for sequence in running:
             held_out = leave_out[sequence]
             is_present = np.arange(n_clients) != held_out
-            kept: BoolArray | None = is_present
-            if contradictions is not None:
-                kept = pruned_mask(contradictions, is_present, max_malicious)
-            if kept is None:
+            kept_mask = _kept_clients(contradictions, is_present, max_malicious)
+            if kept_mask is None:
                 results[sequence] = SequenceResult(is_contradicted=True)
                 continue
 
-            n_pruned = n_present - int(kept.sum())
             evidence = BinEvidence(
-                cumulative=cumulative[kept],
-                sizes=counts.class_sizes[kept],
-                max_malicious=max_malicious - n_pruned,
+                cumulative=counts.cumulative[row][kept_mask],
+                sizes=counts.class_sizes[kept_mask],
+                max_malicious=max_malicious - int(n_present - kept_mask.sum()),
                 delta=test_delta,
                 held_out=held_out,
             )
             if accepts(evidence):
-                pruned = np.flatnonzero(is_present & ~kept)
+                pruned = np.flatnonzero(is_present & ~kept_mask)
                 pruned_clients = tuple(counts.clients[client] for client in pruned)
                 results[sequence] = SequenceResult(int(counts.edges[row]), pruned_clients)
                 still_running.append(sequence)
         running = still_running
     return results
+
+
+def _kept_clients(
+    contradictions: BoolArray | None, is_present: BoolArray, max_malicious: int
+) -> BoolArray | None:
+    """Return (K,) which of the clients present are kept; None where more than m would be dropped.
+
+    Parameters
+    ----------
+    contradictions : ndarray of shape (K, K) or None
+        Which clients contradict which; None where nobody is dropped.
+    is_present : ndarray of shape (K,)
+        The clients that are compared.
+    max_malicious : int
+        m.
+    """
+    if contradictions is None:
+        return is_present
+    return pruned_mask(contradictions, is_present, max_malicious)
 
 
 class _PACTest:

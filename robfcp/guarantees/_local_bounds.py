@@ -46,7 +46,7 @@ def client_thresholds(
     alpha: float,
     m: int,
     sigma: float = 0.0,
-    sites: Sequence[int] | None = None,
+    clients: Sequence[int] | None = None,
 ) -> IndexArray:
     """Return each client's bin from the other clients' reports, for any mix that is possible next.
 
@@ -64,7 +64,7 @@ def client_thresholds(
         The largest number of malicious clients among the others.
     sigma : float, default=0
         The declared heterogeneity within classes.
-    sites : sequence of int, optional
+    clients : sequence of int, optional
         The clients that thresholds are computed for; all if None.
 
     Returns
@@ -76,7 +76,8 @@ def client_thresholds(
     delta = check_delta(DELTA_FRACTION * alpha)
     # sigma is paid twice: from the others to the common distribution, from there to the client.
     remaining_alpha = alpha - delta - 2 * check_heterogeneity(sigma)
-    clients = list(range(n_clients)) if sites is None else list(sites)
+    if clients is None:
+        clients = range(n_clients)
     bins = np.full(n_clients, -1, dtype=np.intp)
     if n_clients < 2 or remaining_alpha <= 0 or not clients:
         return bins
@@ -188,7 +189,7 @@ def local_threshold_range(scores: FloatArray, alpha: float) -> LocalThresholdRan
 
 
 def local_lambda_range(
-    gains: IntArray, n: int, counts_per_sample: int, level: Fraction, lambdas: FloatArray
+    loss_drops: IntArray, n: int, counts_per_sample: int, level: Fraction, lambdas: FloatArray
 ) -> LocalThresholdRange:
     """Return the same of n losses of a client's own.
 
@@ -196,12 +197,12 @@ def local_lambda_range(
     2 / (n + 1): the least lambda whose summed loss R has (R + 1) / (n + 1) <= a'. So a lambda at or
     above it costs at most a' = 1 - marginal_lower on average, whoever is malicious. The slack
     s = sqrt(alpha (1 - alpha) / n) is a deviation of n losses, so that sampling alone seldom raises
-    a lambda that keeps alpha. `high` is the least lambda whose summed gain n samples of a mean loss
+    a lambda that keeps alpha. `high` is the least lambda whose summed drop n samples of a mean loss
     above alpha rarely have.
 
     Parameters
     ----------
-    gains : ndarray of shape (H,)
+    loss_drops : ndarray of shape (H,)
         What the losses fall by at each lambda, summed, in parts of 1 / counts_per_sample.
     n : int
         The number of samples.
@@ -215,11 +216,11 @@ def local_lambda_range(
     alpha = float(1 - level)
     deviation = (alpha * (1 - alpha) / n) ** 0.5
     max_loss = min(1.0, max(alpha + deviation, 2 / (n + 1)))
-    min_gain = counts_per_sample * n - int(counts_per_sample * ((n + 1) * max_loss - 1))
+    min_loss_drop = counts_per_sample * n - int(counts_per_sample * ((n + 1) * max_loss - 1))
     totals = np.array([n], dtype=np.int64)
-    critical_gain = critical_loss_drops(totals, level, HIGH_DELTA, counts_per_sample)[0]
+    critical_loss_drop = critical_loss_drops(totals, level, HIGH_DELTA, counts_per_sample)[0]
 
-    rows = np.searchsorted(np.cumsum(gains), [min_gain, critical_gain])
+    rows = np.searchsorted(np.cumsum(loss_drops), [min_loss_drop, critical_loss_drop])
     low, high = np.append(lambdas, np.inf)[rows].tolist()
     return LocalThresholdRange(low, high, 1 - max_loss, n)
 

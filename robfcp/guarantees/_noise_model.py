@@ -67,13 +67,11 @@ class NoiseModel:
         n_bins_below = np.arange(1, n_bins + 1)
         takes_mean = np.zeros(n_bins, dtype=bool)
         n_bins_summed = n_bins_below
-        half_counts_per_draw = np.full(n_bins, 2)
         if federation.sizes_known:
             # The mean has a quarter of the variance of all H bins, one side that of its own bins.
             n_bins_of_shorter_side = np.minimum(n_bins_below, n_bins - n_bins_below)
             takes_mean = 4 * n_bins_of_shorter_side > n_bins
             n_bins_summed = np.where(takes_mean, n_bins, n_bins_of_shorter_side)
-            half_counts_per_draw = 2 - takes_mean
 
         clients_by_noise: dict[Noise, list[int]] = {}
         for client, noise in enumerate(federation.noise_models):
@@ -93,7 +91,7 @@ class NoiseModel:
             takes_mean=takes_mean,
             n_bins_summed=n_bins_summed,
             n_draws=federation.noise_draws * n_bins_summed,
-            half_counts_per_draw=half_counts_per_draw,
+            half_counts_per_draw=2 - takes_mean,
             total_counts=federation.total_counts,
             variances=variances,
             distributions=tuple(distributions),
@@ -175,16 +173,16 @@ class NoiseModel:
 
     def _bounds_from_below(self, bins: IndexArray, delta: float) -> IntArray:
         """Return (E,) half counts that the noise of the counts up to each bin rarely exceeds."""
-        is_heard = ~self.is_silent(bins)
-        n_terms = []
+        is_summed = ~self.is_silent(bins)
+        n_draws = []  # for each distribution, at each bin
         for clients in self.clients_with:
-            n_terms.append(is_heard[:, clients].sum(axis=1) * self.n_draws[bins])
+            n_clients = is_summed[:, clients].sum(axis=1)
+            n_draws.append((n_clients * self.n_draws[bins]).tolist())
 
         bounds = np.zeros(len(bins), dtype=np.int64)
-        for row, terms in enumerate(zip(*n_terms, strict=True)):
-            counts = [int(n_draws) for n_draws in terms]
-            noise_terms = tuple(zip(self.distributions, counts, strict=True))
-            bounds[row] = noise_bound(noise_terms, delta)
+        for row, n_draws_at_bin in enumerate(zip(*n_draws, strict=True)):
+            terms = tuple(zip(self.distributions, n_draws_at_bin, strict=True))
+            bounds[row] = noise_bound(terms, delta)
         return np.asarray(self.half_counts_per_draw[bins] * bounds)
 
     def bounds_of_clients(self, bins: IndexArray, delta: float) -> IntArray:
@@ -192,8 +190,10 @@ class NoiseModel:
         n_draws, rows = np.unique(self.n_draws[bins], return_inverse=True)
         bounds = np.zeros((len(bins), len(self.total_counts)), dtype=np.int64)
         for distribution, clients in zip(self.distributions, self.clients_with, strict=True):
-            draw_bounds = np.array([noise_bound(((distribution, int(n)),), delta) for n in n_draws])
-            bounds[:, clients] = (self.half_counts_per_draw[bins] * draw_bounds[rows])[:, None]
+            sums = [((distribution, n_terms),) for n_terms in n_draws.tolist()]
+            bounds_of_sums = np.array([noise_bound(terms, delta) for terms in sums])
+            client_bounds = self.half_counts_per_draw[bins] * bounds_of_sums[rows]
+            bounds[:, clients] = client_bounds[:, None]
         return bounds
 
     def clip_estimates(

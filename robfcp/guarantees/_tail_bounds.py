@@ -70,12 +70,12 @@ def min_count(totals: IntArray, probability: float, delta: float, lowest: IntArr
     high = totals + 1
     is_open = low < high
     while is_open.any():
-        middle = (low + high) // 2
+        midpoint = (low + high) // 2
         # P(Bin(N, p) >= c) is the regularized incomplete beta function I_p(c, N - c + 1).
-        is_rare = betainc(np.maximum(middle, 1), totals - middle + 1, probability) <= delta
-        is_rare &= middle > 0
-        high = np.where(is_open & is_rare, middle, high)
-        low = np.where(is_open & ~is_rare, middle + 1, low)
+        is_rare = betainc(np.maximum(midpoint, 1), totals - midpoint + 1, probability) <= delta
+        is_rare &= midpoint > 0
+        high = np.where(is_open & is_rare, midpoint, high)
+        low = np.where(is_open & ~is_rare, midpoint + 1, low)
         is_open = low < high
     return high
 
@@ -133,8 +133,8 @@ def critical_loss_drops(
     rounded_down = np.floor(hoeffding_losses * counts_per_sample) / counts_per_sample
     max_losses = np.maximum(np.maximum(rounded_down, bentkus_losses), -1.0)
 
-    gains = (totals - max_losses) * counts_per_sample
-    drops = np.ceil(gains - _ROUNDING).astype(np.int64)
+    scaled_gains = (totals - max_losses) * counts_per_sample
+    drops = np.ceil(scaled_gains - _ROUNDING).astype(np.int64)
     # Never less than beyond the mean, nor more than one beyond all.
     mean_gains = [-((-(counts_per_sample * level) * int(n)) // 1) for n in totals]
     lowest_drops = np.array(mean_gains, dtype=np.int64) + 1
@@ -147,13 +147,13 @@ def _hoeffding_loss_sums(totals: IntArray, max_loss: float, delta: float) -> Flo
     low = np.zeros(len(totals))
     high = np.full(len(totals), max_loss)
     for _ in range(_N_LOSS_STEPS):
-        middle = (low + high) / 2
+        midpoint = (low + high) / 2
         with np.errstate(divide="ignore", invalid="ignore"):
-            divergence = np.where(middle > 0, middle * np.log(middle / max_loss), 0.0)
-            divergence += (1 - middle) * np.log((1 - middle) / (1 - max_loss))
+            divergence = np.where(midpoint > 0, midpoint * np.log(midpoint / max_loss), 0.0)
+            divergence += (1 - midpoint) * np.log((1 - midpoint) / (1 - max_loss))
         is_rare = divergence >= required_divergence
-        low = np.where(is_rare, middle, low)
-        high = np.where(is_rare, high, middle)
+        low = np.where(is_rare, midpoint, low)
+        high = np.where(is_rare, high, midpoint)
     # kl(0, a) = -ln(1 - a): where that is too little, not even a sum of 0 is rare.
     return np.where(-np.log1p(-max_loss) >= required_divergence, low * totals, -1.0)
 
@@ -329,13 +329,13 @@ def kl_lower(fraction: FloatArray, radius: float | FloatArray) -> FloatArray:
             complement > 0, complement * np.log(complement), 0.0
         )
         for _ in range(_N_KL_STEPS):
-            middle = (low + high) / 2
+            midpoint = (low + high) / 2
             divergence = (
-                negative_entropy - fraction * np.log(middle) - complement * np.log(1 - middle)
+                negative_entropy - fraction * np.log(midpoint) - complement * np.log(1 - midpoint)
             )
             is_too_far = divergence > radius
-            low = np.where(is_too_far, middle, low)
-            high = np.where(is_too_far, high, middle)
+            low = np.where(is_too_far, midpoint, low)
+            high = np.where(is_too_far, high, midpoint)
     return np.asarray(np.where(fraction > 0, low, 0.0))
 
 

@@ -129,7 +129,11 @@ def first_lastingly_accepted(
         (E,) whether each of some bins is accepted.
     """
     if not bounds.has_noise:
-        return first_accepted(bounds.n_bins, lambda b: bool(accepted(np.array([b]))[0]))
+
+        def is_accepted(bin_index: int) -> bool:
+            return bool(accepted(np.array([bin_index]))[0])
+
+        return first_accepted(bounds.n_bins, is_accepted)
 
     n_bins_at_once = max(1, MAX_CACHED_COUNTS // max(1, len(bounds.sizes)))
     for stop in range(bounds.n_bins, 0, -n_bins_at_once):
@@ -188,10 +192,12 @@ def noise_allowance(
     noise_delta : float
         The probability with which it adds more at any one bin.
     """
-    below, above = bounds.noise_bounds(bins, noise_delta)
-    largest = 2 * test.q * int(max(below.max(initial=0), above.max(initial=0)))
-    allowance_below = (test.q - test.p) * as_integers(below, largest)
-    return np.asarray(allowance_below + test.p * as_integers(above, largest))
+    noise_below, noise_above = bounds.noise_bounds(bins, noise_delta)
+    largest_noise = max(noise_below.max(initial=0), noise_above.max(initial=0))
+    largest = 2 * test.q * int(largest_noise)
+    allowance_below = (test.q - test.p) * as_integers(noise_below, largest)
+    allowance_above = test.p * as_integers(noise_above, largest)
+    return np.asarray(allowance_below + allowance_above)
 
 
 def min_and_max_coverage(
@@ -234,13 +240,10 @@ def min_and_max_coverage(
             groups = ClientGroups.from_clients(both_counts, sizes)
 
         # Row 0: the least coverage. Row 1: the least miss rate, U_m being 1 less that.
-        below = noise_below[column]
-        above = noise_above[column]
+        lost_counts = np.array([noise_below[column], noise_above[column]])
+        added_sizes = lost_counts[::-1] - lost_counts
         numerators, denominators = min_coverage_over_removals(
-            groups,
-            max_malicious_values,
-            lost_counts=np.array([below, above]),
-            added_sizes=np.array([above - below, below - above]),
+            groups, max_malicious_values, lost_counts, added_sizes
         )
         low[:, column] = numerators[0] / denominators[0]
         high[:, column] = (denominators[1] - numerators[1]) / denominators[1]

@@ -182,7 +182,7 @@ def at_site(told):
                 (1 - share) * times * (sizes[:, :, None] - below)[-1]
             )
             told_all = ClassCounts(said.transpose(2, 0, 1), lied, edges, tuple("abcdefghij"), names)
-            reached.append(client_thresholds(told_all, ALPHA, told, sites=[0])[0])
+            reached.append(client_thresholds(told_all, ALPHA, told, clients=[0])[0])
         miss = [1 - cdfs[:, edge] for edge in reached]  # -1, infinite, misses nothing
         found[run] = mix @ np.max(miss, axis=0)
     return found

@@ -113,7 +113,7 @@ def test_the_bound_that_saves_logarithms_misses_no_pair():
         below, sizes, _ = plain.random_table(rng)
         wanted = client_pairs.ClientPairs(sizes).exponents(below)
         for least in (0.01, 1.0, 6.0, 20.0):
-            found = client_pairs.ClientPairs(sizes).exponents(below, least=least) >= least
+            found = client_pairs.ClientPairs(sizes).exponents(below, min_exponent=least) >= least
             assert (found == (wanted >= least)).all()
             some += found.sum()
     assert some > 1000
