@@ -29,8 +29,12 @@ from robfcp.experiments.scenarios import (
     make_scenario,
 )
 from robfcp.federation import Federation
-from robfcp.guarantees import PACGuarantee, certify_threshold, fcp_bin_index
-from robfcp.guarantees._base import marginal_threshold_bin
+from robfcp.guarantees import (
+    PACGuarantee,
+    certify_threshold,
+    fcp_bin_index,
+    marginal_threshold_bin,
+)
 
 CLIENTS = 100
 CLASSES = 10

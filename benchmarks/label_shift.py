@@ -17,13 +17,13 @@ import numpy as np
 from measure import markdown
 from numpy.typing import NDArray
 
+from robfcp.guarantees._checks import PRUNING_DELTA_FRACTION
+from robfcp.guarantees._client_pairs import ClientPairs
+from robfcp.guarantees._label_distributions import parse_label_distributions
 from robfcp.guarantees._label_shift import (
-    PRUNING_DELTA_FRACTION,
     ClassCounts,
-    ClientPairs,
     label_distribution_threshold,
     pac_threshold_after_pruning,
-    parse_label_distributions,
 )
 
 ALPHA = 0.1  # miss rate that a threshold may have

@@ -27,7 +27,7 @@ from robfcp import (
 )
 from robfcp.experiments import outputs
 from robfcp.federation import Federation
-from robfcp.guarantees._base import marginal_threshold_bin
+from robfcp.guarantees import marginal_threshold_bin
 from robfcp.privacy import add_noise, logistic_binning
 
 EPSILONS: tuple[float | None, ...] = (0.1, 0.5, 1.0, 4.0, None)

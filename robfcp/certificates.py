@@ -228,23 +228,23 @@ class Certificate(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
     def statement(self) -> str:
         """The certificate in words; lower ends are rounded down, upper ends up."""
         if self.kind == "any-threshold":
-            parts = [self._any_threshold_statement()]
+            sentences = [self._any_threshold_statement()]
         else:
-            parts = [self._guarantee_statement()]
+            sentences = [self._guarantee_statement()]
 
         if self.n_outside:
             clients = "site" if self.n_outside == 1 else "sites"
-            parts.append(f"outside it: {self.n_outside} missing or faulty {clients}")
+            sentences.append(f"outside it: {self.n_outside} missing or faulty {clients}")
         if self.outside:
-            parts.append(f"outside it: {self.outside}")
+            sentences.append(f"outside it: {self.outside}")
         if self.floor is not None:
             covered = format_lower(self.floor)
-            parts.append(
+            sentences.append(
                 f"whoever lies, at least {covered} on average over {self.trusted} trusted samples"
             )
         if self.note:
-            parts.append(self.note)
-        return "; ".join(parts)
+            sentences.append(self.note)
+        return "; ".join(sentences)
 
     def _any_threshold_statement(self) -> str:
         """Say what holds of a threshold, however it was chosen.
@@ -266,19 +266,19 @@ class Certificate(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
 
     def _guarantee_statement(self) -> str:
         """Say what a guarantee's own threshold promises, whatever m clients do."""
-        promise = self._range_statement()
+        statement = self._range_statement()
         per_client_lower = self.per_client_lower
         if per_client_lower is not None and not self.risk:
-            promise += f", and at every honest site at least {format_lower(per_client_lower)}"
+            statement += f", and at every honest site at least {format_lower(per_client_lower)}"
 
         malicious = f"at most {self.m} of {self.n_clients} sites"
         if self.samples is not None:
             malicious += f" with at most {self.samples} samples together"
-        promise += f", whatever {malicious} do"
+        statement += f", whatever {malicious} do"
 
         if self.confidence is None:
-            return f"{promise}, on average over calibration data"
-        return f"{promise}, with {format_lower(self.confidence)} confidence"
+            return f"{statement}, on average over calibration data"
+        return f"{statement}, with {format_lower(self.confidence)} confidence"
 
     def _range_statement(self) -> str:
         """Say where coverage lies, or the mean loss."""
@@ -314,14 +314,14 @@ def _check_coverage_range(lower: float, upper: float, m: int) -> None:
         raise RobfcpError(f"coverage cannot lie in [{lower}, {upper}] with {m} liars")
 
 
-def format_lower(share: float) -> str:
-    """Return the share as a percentage that is not larger: 0.899951 is 89.99%."""
-    return _format_loss(share, 1, ROUND_FLOOR)
+def format_lower(fraction: float) -> str:
+    """Return the fraction as a percentage that is not larger: 0.899951 is 89.99%."""
+    return _format_loss(fraction, 1, ROUND_FLOOR)
 
 
-def format_upper(share: float) -> str:
-    """Return the share as a percentage that is not smaller: 0.899951 is 90%."""
-    return _format_loss(share, 1, ROUND_CEILING)
+def format_upper(fraction: float) -> str:
+    """Return the fraction as a percentage that is not smaller: 0.899951 is 90%."""
+    return _format_loss(fraction, 1, ROUND_CEILING)
 
 
 def format_loss_upper(loss: float, bound: float) -> str:

@@ -25,7 +25,7 @@ from robfcp.defense import (
 )
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation, UntrustedReport
-from robfcp.guarantees import Guarantee
+from robfcp.guarantees import Guarantee, count_bounds
 from robfcp.reports import OTHER_STRATUM, Report, StratumNames
 
 Reports = Federation | Iterable[UntrustedReport | os.PathLike[str]] | str | os.PathLike[str]
@@ -116,9 +116,10 @@ def calibrate(
     record = _record(federation, prepared_defense, assessment, request)
 
     bound = MaliciousBound.from_request(request, assessment)
+    counts = count_bounds(federation)  # read once for all levels
     levels = []
     for level in request.levels:
-        levels.append(calibrate_level(level, federation, request, assessment, bound))
+        levels.append(calibrate_level(level, counts, request, assessment, bound))
 
     return Calibration(
         levels=tuple(levels),

@@ -14,12 +14,15 @@ from robfcp.calibration._strata import StratumFederation, stratum_federations
 from robfcp.certificates import Certificate
 from robfcp.federation import Federation
 from robfcp.guarantees import (
+    CountBounds,
     FCPThreshold,
     Guarantee,
     MarginalGuarantee,
     PACGuarantee,
-    certify_threshold,
-    vacuous_from,
+    certificate_curve,
+    certificate_of_point,
+    check_max_malicious,
+    count_bounds,
 )
 
 
@@ -118,19 +121,25 @@ def sensitivity(
         federation = stratum.federation()
         bin_index = _threshold_bin(calibration, stratum, federation, level)
 
-        rows = []
+        counts = count_bounds(federation)
+        possible_values = []
         for max_malicious in max_malicious_values:
             if max_malicious < federation.n_clients:
-                row = _budget(
-                    federation, bin_index, level, max_malicious, stratum_confidence, heterogeneity
-                )
-                rows.append(row)
+                possible_values.append(check_max_malicious(max_malicious, federation.n_clients))
 
-        first_vacuous = vacuous_from(federation, bin_index, stratum_confidence)
+        curve = certificate_curve(counts, bin_index, possible_values, stratum_confidence)
+        points = {point.m: point for point in curve.points}
+        rows = []
+        for max_malicious in possible_values:
+            certificate = certificate_of_point(
+                federation, bin_index, points[max_malicious], stratum_confidence
+            )
+            rows.append(_row(counts, certificate, level, stratum_confidence, heterogeneity))
+
         threshold = federation.threshold_at(bin_index)
         n_holders = federation.n_clients
         tables.append(
-            SensitivityTable(stratum.name, threshold, n_holders, tuple(rows), first_vacuous)
+            SensitivityTable(stratum.name, threshold, n_holders, tuple(rows), curve.vacuous_from)
         )
     return tuple(tables)
 
@@ -188,37 +197,34 @@ def _calibrated_bin(
     return int(federation.binning.bin_index_of_threshold(threshold))
 
 
-def _budget(
-    federation: Federation,
-    bin_index: int | None,
+def _row(
+    counts: CountBounds,
+    certificate: Certificate,
     level: Fraction,
-    max_malicious: int,
     confidence: float,
     heterogeneity: float | None,
 ) -> SensitivityRow:
-    """Certify the threshold in use, and find the ones that would be guaranteed at the level.
+    """Return a certificate beside the thresholds that would be guaranteed against as many clients.
 
     Parameters
     ----------
-    federation : Federation
-        The clients that hold a stratum, or all.
-    bin_index : int or None
-        The bin whose upper edge is the threshold in use; None for an infinite threshold.
+    counts : CountBounds
+        The counts of the clients that hold a stratum, or of all.
+    certificate : Certificate
+        What is certified of the threshold in use.
     level : Fraction
         The coverage to guarantee.
-    max_malicious : int
-        The largest number of malicious clients.
     confidence : float
-        The confidence of the certificate, and of PAC coverage.
+        The confidence of PAC coverage.
     heterogeneity : float or None
         The declared one, if any.
     """
 
     def guaranteed_threshold(guarantee: Guarantee) -> float:
-        guaranteed_bin, _ = guarantee.threshold(federation, level, confidence)
-        return federation.threshold_at(guaranteed_bin)
+        guaranteed_bin, _ = guarantee.threshold_from_bounds(counts, level, confidence)
+        return counts.federation.threshold_at(guaranteed_bin)
 
-    certificate = certify_threshold(federation, bin_index, max_malicious, confidence)
+    max_malicious = certificate.m
     marginal = guaranteed_threshold(MarginalGuarantee(max_malicious))
     pac = guaranteed_threshold(PACGuarantee(max_malicious))
     alike = None

@@ -18,6 +18,7 @@ from robfcp.certificates import Certificate, CertificatePoint, max_malicious_ass
 from robfcp.defense import Assessment
 from robfcp.federation import Federation
 from robfcp.guarantees import (
+    CountBounds,
     FCPThreshold,
     MarginalGuarantee,
     TrustedInterval,
@@ -27,6 +28,7 @@ from robfcp.guarantees import (
     certified_max_malicious,
     certify_threshold,
     check_max_malicious,
+    count_bounds,
 )
 from robfcp.reports import OTHER_STRATUM, Report, StratumKind, stratum_labels
 
@@ -72,7 +74,7 @@ class MaliciousBound:
 
 def calibrate_level(
     level: Fraction,
-    federation: Federation,
+    counts: CountBounds,
     request: Request,
     assessment: Assessment,
     bound: MaliciousBound,
@@ -83,8 +85,8 @@ def calibrate_level(
     ----------
     level : Fraction
         The target coverage.
-    federation : Federation
-        The reports of one round.
+    counts : CountBounds
+        The counts of one round.
     request : Request
         What is asked for.
     assessment : Assessment
@@ -93,33 +95,36 @@ def calibrate_level(
         The number of malicious clients that the certificate speaks of.
     """
     if request.by is None:
-        return _calibrate_round(level, federation, request, assessment, bound)
+        return _calibrate_round(level, counts, request, assessment, bound)
+    federation = counts.federation
     return _calibrate_strata(level, federation, request, request.by, assessment, bound)
 
 
 def _calibrate_round(
     level: Fraction,
-    federation: Federation,
+    counts: CountBounds,
     request: Request,
     assessment: Assessment,
     bound: MaliciousBound,
 ) -> CoverageLevel:
     """Return the guarantee's threshold, else the defense's, held by the trusted samples."""
+    federation = counts.federation
     confidence = request.confidence
     trusted = request.trusted_interval(level)
     if request.guarantee is not None:
         guarantee = request.guarantee
-        bin_index, certificate = guarantee.threshold(federation, level, confidence, trusted)
+        bin_index, certificate = guarantee.threshold_from_bounds(counts, level, confidence, trusted)
         covered = guarantee.covered_federation(federation)
+        covered_counts = counts if covered is federation else count_bounds(covered)
         max_malicious_values = certified_max_malicious(covered.n_clients, bound.number)
-        curve = certificate_curve(covered, bin_index, max_malicious_values, confidence)
+        curve = certificate_curve(covered_counts, bin_index, max_malicious_values, confidence)
     else:
         bin_index = assessment.threshold_rule(federation).bin_index(level)
         if trusted is not None:
             bin_index = trusted.clip(bin_index)
         max_malicious = check_max_malicious(bound.number, federation.n_clients)
         max_malicious_values = certified_max_malicious(federation.n_clients, max_malicious)
-        curve = certificate_curve(federation, bin_index, max_malicious_values, confidence)
+        curve = certificate_curve(counts, bin_index, max_malicious_values, confidence)
         certificate = certificate_of_point(
             federation,
             bin_index,
@@ -230,6 +235,7 @@ class _StratumCalibrator:
             The verdict on the clients of the whole round.
         """
         holders = stratum.federation()
+        counts = count_bounds(holders)
         benign_mask = assessment.benign_mask[holders.rows]
         max_malicious_values = certified_max_malicious(holders.n_clients, self.bound.number)
         max_malicious_values = max_malicious_values[: self.max_points]
@@ -238,16 +244,16 @@ class _StratumCalibrator:
         if malicious_clients_decide:
             bin_index = self._bin_of_few_holders(holders, benign_mask)
             certificate = self._certificate_of_few_holders(holders, bin_index)
-            points = self._points(holders, bin_index, max_malicious_values)
+            points = self._points(counts, bin_index, max_malicious_values)
         elif self.request.guarantee is not None:
-            bin_index, certificate = self.request.guarantee.threshold(
-                holders, self.level, self.confidence, self.trusted
+            bin_index, certificate = self.request.guarantee.threshold_from_bounds(
+                counts, self.level, self.confidence, self.trusted
             )
-            points = self._points(holders, bin_index, max_malicious_values)
+            points = self._points(counts, bin_index, max_malicious_values)
         else:
             bin_index = self._clip(_fcp_bin(holders, benign_mask, self.level))
             needed_values = {*max_malicious_values, self.bound.number}
-            all_points = self._points(holders, bin_index, sorted(needed_values))
+            all_points = self._points(counts, bin_index, sorted(needed_values))
             certificate = self._certify(holders, bin_index, all_points)
             points = tuple(point for point in all_points if point.m in max_malicious_values)
 
@@ -261,12 +267,12 @@ class _StratumCalibrator:
         )
 
     def _points(
-        self, holders: Federation, bin_index: int | None, max_malicious_values: Sequence[int]
+        self, counts: CountBounds, bin_index: int | None, max_malicious_values: Sequence[int]
     ) -> tuple[CertificatePoint, ...]:
         """Return the points of the curve; none where nobody holds the stratum."""
-        if holders.n_clients == 0:
+        if counts.federation.n_clients == 0:
             return ()
-        return certificate_points(holders, bin_index, max_malicious_values, self.confidence)
+        return certificate_points(counts, bin_index, max_malicious_values, self.confidence)
 
     def _clip(self, bin_index: int | None) -> int | None:
         """Return the bin within what the trusted samples allow."""

@@ -5,9 +5,7 @@ from robfcp.guarantees._base import (
     LabelShiftGuarantee,
     MarginalGuarantee,
     PACGuarantee,
-    breakdown_point_of_any_rule,
     get_guarantee,
-    marginal_threshold_bin,
 )
 from robfcp.guarantees._certify import (
     CertificateCurve,
@@ -20,6 +18,7 @@ from robfcp.guarantees._certify import (
     coverage_intervals,
     vacuous_from,
 )
+from robfcp.guarantees._checks import check_max_malicious
 from robfcp.guarantees._conformal_rank import (
     FCPThreshold,
     RankRule,
@@ -27,6 +26,7 @@ from robfcp.guarantees._conformal_rank import (
     fcp_bin_index,
     rank_correction,
 )
+from robfcp.guarantees._count_bounds import CountBounds, count_bounds
 from robfcp.guarantees._heterogeneity import (
     ClientIntervals,
     HeterogeneityEstimate,
@@ -40,12 +40,13 @@ from robfcp.guarantees._local_bounds import (
     local_threshold_range,
     unseen_client_threshold,
 )
-from robfcp.guarantees._worst_case import check_max_malicious, count_bounds
+from robfcp.guarantees._marginal import breakdown_point_of_any_rule, marginal_threshold_bin
 
 __all__ = [
     "MAX_CLIENTS_COMPARED",
     "CertificateCurve",
     "ClientIntervals",
+    "CountBounds",
     "FCPThreshold",
     "Guarantee",
     "HeterogeneityEstimate",

@@ -1,6 +1,6 @@
-"""What may be promised whatever some sites do: a threshold and the certificate that goes with it.
+"""What may be guaranteed whatever some clients do: a threshold, and its certificate.
 
-Promises are what a record keeps of them.
+Guarantees are stored in a calibration's record as they are.
 """
 
 from __future__ import annotations
@@ -11,44 +11,76 @@ from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from robfcp._validation import abbreviate, check_integer
 from robfcp.certificates import TRIVIAL_SETS, Certificate, CertificateKind
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
-from robfcp.guarantees import _certify, _label_shift, _worst_case
-from robfcp.guarantees._heterogeneity import prune_clients
+from robfcp.guarantees import _certify, _label_shift
+from robfcp.guarantees._checks import (
+    PRUNING_DELTA_FRACTION,
+    check_delta,
+    check_heterogeneity,
+)
+from robfcp.guarantees._count_bounds import CountBounds, count_bounds
+from robfcp.guarantees._heterogeneity import PruningResult, prune_clients
+from robfcp.guarantees._label_distributions import LabelDistribution, parse_label_distributions
 from robfcp.guarantees._local_bounds import TrustedInterval
+from robfcp.guarantees._marginal import marginal_bin
 from robfcp.guarantees._tail_bounds import marginal_tail_test, pac_tail_test, pac_threshold
-from robfcp.guarantees._worst_case import BoolArray, IndexArray, IntArray, TailTest, excess_counts
+
+# Of a test for one label mix, below which clients do not share one.
+MAX_P_VALUE_OF_SHIFT = 1e-3
+
+# Classes that a note names.
+MAX_NAMED_CLASSES = 5
 
 
 class _CertifiedBin(NamedTuple):
-    """An edge that holds a promise, and what there is to say of it."""
+    """The bin of a guaranteed threshold, and what there is to say of it.
+
+    Attributes
+    ----------
+    bin_index : int or None
+        The bin whose upper edge is the threshold; None for an infinite one.
+    kind : CertificateKind
+        Which theorem it is.
+    confidence : float or None
+        The confidence over the calibration data; None for coverage on average.
+    breakdown_point : int or None
+        The number of malicious clients that can make every set full, if it is known.
+    note : str
+        What else must be said.
+    exclusions : str
+        Whose reports the certificate does not speak of.
+    assumption_values : mapping
+        What `list_assumptions` is told.
+    """
 
     bin_index: int | None
     kind: CertificateKind
     confidence: float | None = None
-    breakdown_point: int | None = None  # the number of liars that can make every set full
+    breakdown_point: int | None = None
     note: str = ""
     exclusions: str = ""
     assumption_values: Mapping[str, Any] = {}
 
 
 class _BaseGuarantee(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What every promise can do."""
+    """What every guarantee can do."""
 
     def __post_init__(self) -> None:
-        for name in self.__struct_fields__:  # plain, whatever library they came from
-            value: Any = getattr(self, name)
-            if name == "mix":
-                value = _normalize_label_distribution(value)
-            elif name == "alike":
-                value = None if value is None else _worst_case.check_heterogeneity(value)
-            elif value is not None or not isinstance(self, MarginalGuarantee):
-                value = check_integer(name, value, "state how many may lie")
-            msgspec.structs.force_setattr(self, name, value)
+        # Plain numbers, whatever library they came from, so that the record can store them.
+        for name, value in msgspec.structs.asdict(self).items():
+            msgspec.structs.force_setattr(self, name, self._normalize(name, value))
+
+    def _normalize(self, name: str, value: Any) -> Any:
+        """Return a field's value in the form in which it is stored."""
+        if name == "mix":
+            return _normalize_label_distribution(value)
+        if name == "alike":
+            return None if value is None else check_heterogeneity(value)
+        return check_integer(name, value, "state how many may lie")
 
     def threshold(
         self,
@@ -75,44 +107,83 @@ class _BaseGuarantee(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         tuple
             The bin whose upper edge is the threshold, None for an infinite one; the certificate.
         """
-        found, seen = (
-            self._find_threshold(federation, level, confidence),
-            self.covered_federation(federation),
-        )
-        edge, forcing = found.bin_index, found.breakdown_point
-        if anchor is not None:  # an average does not survive an upper end
-            anchor = anchor.lower_only() if found.confidence is None else anchor
-            edge, forcing = anchor.clip(edge), forcing if anchor.high is None else None
-        m: int | None = getattr(self, "liars", None)
-        n_clients, bound = seen.n_clients, seen.n_clients - 1 if m is None else m
-        notes = [TRIVIAL_SETS] if edge is None or edge == seen.binning.n_bins - 1 else []
-        if forcing and forcing <= bound:
-            words = f"guaranteed against {bound} of {n_clients}, but without a bound on how sites "
-            words += f"differ {forcing} or more liars can make every set full; state how alike "
-            notes.append(
-                f"{words}sites are (PACGuarantee(alike=...), --promise pac --alike) to prevent that"
-            )
+        return self.threshold_from_bounds(count_bounds(federation), level, confidence, anchor)
+
+    def threshold_from_bounds(
+        self,
+        bounds: CountBounds,
+        level: Fraction,
+        confidence: float,
+        trusted_interval: TrustedInterval | None = None,
+    ) -> tuple[int | None, Certificate]:
+        """Return the same as `threshold`, from the bounds on a federation's counts.
+
+        Parameters
+        ----------
+        bounds : CountBounds
+            The counts of one round.
+        level : Fraction
+            The coverage to guarantee.
+        confidence : float
+            The confidence over the calibration data, where coverage is not on average.
+        trusted_interval : TrustedInterval, optional
+            What trusted samples allow.
+
+        Returns
+        -------
+        tuple
+            The bin whose upper edge is the threshold, None for an infinite one; the certificate.
+        """
+        certified = self._find_threshold(bounds, level, confidence)
+        covered = self.covered_federation(bounds.federation)
+        bin_index = certified.bin_index
+        breakdown_point = certified.breakdown_point
+        if trusted_interval is not None:
+            if certified.confidence is None:
+                # An average does not survive an upper end.
+                trusted_interval = trusted_interval.lower_only()
+            bin_index = trusted_interval.clip(bin_index)
+            if trusted_interval.high is not None:
+                breakdown_point = None
+
+        max_malicious = self._max_malicious()
+        largest_number = covered.n_clients - 1 if max_malicious is None else max_malicious
+        notes = []
+        if bin_index is None or bin_index == covered.binning.n_bins - 1:
+            notes.append(TRIVIAL_SETS)
+        if breakdown_point and breakdown_point <= largest_number:
+            notes.append(_breakdown_note(breakdown_point, largest_number, covered.n_clients))
+        notes += [certified.note, _certify.noise_note(covered)]
+
         certificate = Certificate(
-            kind=found.kind,
+            kind=certified.kind,
             lower=float(level),
             upper=1.0,
-            confidence=found.confidence,
-            m=bound,
-            n_clients=n_clients,
-            assumptions=_certify.list_assumptions(seen, found.kind, m, **found.assumption_values),
-            n_outside=len(_certify.clients_not_covered(federation)),
-            outside=found.exclusions,
-            full_sets_from=forcing,
-            note="; ".join(filter(None, [*notes, found.note, _certify.noise_note(seen)])),
-            samples=found.assumption_values.get("max_malicious_samples"),
-            **_certify.risk_fields(seen),
+            confidence=certified.confidence,
+            m=largest_number,
+            n_clients=covered.n_clients,
+            assumptions=_certify.list_assumptions(
+                covered, certified.kind, max_malicious, **certified.assumption_values
+            ),
+            n_outside=len(_certify.clients_not_covered(bounds.federation)),
+            outside=certified.exclusions,
+            full_sets_from=breakdown_point,
+            note="; ".join(note for note in notes if note),
+            samples=certified.assumption_values.get("max_malicious_samples"),
+            **_certify.risk_fields(covered),
         )
-        return edge, certificate if anchor is None else anchor.annotate(certificate)
+        if trusted_interval is not None:
+            certificate = trusted_interval.annotate(certificate)
+        return bin_index, certificate
+
+    def _max_malicious(self) -> int | None:
+        """Return the largest number of malicious clients; None if it is not stated."""
+        raise NotImplementedError
 
     def _find_threshold(
-        self, federation: Federation, level: Fraction, confidence: float
+        self, bounds: CountBounds, level: Fraction, confidence: float
     ) -> _CertifiedBin:
-        """The first edge that holds the promise, as `threshold` takes and gives it."""
+        """Return the first bin at which the guarantee holds."""
         raise NotImplementedError
 
     def covered_federation(self, federation: Federation) -> Federation:
@@ -136,6 +207,15 @@ class _BaseGuarantee(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             Of the certificate.
         """
         return ()
+
+
+def _breakdown_note(breakdown_point: int, max_malicious: int, n_clients: int) -> str:
+    """Return that so many malicious clients can make every set full, and how to prevent it."""
+    return (
+        f"guaranteed against {max_malicious} of {n_clients}, but without a bound on how sites "
+        f"differ {breakdown_point} or more liars can make every set full; state how alike "
+        "sites are (PACGuarantee(alike=...), --promise pac --alike) to prevent that"
+    )
 
 
 class MarginalGuarantee(_BaseGuarantee, frozen=True, tag="marginal"):
@@ -166,17 +246,27 @@ class MarginalGuarantee(_BaseGuarantee, frozen=True, tag="marginal"):
             )
         super().__post_init__()
 
+    def _normalize(self, name: str, value: Any) -> Any:
+        if value is None:  # one of the two numbers suffices
+            return None
+        return super()._normalize(name, value)
+
+    def _max_malicious(self) -> int | None:
+        return self.liars
+
     def _find_threshold(
-        self, federation: Federation, level: Fraction, confidence: float
+        self, bounds: CountBounds, level: Fraction, confidence: float
     ) -> _CertifiedBin:
-        edge, forcing = marginal_threshold_bin(federation, level, self.liars, self.samples), None
+        bin_index = marginal_bin(bounds, level, self.liars, self.samples)
+        breakdown_point = None
         if self.liars is not None and self.samples is None:
-            tail = marginal_tail_test(level, federation.n_clients)
-            forcing = tail.breakdown_point(federation.sample_sizes, self.liars)
+            federation = bounds.federation
+            test = marginal_tail_test(level, federation.n_clients)
+            breakdown_point = test.breakdown_point(federation.sample_sizes, self.liars)
         return _CertifiedBin(
-            edge,
+            bin_index,
             "marginal",
-            breakdown_point=forcing,
+            breakdown_point=breakdown_point,
             assumption_values={"max_malicious_samples": self.samples},
         )
 
@@ -205,44 +295,70 @@ class PACGuarantee(_BaseGuarantee, frozen=True, tag="pac"):
     liars: int
     alike: float | None = None
 
+    def _max_malicious(self) -> int | None:
+        return self.liars
+
     def _find_threshold(
-        self, federation: Federation, level: Fraction, confidence: float
+        self, bounds: CountBounds, level: Fraction, confidence: float
     ) -> _CertifiedBin:
-        m, delta = self.liars, _worst_case.check_delta(1 - confidence)
-        if self.alike is None:
-            edge, forcing = pac_threshold(federation, level, m, delta), None
-            if federation.risk is None:
-                tail = pac_tail_test(federation.sample_sizes, m, level, delta)
-                forcing = tail.breakdown_point(federation.sample_sizes, m)
-            return _CertifiedBin(edge, "pac", confidence, forcing)
-        beta = (
-            _worst_case.PRUNING_DELTA_FRACTION * delta
-        )  # what is left of the chance is the threshold's
-        pruning, note = prune_clients(federation, m, self.alike, beta), ""
-        edge = pac_threshold(
-            federation.select(pruning.kept_mask), level, pruning.max_malicious_left, delta - beta
-        )
-        if pruning.is_contradicted:
-            note = f"the reports contradict sites alike up to {self.alike:g} with at most {m} liars"
-            note += ", so nobody was dropped; state a larger one"
-        elif pruning.pruned_at:
-            note = f"{len(pruning.pruned_at)} sites that cannot be honest were dropped first"
+        if self.alike is not None:
+            return self._find_threshold_after_pruning(bounds, level, confidence, self.alike)
+
+        federation = bounds.federation
+        delta = check_delta(1 - confidence)
+        bin_index = pac_threshold(bounds, level, self.liars, delta)
+        breakdown_point = None
+        if federation.risk is None:
+            test = pac_tail_test(federation.sample_sizes, self.liars, level, delta)
+            breakdown_point = test.breakdown_point(federation.sample_sizes, self.liars)
+        return _CertifiedBin(bin_index, "pac", confidence, breakdown_point)
+
+    def _find_threshold_after_pruning(
+        self, bounds: CountBounds, level: Fraction, confidence: float, heterogeneity: float
+    ) -> _CertifiedBin:
+        """Return the first bin that covers after clients that cannot be benign were dropped.
+
+        Docs/theory.md, section 7. A fixed part of the probability to fail is for dropping a benign
+        client, the remaining one for the threshold.
+        """
+        federation = bounds.federation
+        delta = check_delta(1 - confidence)
+        pruning_delta = PRUNING_DELTA_FRACTION * delta
+        pruning = prune_clients(federation, self.liars, heterogeneity, pruning_delta)
+        if not pruning.kept_mask.all():
+            bounds = count_bounds(federation.select(pruning.kept_mask))
+        bin_index = pac_threshold(bounds, level, pruning.max_malicious_left, delta - pruning_delta)
         return _CertifiedBin(
-            edge, "pac", confidence, note=note, assumption_values={"heterogeneity": self.alike}
+            bin_index,
+            "pac",
+            confidence,
+            note=self._pruning_note(pruning, heterogeneity),
+            assumption_values={"heterogeneity": heterogeneity},
         )
+
+    def _pruning_note(self, pruning: PruningResult, heterogeneity: float) -> str:
+        """Return whom pruning dropped, or why it dropped nobody; empty if all are compatible."""
+        if pruning.is_contradicted:
+            return (
+                f"the reports contradict sites alike up to {heterogeneity:g} with at most "
+                f"{self.liars} liars, so nobody was dropped; state a larger one"
+            )
+        if pruning.pruned_at:
+            return f"{len(pruning.pruned_at)} sites that cannot be honest were dropped first"
+        return ""
 
     def notes(self, federation: Federation, confidence: float) -> tuple[str, ...]:
         strata = federation.noise_free_strata
-        if (
-            self.alike is None
-            or strata is None
-            or _label_shift.label_homogeneity_p_value(strata.stratum_sizes) > 1e-3
-        ):
+        if self.alike is None or strata is None:
             return ()
-        words = "the sites are declared alike, but their label mixes differ beyond chance"
-        return (
-            f"{words}: coverage may be less than promised; promise LabelShiftGuarantee instead",
+        p_value = _label_shift.label_homogeneity_p_value(strata.stratum_sizes)
+        if p_value > MAX_P_VALUE_OF_SHIFT:
+            return ()
+        note = (
+            "the sites are declared alike, but their label mixes differ beyond chance: coverage "
+            "may be less than promised; promise LabelShiftGuarantee instead"
         )
+        return (note,)
 
 
 class LabelShiftGuarantee(_BaseGuarantee, frozen=True, tag="label-shift"):
@@ -274,39 +390,63 @@ class LabelShiftGuarantee(_BaseGuarantee, frozen=True, tag="label-shift"):
 
     liars: int
     alike: float = 0.0
-    mix: _label_shift.LabelDistribution | None = None
+    mix: LabelDistribution | None = None
+
+    def _max_malicious(self) -> int | None:
+        return self.liars
 
     def _find_threshold(
-        self, federation: Federation, level: Fraction, confidence: float
+        self, bounds: CountBounds, level: Fraction, confidence: float
     ) -> _CertifiedBin:
-        counts, m, delta = _label_shift.class_counts(federation), self.liars, 1 - confidence
-        kind: CertificateKind = "pac" if self.mix is None else "mix"
+        counts = _label_shift.class_counts(bounds.federation)
+        delta = 1 - confidence
+        kind: CertificateKind = "pac"
         if self.mix is None:
-            walk = _label_shift.pac_threshold_after_pruning(counts, level, m, delta, self.alike)
+            sequence = _label_shift.pac_threshold_after_pruning(
+                counts, level, self.liars, delta, self.alike
+            )
         else:
-            mixes, alpha = (
-                _label_shift.parse_label_distributions(self.mix, counts.names),
-                float(1 - level),
+            kind = "mix"
+            distributions = parse_label_distributions(self.mix, counts.names)
+            sequence = _label_shift.label_distribution_threshold(
+                counts, distributions, float(1 - level), self.liars, delta, self.alike
             )
-            walk = _label_shift.label_distribution_threshold(
-                counts, mixes, alpha, m, delta, self.alike
-            )
-        pooled, words = [name for name in federation.clients if name not in set(counts.clients)], ""
-        rare = walk.classes_with_too_few_clients
-        notes = {
-            f"{len(walk.pruned_clients)} sites that cannot be honest were dropped first "
-            f"({abbreviate(walk.pruned_clients)})": walk.pruned_clients,
-            f"more than {m} sites disagree within classes by more than {self.alike:g}, so that "
-            "they cannot be as declared: nothing is certified; state a larger alike or more "
-            "liars": walk.is_contradicted,
-            f"too few sites hold {', '.join(rare[:5])} for a guarantee against {m} liars": rare,
-        }
+
+        compared = set(counts.clients)
+        pooled = [client for client in bounds.federation.clients if client not in compared]
+        exclusions = ""
         if pooled:
-            sites = "site" if len(pooled) == 1 else "sites"
-            words = f"{len(pooled)} {sites} without counts of all classes ({abbreviate(pooled)})"
-        note = "; ".join(text for text, so in notes.items() if so)
-        found = _CertifiedBin(walk.bin_index, kind, confidence, note=note, exclusions=words)
-        return found._replace(assumption_values={"label_shift": self.alike})
+            clients = "site" if len(pooled) == 1 else "sites"
+            exclusions = f"{len(pooled)} {clients} without counts of all classes"
+            exclusions += f" ({abbreviate(pooled)})"
+        return _CertifiedBin(
+            sequence.bin_index,
+            kind,
+            confidence,
+            note=self._sequence_note(sequence),
+            exclusions=exclusions,
+            assumption_values={"label_shift": self.alike},
+        )
+
+    def _sequence_note(self, sequence: _label_shift.SequenceResult) -> str:
+        """Return whom pruning dropped, and why nothing is certified; empty where nothing is odd."""
+        notes = []
+        if sequence.pruned_clients:
+            notes.append(
+                f"{len(sequence.pruned_clients)} sites that cannot be honest were dropped first "
+                f"({abbreviate(sequence.pruned_clients)})"
+            )
+        if sequence.is_contradicted:
+            notes.append(
+                f"more than {self.liars} sites disagree within classes by more than "
+                f"{self.alike:g}, so that they cannot be as declared: nothing is certified; "
+                "state a larger alike or more liars"
+            )
+        rare_classes = sequence.classes_with_too_few_clients
+        if rare_classes:
+            names = ", ".join(rare_classes[:MAX_NAMED_CLASSES])
+            notes.append(f"too few sites hold {names} for a guarantee against {self.liars} liars")
+        return "; ".join(notes)
 
     def covered_federation(self, federation: Federation) -> Federation:
         compared = set(_label_shift.class_counts(federation).clients)
@@ -321,7 +461,7 @@ GUARANTEES = {
 }
 
 
-def get_guarantee(name: str, **stated: Any) -> Guarantee:
+def get_guarantee(name: str, **arguments: Any) -> Guarantee:
     """The promise a word names, with what is stated of it; None is not stated.
 
     Examples
@@ -332,110 +472,27 @@ def get_guarantee(name: str, **stated: Any) -> Guarantee:
     """
     if name not in GUARANTEES:
         raise RobfcpError(f"promise: {name!r:.60} is unknown; use {', '.join(GUARANTEES)}")
-    kind, given = GUARANTEES[name], {k: v for k, v in stated.items() if v is not None}
-    takes = kind.__struct_fields__
-    if unknown := sorted(set(given) - set(takes)):
-        raise RobfcpError(f"{unknown[0]}: {name} takes none; it takes {', '.join(takes)}")
-    if kind is not MarginalGuarantee and "liars" not in given:
+    guarantee_class = GUARANTEES[name]
+    arguments = {field: value for field, value in arguments.items() if value is not None}
+    fields = guarantee_class.__struct_fields__
+    unknown = sorted(set(arguments) - set(fields))
+    if unknown:
+        raise RobfcpError(f"{unknown[0]}: {name} takes none; it takes {', '.join(fields)}")
+    if guarantee_class is not MarginalGuarantee and "liars" not in arguments:
         raise RobfcpError(
             "liars: state how many sites may lie (--liars M), before reports are seen"
         )
-    promise: Guarantee = kind(**given)
-    return promise
+    guarantee: Guarantee = guarantee_class(**arguments)
+    return guarantee
 
 
 def _normalize_label_distribution(mix: Any) -> Any:
-    """A label mix in plain numbers, so that it is the same once written and read."""
+    """Return a label mix in plain numbers, so that it is the same once written and read."""
     if isinstance(mix, Mapping):
         try:
-            return {str(name): float(part) for name, part in mix.items()}
+            return {str(name): float(fraction) for name, fraction in mix.items()}
         except (TypeError, ValueError):
             raise RobfcpError("mix: shares are numbers; give {class: share}") from None
-    several = isinstance(mix, Sequence) and not isinstance(mix, str)
-    return [_normalize_label_distribution(one) for one in mix] if several else mix
-
-
-def marginal_threshold_bin(
-    federation: Federation,
-    level: Fraction,
-    max_malicious: int | None = None,
-    max_malicious_samples: int | None = None,
-) -> int | None:
-    """The first edge that covers at `level` whatever <= m clients (or W samples) do; None = inf.
-
-    The first t at which sum_S (c_k - level n_k) >= 1 for every S that leaves out at most m clients.
-    It is the largest of FCP's thresholds over all clients that could be the benign ones. Noise is
-    allowed for, with a chance that is paid from the level.
-    """
-    counts = _worst_case.count_bounds(federation)
-    tail, noise = marginal_tail(counts, level)
-    max_malicious = (
-        None
-        if max_malicious is None
-        else _worst_case.check_max_malicious(max_malicious, federation.n_clients)
-    )
-    if max_malicious_samples is not None:
-        counts.require_sizes("samples")
-
-    def accepted(edges: IndexArray) -> BoolArray:
-        enough = np.zeros(len(edges), dtype=bool)
-        if max_malicious is not None:
-            enough = counts.accepted(edges, tail, max_malicious, noise)
-        if max_malicious_samples is not None and not enough.all():
-            gains = excess_counts(counts.lower(edges), counts.weights, tail.p, tail.q)
-            needed = counts.halves * tail.min_excess + counts.noise_allowance(edges, tail, noise)
-            pairs = zip(gains, needed.tolist(), strict=True)
-            enough |= [
-                survives_malicious_samples(row, counts.sizes, max_malicious_samples, need)
-                for row, need in pairs
-            ]
-        return enough
-
-    return counts.search(accepted)
-
-
-def marginal_tail(counts: _worst_case.CountBounds, level: Fraction) -> tuple[TailTest, float]:
-    """What a marginal threshold needs at the level that leaves room for noise, and its chance."""
-    beta = counts.level_share(level)
-    return marginal_tail_test(level + beta, len(counts.sizes), counts.unit), float(beta)
-
-
-def survives_malicious_samples(
-    excess_counts: NDArray[Any],
-    sizes: IntArray,
-    max_malicious_samples: int,
-    required_excess: int = 0,
-) -> bool:
-    """Whether the sum of every S whose complement has at most `budget` samples reaches the needed.
-
-    Sound, not exact: the knapsack of removals is relaxed to fractions and bounded by its dual,
-    max sum_R g <= lambda W + sum (g_k - lambda n_k)+, lambda = g_j / n_j of the item that breaks.
-    """
-    if max_malicious_samples >= int(np.sum(sizes)):
-        return False
-    total = int(excess_counts.sum()) - required_excess
-    removable = (excess_counts > 0) & (np.asarray(sizes) <= max_malicious_samples)
-    excess_counts, weights = excess_counts[removable], np.asarray(sizes)[removable]
-    order = np.argsort(-(excess_counts / weights).astype(float), kind="stable")
-    filled = np.cumsum(weights[order])
-    if not filled.size or filled[-1] <= max_malicious_samples:
-        return total - int(excess_counts.sum()) >= 0
-    breaking = order[int(np.searchsorted(filled, max_malicious_samples, side="right"))]
-    gain, weight = int(excess_counts[breaking]), int(weights[breaking])
-    exact = excess_counts.astype(object) * weight - gain * weights.astype(object)
-    return total * weight - gain * max_malicious_samples - int(np.maximum(exact, 0).sum()) >= 0
-
-
-def breakdown_point_of_any_rule(sizes: NDArray[np.int64], level: Fraction) -> int | None:
-    """The least m at which no rule that guarantees `level` against m can avoid full sets.
-
-    m clients report all mass at the top; they lie, or they are honest and m others mimic the
-    rest: the reports are the same. Sizes n_k, largest first: the least m with
-    sum_{k<=m} n_k > (1 - level) (N - sum_{m<k<=2m} n_k), at most K/2.
-    """
-    running = [0, *np.cumsum(np.sort(np.asarray(sizes, dtype=np.int64))[::-1]).tolist()]
-
-    def broken(m: int) -> bool:
-        return running[m] > (1 - level) * (running[-1] - running[2 * m] + running[m])
-
-    return next(filter(broken, range(1, len(sizes) // 2 + 1)), None)
+    if isinstance(mix, Sequence) and not isinstance(mix, str):
+        return [_normalize_label_distribution(distribution) for distribution in mix]
+    return mix

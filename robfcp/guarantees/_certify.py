@@ -1,4 +1,4 @@
-"""What is proved of any threshold, for each number of liars, and what it rests on."""
+"""What is proved of any threshold, for each number of malicious clients, and what it rests on."""
 
 from __future__ import annotations
 
@@ -8,13 +8,24 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from robfcp import certificates
+from robfcp._typing import FloatArray, IndexArray
 from robfcp.certificates import Assumption, Certificate, CertificatePoint
 from robfcp.federation import Federation
-from robfcp.guarantees import _worst_case
+from robfcp.guarantees._checks import NOISE_DELTA_FRACTION, check_delta, check_max_malicious
+from robfcp.guarantees._count_bounds import CountBounds, count_bounds
 from robfcp.guarantees._tail_bounds import kl_lower
-from robfcp.guarantees._worst_case import FloatArray, IndexArray
+from robfcp.guarantees._worst_case import min_and_max_coverage
 
-MAX_CLIENTS_ALL_COUNTS = 24  # numbers of liars shown one by one
+# A curve shows all numbers of malicious clients up to so many, else some of them.
+MAX_CLIENTS_ALL_COUNTS = 24
+N_VALUES = 16
+
+# Of very many clients it shows fewer, as each takes a pass over all of them.
+MAX_CLIENTS_MANY_VALUES = 20_000
+N_VALUES_OF_LARGE_ROUND = 8
+
+# Numbers of malicious clients that are tried in each step of a search.
+N_VALUES_PER_STEP = 12
 
 
 def list_assumptions(
@@ -27,77 +38,113 @@ def list_assumptions(
     heterogeneity: float | None = None,
     label_shift: float | None = None,
 ) -> tuple[Assumption, ...]:
-    """Everything a certificate of this kind rests on, as data."""
-    found, number = list[Assumption](), "each site's number of samples"
+    """Return everything that a certificate of one kind rests on.
 
-    def add(name: str, value: float | str | None, text: str) -> None:
-        found.extend([] if value is None else [Assumption(name, value, text)])
-
+    Parameters
+    ----------
+    federation : Federation
+        The clients that the certificate speaks of.
+    kind : str
+        The kind of the certificate.
+    max_malicious : int or None
+        The number of malicious clients, if it is bounded.
+    max_malicious_estimated : bool
+        Whether that number was read off the reports.
+    max_malicious_samples : int, optional
+        The number of samples that malicious clients hold, if it is bounded.
+    heterogeneity : float, optional
+        How far benign clients' CDFs differ, if it is declared.
+    label_shift : float, optional
+        How far they differ within classes, if it is declared.
+    """
+    assumptions = []
     if max_malicious is not None:
-        found.append(
-            certificates.max_malicious_assumption(
-                max_malicious, federation.n_clients, estimated=max_malicious_estimated
-            )
+        malicious = certificates.max_malicious_assumption(
+            max_malicious, federation.n_clients, estimated=max_malicious_estimated
         )
-    add(
-        "held",
-        max_malicious_samples,
-        f"lying sites hold, and claim, at most {max_malicious_samples} samples together",
-    )
-    add("corruption", "fixed", "who lies or is missing does not depend on the honest samples")
-    if heterogeneity is not None:
-        text = "samples within a site are independent and alike, and independent between sites"
-        add("samples", "iid", text)
-    elif kind == "marginal":
-        text = "a site's new cases are like its samples (exchangeable), given the other sites"
-        add("samples", "exchangeable", text)
-    else:
-        add("samples", *certificates.INDEPENDENCE_ASSUMPTION)
-    if kind == "mix":
-        text = "new cases have the stated label mix, and each class's scores are as at the sites"
-        add("mixture", "stated", text)
-    else:
-        text = "new cases come from the honest sites that reported, in proportion to their numbers "
-        add("mixture", "n_k", f"{text}of samples")
+        assumptions.append(malicious)
+    if max_malicious_samples is not None:
+        text = f"lying sites hold, and claim, at most {max_malicious_samples} samples together"
+        assumptions.append(Assumption("held", max_malicious_samples, text))
+
+    text = "who lies or is missing does not depend on the honest samples"
+    assumptions.append(Assumption("corruption", "fixed", text))
+    assumptions.append(_sampling_assumption(kind, heterogeneity))
+    assumptions.append(_test_distribution_assumption(kind))
     if federation.verification.signatures == "not checked":
         text = "each report comes from the site it names: signatures were not checked"
-        add("identity", "claimed", text)
+        assumptions.append(Assumption("identity", "claimed", text))
+    assumptions.append(_sizes_assumption(federation))
+
+    if heterogeneity is not None:
+        if federation.risk is None:
+            differences = "scores are distributed alike: their CDFs are within"
+        else:
+            differences = "losses are alike: their means are within"
+        text = f"honest sites' {differences} {heterogeneity:g} of a common one"
+        assumptions.append(Assumption("alike", heterogeneity, text))
+    if label_shift is not None:
+        differences = "scores are distributed alike: their CDFs are within"
+        text = f"within each class honest sites' {differences} {label_shift:g} of a common one"
+        assumptions.append(
+            Assumption("label_shift", label_shift, f"{text} (label shift, declared)")
+        )
+    if federation.has_private_reports:
+        text = "honest sites with private reports added the noise that these state"
+        assumptions.append(Assumption("noise", federation.n_private, text))
+    return tuple(assumptions)
+
+
+def _sampling_assumption(
+    kind: certificates.CertificateKind, heterogeneity: float | None
+) -> Assumption:
+    """Return what is assumed about the samples within a client, and between clients."""
+    if heterogeneity is not None:
+        text = "samples within a site are independent and alike, and independent between sites"
+        return Assumption("samples", "iid", text)
+    if kind == "marginal":
+        text = "a site's new cases are like its samples (exchangeable), given the other sites"
+        return Assumption("samples", "exchangeable", text)
+    return Assumption("samples", *certificates.INDEPENDENCE_ASSUMPTION)
+
+
+def _test_distribution_assumption(kind: certificates.CertificateKind) -> Assumption:
+    """Return what is assumed about new cases."""
+    if kind == "mix":
+        text = "new cases have the stated label mix, and each class's scores are as at the sites"
+        return Assumption("mixture", "stated", text)
+    text = "new cases come from the honest sites that reported, in proportion to their numbers "
+    return Assumption("mixture", "n_k", f"{text}of samples")
+
+
+def _sizes_assumption(federation: Federation) -> Assumption:
+    """Return where the clients' numbers of samples come from."""
+    sizes = "each site's number of samples"
     if federation.sizes_registered:
-        add("sizes", "registered", f"{number} was registered beforehand")
-    elif not federation.sizes_known:
-        add("sizes", "hidden", f"{number} is hidden by noise, which is allowed for")
-    else:
-        add("sizes", "claimed", f"{number} is its own claim; liars may inflate theirs")
-    scores = "scores are distributed alike: their CDFs are within"
-    means = scores if federation.risk is None else "losses are alike: their means are within"
-    add("alike", heterogeneity, f"honest sites' {means} {heterogeneity or 0:g} of a common one")
-    text = f"within each class honest sites' {scores} {label_shift or 0:g} of a common one"
-    add("label_shift", label_shift, f"{text} (label shift, declared)")
-    private = federation.n_private if federation.has_private_reports else None
-    add("noise", private, "honest sites with private reports added the noise that these state")
-    return tuple(found)
+        return Assumption("sizes", "registered", f"{sizes} was registered beforehand")
+    if not federation.sizes_known:
+        return Assumption("sizes", "hidden", f"{sizes} is hidden by noise, which is allowed for")
+    return Assumption("sizes", "claimed", f"{sizes} is its own claim; liars may inflate theirs")
 
 
 def clients_not_covered(federation: Federation) -> tuple[str, ...]:
-    """The missing and faulty clients, of whom no certificate speaks."""
-    return tuple(
-        sorted(
-            {*federation.missing_clients, *(fault.client for fault in federation.rejected_reports)}
-        )
-    )
+    """Return the missing and rejected clients, of whom no certificate speaks."""
+    rejected = {rejection.client for rejection in federation.rejected_reports}
+    return tuple(sorted({*federation.missing_clients, *rejected}))
 
 
 def noise_note(federation: Federation) -> str:
-    """That some reports are private and their noise is allowed for; empty where none is."""
+    """Return that some reports are private and their noise is allowed for; empty where none is."""
     if not federation.has_private_reports:
         return ""
     return f"noise of {federation.n_private} private reports is allowed for"
 
 
 def risk_fields(federation: Federation) -> dict[str, Any]:
-    """What a certificate speaks of in place of coverage, where the reports hold losses."""
-    risk = federation.risk
-    return {} if risk is None else {"risk": risk.name, "bound": risk.bound}
+    """Return what a certificate bounds in place of coverage, where the reports hold losses."""
+    if federation.risk is None:
+        return {}
+    return {"risk": federation.risk.name, "bound": federation.risk.bound}
 
 
 def certify_threshold(
@@ -136,8 +183,9 @@ def certify_threshold(
     >>> round(certificate.lower, 3), round(certificate.upper, 3)
     (0.889, 0.928)
     """
-    max_malicious = _worst_case.check_max_malicious(max_malicious, federation.n_clients)
-    (point,) = certificate_points(federation, bin_index, [max_malicious], certificate_confidence)
+    max_malicious = check_max_malicious(max_malicious, federation.n_clients)
+    bounds = count_bounds(federation)
+    (point,) = certificate_points(bounds, bin_index, [max_malicious], certificate_confidence)
     return certificate_of_point(
         federation,
         bin_index,
@@ -170,6 +218,9 @@ def certificate_of_point(
     max_malicious_estimated : bool
         Whether the number is an estimate; the certificate then says so.
     """
+    note = noise_note(federation)
+    if bin_index is None:
+        note = certificates.TRIVIAL_SETS
     return Certificate(
         kind="any-threshold",
         lower=point.lower,
@@ -185,7 +236,7 @@ def certificate_of_point(
             max_malicious_estimated=max_malicious_estimated,
         ),
         n_outside=len(clients_not_covered(federation)),
-        note=certificates.TRIVIAL_SETS if bin_index is None else noise_note(federation),
+        note=note,
         **risk_fields(federation),
     )
 
@@ -206,17 +257,20 @@ class CertificateCurve(NamedTuple):
 
 
 def certificate_curve(
-    federation: Federation,
+    bounds: CountBounds,
     bin_index: int | None,
     max_malicious_values: Iterable[int],
     certificate_confidence: float = 0.95,
 ) -> CertificateCurve:
     """Return what is certified of a threshold for several numbers of malicious clients.
 
+    The search for the first vacuous certificate passes over a few numbers at a time, the requested
+    ones among them: nearly all points of the curve are by-products of it.
+
     Parameters
     ----------
-    federation : Federation
-        The reports of one round.
+    bounds : CountBounds
+        The counts.
     bin_index : int or None
         The bin whose upper edge is the threshold; None for an infinite one.
     max_malicious_values : iterable of int
@@ -225,92 +279,169 @@ def certificate_curve(
         The confidence of all intervals at once.
     """
     values = sorted(set(max_malicious_values))
-    first_vacuous = vacuous_from(federation, bin_index, certificate_confidence, values)
-    points = certificate_points(federation, bin_index, values, certificate_confidence)
-    return CertificateCurve(points, first_vacuous)
+    if bin_index is None:
+        return CertificateCurve(_points_of_infinite_threshold(values), None)
 
+    points: dict[int, CertificatePoint] = {}
+    n_clients = bounds.federation.n_clients
 
-def coverage_intervals(
-    counts: _worst_case.CountBounds,
-    bin_indices: IndexArray,
-    max_malicious_values: Sequence[int],
-    delta: float,
-) -> tuple[FloatArray, FloatArray]:
-    """(M, E) lower and upper benign coverage, at all edges and for all m at once w.p. 1 - delta.
+    # Invariant: below `first` no certificate is vacuous, and from `stop` on all are, as what is
+    # proved against many malicious clients is proved against fewer.
+    first = 0
+    stop = n_clients
+    while first < stop:
+        steps = (stop - 1 - first) * np.linspace(0, 1, N_VALUES_PER_STEP) ** 3
+        candidates = {*(first + np.ceil(steps).astype(int)).tolist(), *values}
+        tried = sorted(m for m in candidates if first <= m < stop)
+        new_points = certificate_points(bounds, bin_index, tried, certificate_confidence)
+        points.update(zip(tried, new_points, strict=True))
+        for point in new_points:
+            if point.is_vacuous:
+                stop = point.m
+                break
+            first = point.m + 1
 
-    The p with N_min kl(L_m, p) <= ln(2 H/delta) below L_m, likewise above U_m: never wider than
-    L_m - e, U_m + e with e = sqrt(ln(2 H/delta) / (2 N_min)). Where reports hold noise, a fifth
-    of delta is shared by the noise at all edges.
-    """
-    most = np.array(max_malicious_values, dtype=np.int64)
-    for m in (int(most.min()), int(most.max())):
-        _worst_case.check_max_malicious(m, len(counts.sizes))
-    noise, sampling = counts.split(_worst_case.check_delta(delta), _worst_case.NOISE_DELTA_FRACTION)
-    ends = 2 * counts.n_edges
-    one_end = noise / (ends if counts.sizes_known else ends + 0.5)  # a hidden total is half an end
-    total = counts.smallest_totals(most, one_end / 2)
-    (low, high), told = np.zeros((2, len(most), len(bin_indices))), total >= 1
-    high += 1
-    if told.any():
-        radius = np.log(ends / sampling) / total[told, None]
-        share, above = counts.min_coverage(bin_indices, most[told], one_end)
-        low[told], rest = kl_lower(np.stack([share, 1 - above]), radius)
-        high[told] = 1 - rest
-    return low, high
+    missing = [m for m in values if m not in points]
+    if missing:
+        new_points = certificate_points(bounds, bin_index, missing, certificate_confidence)
+        points.update(zip(missing, new_points, strict=True))
+    first_vacuous = first if first < n_clients else None
+    return CertificateCurve(tuple(points[m] for m in values), first_vacuous)
 
 
 def certificate_points(
-    federation: Federation,
+    bounds: CountBounds,
     bin_index: int | None,
     max_malicious_values: Iterable[int],
     certificate_confidence: float = 0.95,
 ) -> tuple[CertificatePoint, ...]:
-    """The interval of the threshold at this edge for each number of liars.
+    """Return the interval of the threshold for each number of malicious clients.
 
-    One event of probability `confidence` makes all of them true: the interval for m holds the one
-    for the true number j <= m, so that m may be read off the reports.
+    One event of probability `certificate_confidence` makes all of them true: the interval for m
+    holds the one for the true number j <= m, so that m may be read off the reports (docs/theory.md,
+    section 9, "True for every number of liars at once").
+
+    Parameters
+    ----------
+    bounds : CountBounds
+        The counts.
+    bin_index : int or None
+        The bin whose upper edge is the threshold; None for an infinite one.
+    max_malicious_values : iterable of int
+        The numbers, in any order.
+    certificate_confidence : float
+        The confidence of all intervals at once.
     """
+    values = list(max_malicious_values)
     if bin_index is None:
-        return tuple(CertificatePoint(m, 1.0, 1.0) for m in max_malicious_values)
-    counts = _worst_case.count_bounds(federation)
-    known = counts.proved.setdefault((bin_index, certificate_confidence), {})
-    if missing := sorted(set(max_malicious_values) - set(known)):
-        low, high = coverage_intervals(
-            counts, np.array([bin_index]), missing, 1 - certificate_confidence
+        return _points_of_infinite_threshold(values)
+    rising_values = sorted(set(values))
+    if not rising_values:
+        return ()
+    lower, upper = coverage_intervals(
+        bounds, np.array([bin_index]), rising_values, 1 - certificate_confidence
+    )
+    points = {}
+    for row, m in enumerate(rising_values):
+        points[m] = CertificatePoint(m, float(lower[row, 0]), float(upper[row, 0]))
+    return tuple(points[m] for m in values)
+
+
+def _points_of_infinite_threshold(values: Iterable[int]) -> tuple[CertificatePoint, ...]:
+    """Return the points of a threshold that covers everything."""
+    return tuple(CertificatePoint(m, 1.0, 1.0) for m in values)
+
+
+def coverage_intervals(
+    bounds: CountBounds,
+    bin_indices: IndexArray,
+    max_malicious_values: Sequence[int],
+    delta: float,
+) -> tuple[FloatArray, FloatArray]:
+    """Return intervals of the benign coverage, at all bins and for all m at once w.p. 1 - delta.
+
+    The lower end is the least p with N_min kl(L_m, p) <= ln(2 H / delta), the upper end likewise
+    above U_m (docs/theory.md, section 9, theorem H). Where reports hold noise a fifth of delta is
+    shared by the noise at all bins.
+
+    Parameters
+    ----------
+    bounds : CountBounds
+        The counts.
+    bin_indices : ndarray of shape (E,)
+        The bins whose upper edges are the thresholds.
+    max_malicious_values : sequence of int
+        Rising values of m.
+    delta : float
+        The probability to fail.
+
+    Returns
+    -------
+    tuple of ndarray of shape (M, E)
+        Lower and upper ends.
+    """
+    values = np.array(max_malicious_values, dtype=np.int64)
+    for m in (int(values.min()), int(values.max())):
+        check_max_malicious(m, len(bounds.sizes))
+
+    noise_delta, sampling_delta = bounds.split_delta(check_delta(delta), NOISE_DELTA_FRACTION)
+    n_ends = 2 * bounds.n_bins
+    if bounds.sizes_known:
+        noise_delta_per_end = noise_delta / n_ends
+    else:
+        noise_delta_per_end = noise_delta / (n_ends + 0.5)  # a hidden total counts as half an end
+
+    # Where all remaining samples may be noise, nothing is certified.
+    n_samples = bounds.min_n_samples(values, noise_delta_per_end / 2)
+    has_samples = n_samples >= 1
+    lower = np.zeros((len(values), len(bin_indices)))
+    upper = np.ones((len(values), len(bin_indices)))
+    if has_samples.any():
+        radius = np.log(n_ends / sampling_delta) / n_samples[has_samples, None]
+        min_coverage, max_coverage = min_and_max_coverage(
+            bounds, bin_indices, values[has_samples], noise_delta_per_end
         )
-        points = zip(missing, low[:, 0].tolist(), high[:, 0].tolist(), strict=True)
-        known.update({m: CertificatePoint(m, *ends) for m, *ends in points})
-    return tuple(known[m] for m in max_malicious_values)
+        kl_ends = kl_lower(np.stack([min_coverage, 1 - max_coverage]), radius)
+        lower[has_samples] = kl_ends[0]
+        upper[has_samples] = 1 - kl_ends[1]
+    return lower, upper
 
 
 def vacuous_from(
-    federation: Federation,
-    bin_index: int | None,
-    confidence: float = 0.95,
-    max_malicious_values: Iterable[int] = (),
+    bounds: CountBounds, bin_index: int | None, certificate_confidence: float = 0.95
 ) -> int | None:
-    """The least number of liars for which nothing is proved about this threshold; None if none.
+    """Return the least number of malicious clients with a vacuous certificate; None if none has.
 
-    The curve's points for the `budgets` are found on the way: together is faster.
+    Parameters
+    ----------
+    bounds : CountBounds
+        The counts.
+    bin_index : int or None
+        The bin whose upper edge is the threshold; None for an infinite one.
+    certificate_confidence : float
+        The confidence of all intervals at once.
     """
-    first, last = 0, federation.n_clients
-    while bin_index is not None and first < last:  # what more liars leave proved, fewer do
-        steps = (last - 1 - first) * np.linspace(0, 1, 12) ** 3
-        own = {*(first + np.ceil(steps).astype(int)).tolist(), *max_malicious_values}
-        tried = sorted(m for m in own if first <= m < last)
-        points = certificate_points(federation, bin_index, tried, confidence)
-        number = next((k for k, point in enumerate(points) if point.is_vacuous), len(tried))
-        first, last = (tried[number - 1] + 1 if number else first), [*tried, last][number]
-    return first if first < federation.n_clients and bin_index is not None else None
+    return certificate_curve(bounds, bin_index, (), certificate_confidence).vacuous_from
 
 
-def certified_max_malicious(n_clients: int, also: int = 0) -> tuple[int, ...]:
-    """Numbers of liars to show: all below half of few clients, else some, densest at the start."""
-    most = max(0, (n_clients - 1) // 2)
-    if most <= MAX_CLIENTS_ALL_COUNTS:
-        chosen = set(range(most + 1))
+def certified_max_malicious(n_clients: int, additional: int = 0) -> tuple[int, ...]:
+    """Return the numbers of malicious clients that a curve shows.
+
+    Of few clients all numbers below half of them; else some, densest at the start.
+
+    Parameters
+    ----------
+    n_clients : int
+        K.
+    additional : int
+        A number that is shown too, if it is below K.
+    """
+    largest = max(0, (n_clients - 1) // 2)
+    if largest <= MAX_CLIENTS_ALL_COUNTS:
+        values = set(range(largest + 1))
     else:
-        number = 16 if n_clients <= 20_000 else 8
-        chosen = set(np.round(most * np.linspace(0, 1, number) ** 2).astype(int).tolist())
-        chosen |= {0, 1, 2}
-    return tuple(sorted({*chosen, min(also, n_clients - 1)}))
+        n_values = N_VALUES if n_clients <= MAX_CLIENTS_MANY_VALUES else N_VALUES_OF_LARGE_ROUND
+        spread = largest * np.linspace(0, 1, n_values) ** 2
+        values = {0, 1, 2, *np.round(spread).astype(int).tolist()}
+    values.add(min(additional, n_clients - 1))
+    return tuple(sorted(values))

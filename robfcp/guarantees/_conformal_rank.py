@@ -8,19 +8,29 @@ from math import ceil
 
 import numpy as np
 
+from robfcp._typing import BoolArray
 from robfcp.federation import Federation
-from robfcp.guarantees._worst_case import BoolArray, count_bounds
+from robfcp.guarantees._count_bounds import CountBounds, count_bounds
 
+# Of all counts: what pooled estimates, which are no whole numbers, may be off by rounding.
 _ROUNDING = 1e-12
 
-
-RankRule = Callable[[Fraction, int], Fraction]  # what a count must have beyond level N
+# By how much a count must exceed level N, of the level and the number of clients.
+RankRule = Callable[[Fraction, int], Fraction]
 
 
 def rank_correction(level: Fraction, n_clients: int) -> Fraction:
-    """count_S >= level N_S + 1, by the swap lemma, whatever clients differ by.
+    """Return by how much the count of N pooled scores must exceed level N.
 
-    For one client alone, who is exchangeable altogether, level (N + 1).
+    1 by the swap lemma, whatever clients differ by (docs/theory.md, section 2). The level itself
+    for one client, who is exchangeable altogether: the count must reach level (N + 1).
+
+    Parameters
+    ----------
+    level : Fraction
+        The target coverage.
+    n_clients : int
+        How many clients are pooled.
     """
     return level if n_clients == 1 else Fraction(1)
 
@@ -29,42 +39,95 @@ def conformal_rank(
     level: Fraction,
     n_samples: int,
     n_clients: int,
-    rule: RankRule = rank_correction,
+    rank_rule: RankRule = rank_correction,
     counts_per_sample: int = 1,
 ) -> int:
-    """ceil(level N) + 1, or ceil(level (N + 1)) of one client; `unit` counts make a sample."""
-    return ceil(counts_per_sample * (level * n_samples + rule(level, n_clients)))
+    """Return ceil(level N) + 1, or ceil(level (N + 1)) for one client, as a number of counts.
+
+    Parameters
+    ----------
+    level : Fraction
+        The target coverage.
+    n_samples : int
+        N.
+    n_clients : int
+        How many clients are pooled.
+    rank_rule : RankRule
+        By how much a count must exceed level N.
+    counts_per_sample : int, default=1
+        How many counts make a sample.
+    """
+    return ceil(counts_per_sample * (level * n_samples + rank_rule(level, n_clients)))
 
 
 class FCPThreshold:
-    """FCP's threshold on the trusted clients, at any level: the one place it is computed."""
+    """FCP's threshold on the benign clients, at any level: the one place where it is computed.
+
+    Parameters
+    ----------
+    federation : Federation
+        The reports.
+    benign_mask : ndarray of shape (K,), optional
+        The benign clients; all clients if None.
+    rank_rule : RankRule
+        By how much a count must exceed level N.
+    """
 
     def __init__(
         self,
         federation: Federation,
-        trusted: BoolArray | None = None,
-        rule: RankRule = rank_correction,
+        benign_mask: BoolArray | None = None,
+        rank_rule: RankRule = rank_correction,
     ) -> None:
-        counts, self._rule = count_bounds(federation), rule
-        chosen = None if trusted is None or np.all(trusted) else np.asarray(trusted)
-        used = np.ones(len(counts.sizes), dtype=bool) if chosen is None else chosen
-        n_samples = int(counts.sizes.sum(where=used))
-        self._counted = max(1, n_samples), int(used.sum())
-        self._pooled, self._unit = counts.pooled_counts(chosen), counts.unit
+        bounds: CountBounds = count_bounds(federation)
+        self._rank_rule = rank_rule
+        self._counts_per_sample = bounds.counts_per_sample
+        if benign_mask is None or np.all(benign_mask):
+            benign_mask = None
+            self._n_clients = len(bounds.sizes)
+            n_samples = int(bounds.sizes.sum())
+        else:
+            benign_mask = np.asarray(benign_mask)
+            self._n_clients = int(benign_mask.sum())
+            n_samples = int(bounds.sizes.sum(where=benign_mask))
+        self._n_samples = max(1, n_samples)
+        self._pooled_counts = bounds.pooled_counts(benign_mask)
 
     def bin_index(self, level: Fraction) -> int | None:
-        """The threshold's edge; None = infinite."""
-        rank = conformal_rank(level, *self._counted, self._rule, self._unit)
-        total = self._unit * self._counted[0]
-        found = int(np.searchsorted(self._pooled, rank - _ROUNDING * total))
-        return found if rank <= total and found < len(self._pooled) else None
+        """Return the bin of the threshold; None for an infinite one.
+
+        Parameters
+        ----------
+        level : Fraction
+            The target coverage.
+        """
+        rank = conformal_rank(
+            level, self._n_samples, self._n_clients, self._rank_rule, self._counts_per_sample
+        )
+        n_counts = self._counts_per_sample * self._n_samples
+        bin_index = int(np.searchsorted(self._pooled_counts, rank - _ROUNDING * n_counts))
+        if rank > n_counts or bin_index >= len(self._pooled_counts):
+            return None
+        return bin_index
 
 
 def fcp_bin_index(
     federation: Federation,
     level: Fraction,
     benign_mask: BoolArray | None = None,
-    rule: RankRule = rank_correction,
+    rank_rule: RankRule = rank_correction,
 ) -> int | None:
-    """The edge of FCP's threshold on the trusted clients at one level; None = infinite."""
-    return FCPThreshold(federation, benign_mask, rule).bin_index(level)
+    """Return the bin of FCP's threshold on the benign clients; None for an infinite one.
+
+    Parameters
+    ----------
+    federation : Federation
+        The reports.
+    level : Fraction
+        The target coverage.
+    benign_mask : ndarray of shape (K,), optional
+        The benign clients; all clients if None.
+    rank_rule : RankRule
+        By how much a count must exceed level N.
+    """
+    return FCPThreshold(federation, benign_mask, rank_rule).bin_index(level)

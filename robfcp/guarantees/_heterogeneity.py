@@ -1,4 +1,4 @@
-"""Dropping clients that cannot be benign, if a bound on how benign clients differ is stated."""
+"""Dropping clients that cannot be benign, if a bound on how benign clients differ is declared."""
 
 from __future__ import annotations
 
@@ -6,28 +6,40 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from robfcp._typing import BoolArray, FloatArray, IndexArray, IntArray
 from robfcp.federation import Federation
-from robfcp.guarantees import _worst_case
+from robfcp.guarantees._checks import check_delta, check_heterogeneity, check_max_malicious
+from robfcp.guarantees._count_bounds import CountBounds, count_bounds
 from robfcp.guarantees._tail_bounds import kl_lower
-from robfcp.guarantees._worst_case import (
-    BoolArray,
-    FloatArray,
-    IntArray,
-    check_delta,
-    check_max_malicious,
-)
+from robfcp.guarantees._worst_case import first_accepted
 
-_CLIENTS = 4096  # whose median CDF places them
-_EDGES = 128  # edges looked at; all are paid for in the union bound, so the choice is free
-_STEPS = 1024  # of the least sigma
+# Bins that are looked at. The union bound pays for all bins, so the choice is free.
+MAX_BINS_COMPARED = 128
+
+# Clients whose median CDF the bins are spread over.
+MAX_CLIENTS_OF_MEDIAN = 4096
+
+# The least heterogeneity that is not contradicted is found to a multiple of 1 / 1024.
+N_HETEROGENEITY_STEPS = 1024
+
+# Of the probability that an interval misses: the part for noise, where there is any.
+NOISE_FRACTION_OF_INTERVAL = 0.5
 
 
 class PruningResult(NamedTuple):
-    """Who is kept (K,), the liars that may remain, who was dropped and the edge that showed it.
+    """Which clients are kept.
 
-    `is_contradicted` where no set of K - m clients agrees within sigma.
+    Attributes
+    ----------
+    kept_mask : ndarray of shape (K,)
+        The clients that may be benign.
+    max_malicious_left : int
+        How many of them may be malicious.
+    pruned_at : dict
+        The bin that showed it, for each client that was dropped.
+    is_contradicted : bool
+        Whether no set of K - m clients agrees as declared; then nobody is dropped.
     """
 
     kept_mask: BoolArray
@@ -38,11 +50,22 @@ class PruningResult(NamedTuple):
 
 @dataclass(frozen=True)
 class HeterogeneityEstimate:
-    """What the reports suggest for sigma; an estimate, liars included, never used by itself.
+    """What the reports suggest for the heterogeneity: an estimate, never used by itself.
 
-    `at_least`: a smaller sigma contradicts the reports at the stated confidence. `observed`: the
-    K - m closest clients' largest Kolmogorov distance to the median CDF. `by_chance`: what
-    identical clients of these sizes would show. `suggested`: observed beyond chance.
+    Attributes
+    ----------
+    lower_bound : float
+        A smaller heterogeneity contradicts the reports, at the stated confidence.
+    observed : float
+        The largest Kolmogorov distance of the K - m closest clients to the median CDF.
+    expected_by_chance : float
+        The distance that identical clients of these sizes would show.
+    recommended : float
+        The distance that is observed beyond chance, and at least the lower bound.
+    confidence : float
+        The confidence of the lower bound.
+    label : str
+        That it is no bound.
     """
 
     lower_bound: float
@@ -54,35 +77,83 @@ class HeterogeneityEstimate:
 
 
 def client_cdf_intervals(
-    below: IntArray, sizes: IntArray, miss: float
+    cumulative: IntArray, sizes: IntArray, delta: float
 ) -> tuple[FloatArray, FloatArray]:
-    """(K, E) Clopper-Pearson ends for each client's share, each interval missed w.p. <= miss."""
+    """Return Clopper-Pearson intervals for the clients' CDFs.
+
+    Parameters
+    ----------
+    cumulative : ndarray of shape (K, E)
+        The counts up to each bin.
+    sizes : ndarray of shape (K,)
+        n_k.
+    delta : float
+        The probability with which each interval misses.
+
+    Returns
+    -------
+    tuple of ndarray of shape (K, E)
+        Lower and upper ends.
+    """
     from scipy.special import betaincinv
 
-    unit = int(np.max(sizes)) + 1
-    keys, where = np.unique(below + unit * np.asarray(sizes)[:, None], return_inverse=True)
-    size, count = np.divmod(keys, unit)
-    low, high = np.zeros(len(count)), np.ones(len(count))
-    some, less = count > 0, count < size
-    low[some] = betaincinv(count[some], size[some] - count[some] + 1, miss / 2)
-    high[less] = betaincinv(count[less] + 1, size[less] - count[less], 1 - miss / 2)
-    return low[where], high[where]
+    # Many clients have the same count of the same size: each pair is computed once.
+    key_base = int(np.max(sizes)) + 1
+    keys = cumulative + key_base * np.asarray(sizes)[:, None]
+    distinct_keys, key_indices = np.unique(keys, return_inverse=True)
+    size, count = np.divmod(distinct_keys, key_base)
+
+    low = np.zeros(len(count))
+    high = np.ones(len(count))
+    is_positive = count > 0
+    positive = count[is_positive]
+    low[is_positive] = betaincinv(positive, size[is_positive] - positive + 1, delta / 2)
+    is_below_size = count < size
+    smaller = count[is_below_size]
+    high[is_below_size] = betaincinv(smaller + 1, size[is_below_size] - smaller, 1 - delta / 2)
+    return low[key_indices], high[key_indices]
 
 
-def _depths(low: FloatArray, high: FloatArray) -> tuple[IntArray, IntArray]:
-    """(E, 2 K) the ends of K intervals in their order, and how many hold the point after each."""
+def _interval_depths(low: FloatArray, high: FloatArray) -> tuple[IndexArray, IntArray]:
+    """Return how many intervals hold the points between their ends.
+
+    Parameters
+    ----------
+    low, high : ndarray of shape (E, K)
+        The ends of K intervals at each bin.
+
+    Returns
+    -------
+    tuple of ndarray of shape (E, 2 K)
+        The order of all ends, lower ones numbered before upper ones; how many intervals hold a
+        point right after each.
+    """
     order = np.argsort(np.concatenate([low, high], axis=1), axis=1, kind="stable")
-    return order, np.cumsum(np.where(order < low.shape[1], 1, -1), axis=1)
+    is_lower_end = order < low.shape[1]
+    return order, np.cumsum(np.where(is_lower_end, 1, -1), axis=1)
 
 
 def compatible_clients(low: FloatArray, high: FloatArray, quorum: int) -> BoolArray:
-    """(E, K) whether each client's interval holds a point that >= quorum intervals share."""
-    (order, depth), n_clients = _depths(low, high), low.shape[1]
-    place = np.empty_like(order)
-    np.put_along_axis(place, order, np.arange(2 * n_clients)[None, :], axis=1)
-    shared = np.pad(np.cumsum(depth >= quorum, axis=1, dtype=np.int64), ((0, 0), (1, 0)))
-    before = np.take_along_axis(shared, place, axis=1)
-    return np.asarray(before[:, n_clients:] > before[:, :n_clients])
+    """Return (E, K) whether each client's interval holds a point that many intervals share.
+
+    Parameters
+    ----------
+    low, high : ndarray of shape (E, K)
+        The clients' intervals at each bin.
+    quorum : int
+        How many intervals must hold the point, the client's own among them.
+    """
+    n_clients = low.shape[1]
+    order, depths = _interval_depths(low, high)
+    positions = np.empty_like(order)
+    np.put_along_axis(positions, order, np.arange(2 * n_clients)[None, :], axis=1)
+
+    # How many such points there are before each end: an interval holds one if there are more of
+    # them before its upper end than before its lower one.
+    is_shared = depths >= quorum
+    n_shared_before = np.pad(np.cumsum(is_shared, axis=1, dtype=np.int64), ((0, 0), (1, 0)))
+    n_before_ends = np.take_along_axis(n_shared_before, positions, axis=1)
+    return np.asarray(n_before_ends[:, n_clients:] > n_before_ends[:, :n_clients])
 
 
 def prune_clients(
@@ -90,110 +161,227 @@ def prune_clients(
 ) -> PruningResult:
     """Drop clients that cannot be benign if all benign CDFs lie within sigma of a common one.
 
-    With probability >= 1 - beta no benign client is dropped: then at most the remaining m lie.
-    Nobody is dropped where the reports refute sigma and m themselves.
+    With probability >= 1 - beta no benign client is dropped: then at most the remaining m are
+    malicious. Nobody is dropped where the reports contradict sigma and m themselves
+    (docs/theory.md, section 7, theorem E).
+
+    Parameters
+    ----------
+    federation : Federation
+        The reports of one round.
+    max_malicious : int
+        m.
+    heterogeneity : float
+        sigma.
+    beta : float
+        The probability with which a benign client is dropped.
     """
-    max_malicious, heterogeneity = (
-        check_max_malicious(max_malicious, federation.n_clients),
-        _worst_case.check_heterogeneity(heterogeneity),
-    )
-    known = ClientIntervals(federation, beta)
-    low, high = known.low - heterogeneity, known.high + heterogeneity
-    kept, dropped = np.ones(federation.n_clients, dtype=bool), dict[str, int]()
+    n_clients = federation.n_clients
+    max_malicious = check_max_malicious(max_malicious, n_clients)
+    heterogeneity = check_heterogeneity(heterogeneity)
+    intervals = ClientIntervals(federation, beta)
+    low = intervals.low - heterogeneity
+    high = intervals.high + heterogeneity
+
+    kept_mask = np.ones(n_clients, dtype=bool)
+    pruned_at: dict[str, int] = {}
     while True:
-        agrees = compatible_clients(
-            low[:, kept], high[:, kept], federation.n_clients - max_malicious
+        is_compatible = compatible_clients(
+            low[:, kept_mask], high[:, kept_mask], n_clients - max_malicious
         )
-        if not agrees.any(axis=1).all():
-            return PruningResult(np.ones_like(kept), max_malicious, {}, is_contradicted=True)
-        outside = np.flatnonzero(kept)[~agrees.all(axis=0)]
-        if not outside.size:
-            return PruningResult(kept, max_malicious - len(dropped), dropped)
-        places = known.edges[np.argmin(agrees[:, ~agrees.all(axis=0)], axis=0)]
-        dropped |= {federation.clients[k]: int(e) for k, e in zip(outside, places, strict=True)}
-        kept[outside] = False
+        if not is_compatible.any(axis=1).all():
+            all_clients = np.ones_like(kept_mask)
+            return PruningResult(all_clients, max_malicious, {}, is_contradicted=True)
+        is_dropped = ~is_compatible.all(axis=0)
+        if not is_dropped.any():
+            return PruningResult(kept_mask, max_malicious - len(pruned_at), pruned_at)
+
+        dropped_clients = np.flatnonzero(kept_mask)[is_dropped]
+        first_rows = np.argmin(is_compatible[:, is_dropped], axis=0)
+        for client, row in zip(dropped_clients, first_rows, strict=True):
+            pruned_at[federation.clients[client]] = int(intervals.bins[row])
+        kept_mask[dropped_clients] = False
 
 
 class ClientIntervals:
-    """(E, K) interval ends for every client's share, at the edges looked at.
+    """Intervals for every client's CDF, at the bins that are looked at.
 
-    All hold at once with probability >= 1 - beta; taken once, they serve every m and sigma.
+    All of them hold at once with probability >= 1 - beta; taken once, they serve every m and sigma.
+
+    Parameters
+    ----------
+    federation : Federation
+        The reports of one round.
+    beta : float
+        The probability with which any interval misses.
+
+    Attributes
+    ----------
+    bins : ndarray of shape (E,)
+        The bins.
+    low, high : ndarray of shape (E, K)
+        The ends of the intervals.
     """
 
     def __init__(self, federation: Federation, beta: float) -> None:
-        self.edges = _informative_bins(federation)
-        bounds = _worst_case.count_bounds(federation)
+        self.bins = _informative_bins(federation)
+        bounds = count_bounds(federation)
         bounds.require_sizes("alike")
-        n_inner_edges = federation.binning.n_bins - 1
-        miss = check_delta(beta) / (federation.n_clients * max(1, n_inner_edges))
-        noise, sampling = bounds.split(miss, 0.5)
-        lowest, highest = bounds.per_client(self.edges, noise / 2)
-        if (
-            federation.counts_per_sample > 1
-        ):  # losses: P(mean gain <= x) <= exp(-n kl(x, its expectation))
-            low, high = (side / federation.total_counts for side in (lowest, highest))
-            radius = np.log(2 / sampling) / bounds.sizes
-            self.low, self.high = kl_lower(low, radius), 1 - kl_lower(1 - high, radius)
-            return
-        low, high = client_cdf_intervals(lowest.T, bounds.sizes, sampling)
-        if highest is not lowest:
-            _, high = client_cdf_intervals(highest.T, bounds.sizes, sampling)
-        self.low, self.high = np.ascontiguousarray(low.T), np.ascontiguousarray(high.T)
+
+        # Bonferroni: all intervals hold at once, also those of bins that are not looked at.
+        n_inner_bins = federation.binning.n_bins - 1
+        delta = check_delta(beta) / (federation.n_clients * max(1, n_inner_bins))
+        noise_delta, sampling_delta = bounds.split_delta(delta, NOISE_FRACTION_OF_INTERVAL)
+        lowest, highest = bounds.per_client(self.bins, noise_delta / 2)
+        if federation.counts_per_sample > 1:
+            self.low, self.high = _loss_intervals(bounds, lowest, highest, sampling_delta)
+        else:
+            self.low, self.high = _cdf_intervals(bounds, lowest, highest, sampling_delta)
 
     def n_incompatible(self, heterogeneity: float) -> int:
-        """How many clients, at least, are not within sigma of a common CDF, w.p. >= 1 - beta.
+        """Return how many clients, at least, are not within sigma of a common CDF.
 
-        K less the greatest number whose widened intervals share a point at every edge.
+        With probability >= 1 - beta: K less the largest number of clients whose widened intervals
+        share a point at every bin (docs/theory.md, section 7, "How many are not as alike as
+        declared").
+
+        Parameters
+        ----------
+        heterogeneity : float
+            sigma.
         """
-        _, depth = _depths(
-            self.low - _worst_case.check_heterogeneity(heterogeneity), self.high + heterogeneity
-        )
+        heterogeneity = check_heterogeneity(heterogeneity)
+        _, depths = _interval_depths(self.low - heterogeneity, self.high + heterogeneity)
         n_clients = self.low.shape[1]
-        return n_clients - int(depth.max(axis=1).min(initial=n_clients))
+        return n_clients - int(depths.max(axis=1).min(initial=n_clients))
 
 
-def _informative_bins(federation: Federation) -> NDArray[np.intp]:
-    """At most 128 edges below the top, evenly spread over the median CDF of some 4096 clients."""
-    n_inner = federation.binning.n_bins - 1
-    if n_inner <= _EDGES:
-        return np.arange(n_inner)
-    some = np.zeros(federation.n_clients, dtype=bool)
-    some[:: max(1, federation.n_clients // _CLIENTS)] = True
-    chosen = federation.select(some)
-    shares = chosen.cumulative_counts()[:, :-1] / chosen.sample_sizes[:, None]
-    centre = np.maximum.accumulate(np.median(shares, axis=0))
-    return np.unique(np.searchsorted(centre, np.arange(_EDGES) / _EDGES).clip(0, n_inner - 1))
+def _cdf_intervals(
+    bounds: CountBounds, lowest: IntArray, highest: IntArray, delta: float
+) -> tuple[FloatArray, FloatArray]:
+    """Return (E, K) intervals for the clients' CDFs.
+
+    Parameters
+    ----------
+    bounds : CountBounds
+        For the sample sizes.
+    lowest, highest : ndarray of shape (E, K)
+        What the counts are at least and at most.
+    delta : float
+        The probability with which each interval misses.
+    """
+    low, high = client_cdf_intervals(lowest.T, bounds.sizes, delta)
+    if not np.array_equal(lowest, highest):
+        _, high = client_cdf_intervals(highest.T, bounds.sizes, delta)
+    return np.ascontiguousarray(low.T), np.ascontiguousarray(high.T)
+
+
+def _loss_intervals(
+    bounds: CountBounds, lowest: IntArray, highest: IntArray, delta: float
+) -> tuple[FloatArray, FloatArray]:
+    """Return (E, K) intervals for the clients' mean gains, the gain of a loss l being 1 - l.
+
+    P(mean gain >= x) <= exp(-n kl(x, its expectation)) for x above the expectation (docs/theory.md,
+    section 9), and likewise below.
+
+    Parameters
+    ----------
+    bounds : CountBounds
+        For the sample sizes.
+    lowest, highest : ndarray of shape (E, K)
+        What the counts are at least and at most, in parts of a loss.
+    delta : float
+        The probability with which each interval misses.
+    """
+    total_counts = bounds.federation.total_counts
+    radius = np.log(2 / delta) / bounds.sizes
+    low = kl_lower(lowest / total_counts, radius)
+    high = 1 - kl_lower(1 - highest / total_counts, radius)
+    return low, high
+
+
+def _informative_bins(federation: Federation) -> IndexArray:
+    """Return the inner bins that are looked at: all, or some spread evenly over the median CDF."""
+    n_inner_bins = federation.binning.n_bins - 1
+    if n_inner_bins <= MAX_BINS_COMPARED:
+        return np.arange(n_inner_bins)
+    is_sampled = np.zeros(federation.n_clients, dtype=bool)
+    is_sampled[:: max(1, federation.n_clients // MAX_CLIENTS_OF_MEDIAN)] = True
+    sampled = federation.select(is_sampled)
+    cdfs = sampled.cumulative_counts()[:, :-1] / sampled.sample_sizes[:, None]
+    median_cdf = np.maximum.accumulate(np.median(cdfs, axis=0))
+    quantiles = np.arange(MAX_BINS_COMPARED) / MAX_BINS_COMPARED
+    return np.unique(np.searchsorted(median_cdf, quantiles).clip(0, n_inner_bins - 1))
 
 
 def estimate_heterogeneity(
     federation: Federation, max_malicious: int, confidence: float = 0.95
 ) -> HeterogeneityEstimate:
-    """What sigma the reports themselves suggest if at most m clients lie; an estimate."""
-    max_malicious, beta = (
-        check_max_malicious(max_malicious, federation.n_clients),
-        check_delta(1 - confidence),
-    )
+    """Estimate how far benign clients' score distributions lie apart.
+
+    The heterogeneity is the largest Kolmogorov distance sup_t |F_k(t) - F(t)| of a benign client's
+    CDF F_k from a common one F. The reports of malicious clients enter the estimate, so that it is
+    no bound.
+
+    Parameters
+    ----------
+    federation : Federation
+        The reports of one round.
+    max_malicious : int
+        So many of the most distant clients are disregarded.
+    confidence : float, default=0.95
+        The confidence of the lower bound.
+    """
+    max_malicious = check_max_malicious(max_malicious, federation.n_clients)
+    beta = check_delta(1 - confidence)
     federation = federation.as_sample_counts()
-    edges, sizes, twice = (
-        _informative_bins(federation),
-        federation.sample_sizes,
-        2 * federation.n_clients,
-    )
-    shares = federation.map_blocks(
-        lambda block: (
-            block.projected_to_simplex().cumulative_counts(edges) / block.sample_sizes[:, None]
-        )
-    )
-    distances = np.abs(shares - np.median(shares, axis=0)).max(axis=1)
-    noise = federation.noise_variances * federation.binning.n_bins / 4  # a bridge of H steps
-    chance = np.sqrt(np.log(twice) * (0.5 + 2 * noise / sizes) / sizes)
-    observed, by_chance = (float(np.sort(one)[-1 - max_malicious]) for one in (distances, chance))
-    at_least = 0.0
-    if federation.sizes_known:  # the least at which K - m clients agree at every edge
-        known = ClientIntervals(federation, beta)
-        least = _worst_case.first_accepted(
-            _STEPS, lambda step: known.n_incompatible(step / _STEPS) <= max_malicious
-        )
-        at_least = 1.0 if least is None else least / _STEPS
-    suggested = max(at_least, observed - by_chance, 0.0)
-    return HeterogeneityEstimate(at_least, observed, by_chance, suggested, confidence)
+    distances = _distances_to_median(federation)
+    chance_distances = _distances_by_chance(federation)
+
+    # Without the m largest, the largest that remains.
+    observed = float(np.sort(distances)[-1 - max_malicious])
+    by_chance = float(np.sort(chance_distances)[-1 - max_malicious])
+
+    # Intervals need the true sample sizes.
+    lower_bound = 0.0
+    if federation.sizes_known:
+        lower_bound = _least_heterogeneity(federation, max_malicious, beta)
+    recommended = max(lower_bound, observed - by_chance, 0.0)
+    return HeterogeneityEstimate(lower_bound, observed, by_chance, recommended, confidence)
+
+
+def _distances_to_median(federation: Federation) -> FloatArray:
+    """Return (K,) the clients' Kolmogorov distances to the median CDF, on at most 128 bins."""
+    bins = _informative_bins(federation)
+
+    def cdfs_of_block(block: Federation) -> FloatArray:
+        cumulative = block.projected_to_simplex().cumulative_counts(bins)
+        return np.asarray(cumulative / block.sample_sizes[:, None])
+
+    cdfs = federation.map_blocks(cdfs_of_block)
+    return np.asarray(np.abs(cdfs - np.median(cdfs, axis=0)).max(axis=1))
+
+
+def _distances_by_chance(federation: Federation) -> FloatArray:
+    """Return (K,) the distances that sampling and noise alone produce.
+
+    By the inequality of Dvoretzky, Kiefer and Wolfowitz P(sup |F_n - F| > x) <= 2 exp(-2 n x^2), so
+    that x^2 = ln(2 K) / (2 n) bounds a client's distance with probability 1 - 1 / K. Noise of
+    variance v on each of H bins adds a random bridge, whose variance in counts is at most H v / 4:
+    that adds 2 ln(2 K) (H v / 4) / n^2 to x^2.
+    """
+    sizes = federation.sample_sizes
+    log_term = np.log(2 * federation.n_clients)
+    bridge_variances = federation.noise_variances * federation.binning.n_bins / 4
+    return np.sqrt(log_term * (0.5 + 2 * bridge_variances / sizes) / sizes)
+
+
+def _least_heterogeneity(federation: Federation, max_malicious: int, beta: float) -> float:
+    """Return the least heterogeneity at which K - m clients agree at every bin."""
+    intervals = ClientIntervals(federation, beta)
+
+    def is_possible(step: int) -> bool:
+        return intervals.n_incompatible(step / N_HETEROGENEITY_STEPS) <= max_malicious
+
+    first_step = first_accepted(N_HETEROGENEITY_STEPS, is_possible)
+    return 1.0 if first_step is None else first_step / N_HETEROGENEITY_STEPS

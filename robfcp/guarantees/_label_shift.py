@@ -1,192 +1,63 @@
-"""Pruning that cannot expel the honest, and the PAC threshold after it, under label shift.
+"""Thresholds under label shift: at each bin clients are pruned, and those kept are tested.
 
-Honest clients agree within classes, up to a declared sigma: given its label counts a client's
-scores of class c come from F_kc with sup |F_kc - F_c| <= sigma. Clients are compared in pairs, at
-one edge, over the classes both hold, so that label mixes may differ at will.
+Benign clients agree within classes, up to a declared sigma: given its label counts a client's
+scores of class c come from F_kc with sup |F_kc - F_c| <= sigma. Label mixes may differ at will
+(docs/theory.md, section 11).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike
 
+from robfcp._typing import BoolArray, FloatArray, IndexArray, IntArray
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
-from robfcp.guarantees import _worst_case
-from robfcp.guarantees._tail_bounds import is_miss_rate_small, kl_divergence, pac_tail_test
-from robfcp.guarantees._worst_case import (
+from robfcp.guarantees._checks import (
     PRUNING_DELTA_FRACTION,
-    BoolArray,
-    FloatArray,
-    IndexArray,
-    IntArray,
+    check_delta,
     check_heterogeneity,
     check_max_malicious,
 )
+from robfcp.guarantees._client_pairs import ClientPairs, pruned_mask
+from robfcp.guarantees._label_distributions import LabelDistributions
+from robfcp.guarantees._sums import ClientGroups, min_coverage_over_removals, sum_of_largest
+from robfcp.guarantees._tail_bounds import is_miss_rate_small, pac_tail_test
+from robfcp.guarantees._worst_case import TailTest
 from robfcp.reports import OTHER_STRATUM
 
-_KEPT = 2**24  # pairs of clients times classes whose sizes are worked out once
-_BLOCK = 2**16  # of them, or pairs, worked on at a time: what a cache holds
-_SLACK = 1 - 1e-9  # of a bound that only decides where logarithms are taken
-MAX_CLIENTS_COMPARED = 300  # sites that letters compare pair by pair
-MAX_CELLS = 2**25  # of sites, classes and edges looked at
-MAX_BINS_TESTED = 256  # looked at, fixed before the counts are: spread over the grid's bins
+# Clients that feedback compares pair by pair.
+MAX_CLIENTS_COMPARED = 300
 
+# Counts of clients, classes and bins that are looked at.
+MAX_CELLS = 2**25
 
-# Rows of clients, and what their sizes say of all pairs they are in, (B, C, K):
-# n_k n_l / (n_k + n_l), and n_k n_l / ((n_k + n_l)^2 (n_k + n_l - 1))
-_Block = tuple[slice, FloatArray, FloatArray]
-
-
-class ClientPairs:
-    """All pairs of clients, compared at one edge after another over the classes both hold.
-
-    Given each class's pooled count, an honest client's counts are independent hypergeometric
-    variables, hence their sum X one of independent indicators, with mean mu and variance V. Of such
-    sums the binomial one of the same mean and variance, n' = mu^2 / (mu - V) draws, has the largest
-    generating function below 1: P(X <= x) <= exp(-e), e = n' kl(x/n', mu/n'), for x <= mu, and
-    likewise above it with n - X; twice that for either side. Honest clients within sigma > 0 of a
-    common distribution: Hoeffding's e = 2 (|D| - 2 sigma H)+^2 / H, D = X - mu,
-    H = sum_c n_kc n_lc / (n_kc + n_lc).
-
-    Parameters
-    ----------
-    sizes
-        (K, C) samples of each client and class.
-    """
-
-    def __init__(self, sizes: ArrayLike) -> None:
-        self.sizes = np.asarray(sizes, dtype=np.float64)
-        self._held = (self.sizes > 0).astype(np.float64)
-        self._shared = self.sizes @ self._held.T  # n, of the row's client
-        kept = list(self._blocks()) if self.sizes.size * len(self.sizes) <= _KEPT else None
-        self._seen: Callable[[], Iterable[_Block]] = (lambda: kept) if kept else self._blocks
-
-    def _blocks(self) -> Iterator[_Block]:
-        for rows in _slices(len(self.sizes), self.sizes.size):
-            own, other = self.sizes[rows, :, None], self.sizes.T[None]
-            total = own + other
-            harmonic = own * other / np.maximum(total, 1)
-            yield rows, harmonic, harmonic / np.maximum(total * (total - 1), 1)
-
-    def _moments(self, below: FloatArray, variance: bool) -> tuple[FloatArray, FloatArray]:
-        """(K, K) D_kl = sum_c n_kc n_lc / (n_kc + n_lc) (x_kc / n_kc - x_lc / n_lc) and, if wanted,
-        V_kl = sum_c n_kc n_lc P (1 - P) / (n_kc + n_lc - 1), P the pooled share."""
-        share, miss = below / np.maximum(self.sizes, 1), self.sizes - below
-        d, v = np.zeros((2, len(below), len(below)))
-        for rows, harmonic, spread in self._seen():
-            d[rows] = np.matmul(share[rows, None, :], harmonic)[:, 0]
-            if variance:  # (x_k + x_l) (y_k + y_l), of which half comes with the transpose
-                v[rows] = np.matmul((below * miss)[rows, None, :], spread)[:, 0]
-                v[rows] += np.matmul(below[rows, None, :], spread * miss.T[None])[:, 0]
-        return d - d.T, v + v.T
-
-    @cached_property
-    def _weights(self) -> FloatArray:
-        """(K, K) H_kl = sum_c n_kc n_lc / (n_kc + n_lc)."""
-        return np.concatenate([harmonic.sum(axis=1) for _, harmonic, _ in self._seen()])
-
-    def exponents(self, below: ArrayLike, sigma: float = 0.0, least: float = 0.0) -> FloatArray:
-        """(K, K) e of each pair, the row's client first; 0 where two share no class.
-
-        The p-value for "both are honest" is min(1, 2 exp(-e)). Below `least` e may be given as 0.
-        """
-        counts = np.asarray(below, dtype=np.float64)
-        difference, variance = self._moments(counts, sigma <= 0)
-        if sigma > 0:
-            return self._hoeffding(np.abs(difference), sigma)
-        own, found = counts @ self._held.T, np.zeros(difference.shape)
-        for rows in _slices(len(counts), len(counts)):
-            d, v = difference[rows], variance[rows]
-            # kl <= chi-square, so that e <= D^2 / V: most pairs need no logarithm
-            here = (d * d >= least * _SLACK * v) & (v > 0)
-            low, x, d = d[here] < 0, own[rows][here], d[here]
-            rest = self._shared[rows][here] - x  # the side where x lies
-            mean = np.maximum(np.where(low, x - d, rest + d), 1e-12)
-            draws = mean**2 / np.maximum(mean - v[here], 1e-12)
-            found[rows][here] = draws * kl_divergence(np.where(low, x, rest) / draws, mean / draws)
-        return found
-
-    def _hoeffding(self, far: FloatArray, sigma: float) -> FloatArray:
-        excess = np.maximum(far - 2 * sigma * self._weights, 0)
-        return np.where(self._weights > 0, 2 * excess**2 / np.maximum(self._weights, 1e-12), 0.0)
-
-    def exponent_lower_bound(self, below: IntArray, most: IntArray, sigma: float) -> FloatArray:
-        """(K, K) what e is at least by Hoeffding where counts may be as many as `most`.
-
-        D is between D - R' and D + R, R_kl = sum_c n_kc n_lc / (n_kc + n_lc) (most - x)_kc / n_kc.
-        """
-        more = (most - below) / np.maximum(self.sizes, 1)
-        seen = self._seen()
-        room = np.concatenate([np.matmul(more[k, None, :], by)[:, 0] for k, by, _ in seen])
-        difference, _ = self._moments(below.astype(np.float64), False)
-        return self._hoeffding(np.maximum(difference - room.T, -difference - room), sigma)
-
-    def contradictions(
-        self,
-        below: ArrayLike,
-        m: int,
-        beta: float,
-        sigma: float,
-        n: int,
-        most: IntArray | None = None,
-    ) -> BoolArray | None:
-        """(K, K) who speaks against whom at one edge; None where nobody of so many is dropped."""
-        j = min_witnesses(n, m)
-        if m == 0 or m + j > n - 1:
-            return None
-        # a pair speaks against a client where 2 exp(-e) (K - 1 - m) / j <= beta / K
-        least = np.log(2 * n * (n - 1 - m) / (j * beta))
-        doubtful = self.exponents(below, sigma, least) >= least
-        if most is not None:
-            counts = np.asarray(below, dtype=np.int64)
-            loose = np.asarray((most > counts).any(axis=1))
-            bounded = self.exponent_lower_bound(counts, most, sigma) >= least
-            doubtful = np.where(loose[:, None] | loose, bounded, doubtful)
-        np.fill_diagonal(doubtful, False)
-        return doubtful if (doubtful.sum(axis=1) >= m + j).any() else None
-
-
-def _slices(number: int, width: int) -> Iterator[slice]:
-    """Rows of this width in blocks."""
-    step = max(1, _BLOCK // max(1, width))
-    return (slice(start, min(start + step, number)) for start in range(0, number, step))
-
-
-def min_witnesses(n_clients: int, m: int) -> int:
-    """j: how many honest witnesses beyond m must speak against a client; from K and m alone."""
-    return max(1, (n_clients - 2 * m) // 4)
-
-
-def pruned_mask(against: BoolArray, present: BoolArray, m: int) -> BoolArray | None:
-    """(K,) who of those present is kept; None where more than m would have to be dropped.
-
-    A client is dropped when m' + j of those present speak against it, m' the liars that may be
-    left: then at least j of a fixed set of K - 1 - m honest clients do, which by Markov's
-    inequality has a chance of at most beta / K, the same in every pass.
-    """
-    kept, left, j = present, m, min_witnesses(int(present.sum()), m)
-    while True:
-        odd = kept & (against[:, kept].sum(axis=1) >= left + j)
-        dropped = int(odd.sum())
-        if not dropped:
-            return kept
-        if dropped > left:
-            return None
-        kept, left = kept & ~odd, left - dropped
+# Bins that are looked at. They are fixed before the counts are seen: spread over the binning's.
+MAX_BINS_TESTED = 256
 
 
 @dataclass(frozen=True, eq=False)
 class ClassCounts:
-    """(E, K, C) counts at or below each edge looked at, (K, C) sizes, and the edges' numbers.
+    """The counts by class of the clients that report them, at bins that are fixed beforehand.
 
-    `most` is what the counts may be at most, where some are in fives.
+    Attributes
+    ----------
+    cumulative : ndarray of shape (E, K, C)
+        The counts up to each bin.
+    class_sizes : ndarray of shape (K, C)
+        n_kc, the samples of each client and class.
+    edges : ndarray of shape (E,)
+        The bins.
+    clients : tuple of str
+        The K clients.
+    names : tuple of str
+        The C classes.
+    cumulative_upper : ndarray of shape (E, K, C), optional
+        What the counts are at most, where some reports are coarse.
     """
 
     cumulative: IntArray
@@ -198,60 +69,117 @@ class ClassCounts:
 
 
 def class_counts(federation: Federation) -> ClassCounts:
-    """The counts by class of the clients that report them, at a list of edges fixed beforehand.
+    """Return the counts by class of the clients that report all of their classes.
 
-    Whoever merged thin classes is left out: what it merged is no class that clients share.
+    Clients that merged classes with few samples are left out: what they merged is no class that
+    clients share.
+
+    Parameters
+    ----------
+    federation : Federation
+        The reports of one round.
     """
     strata = federation.strata
     if strata is None or strata.by != "class":
         raise RobfcpError("label shift: needs reports by class; make them with labels")
     if federation.has_noise:
         raise RobfcpError("label shift: is not proved for private reports; leave it out")
-    n_bins, n_strata = strata.n_bins, strata.n_strata
-    edges = fixed_bins(n_bins, MAX_CELLS // (len(strata.rows) * n_strata))
-    ends = np.unique(np.arange(n_strata)[:, None] * n_bins + np.append(edges, n_bins - 1))
 
-    def up_to(table: IntArray) -> IntArray:
-        below = np.cumsum(table.reshape(merged.shape)[whole][:, shown], axis=2)
-        return np.ascontiguousarray(below.transpose(2, 0, 1))
+    n_bins = strata.n_bins
+    n_strata = strata.n_strata
+    bins = fixed_bins(n_bins, MAX_CELLS // (len(strata.rows) * n_strata))
+    first_cells = np.arange(n_strata)[:, None] * n_bins
+    merged_bin_ends = np.unique(first_cells + np.append(bins, n_bins - 1))
 
-    merged = strata.table.merge_bins(ends).reshape(len(strata.rows), n_strata, -1)
-    shown = np.array([name != OTHER_STRATUM for name in strata.labels])
-    whole = merged[:, ~shown].sum(axis=(1, 2)) == 0
-    if not whole.any():
+    counts = strata.table.merge_bins(merged_bin_ends)
+    counts = counts.reshape(len(strata.rows), n_strata, -1)
+    is_class = np.array([name != OTHER_STRATUM for name in strata.labels])
+    is_complete = counts[:, ~is_class].sum(axis=(1, 2)) == 0
+    if not is_complete.any():
         raise RobfcpError("label shift: every site merged classes; make reports without --least")
-    lowered = federation.lowest_counts().strata if federation.is_coarsened.any() else None
+
+    def cumulative_of(all_counts: IntArray) -> IntArray:
+        cumulative = np.cumsum(all_counts[is_complete][:, is_class], axis=2)
+        return np.ascontiguousarray(cumulative.transpose(2, 0, 1))
+
+    cumulative_upper = None
+    if federation.is_coarsened.any():
+        lowest_strata = federation.lowest_counts().strata
+        if lowest_strata is not None:
+            lowest_counts = lowest_strata.table.merge_bins(merged_bin_ends)
+            cumulative_upper = cumulative_of(lowest_counts.reshape(counts.shape))
     return ClassCounts(
-        up_to(merged),
-        merged[whole][:, shown].sum(axis=2),
-        edges,
-        tuple(federation.clients[k] for k in strata.rows[whole]),
-        tuple(name for name in strata.labels if name != OTHER_STRATUM),
-        None if lowered is None else up_to(lowered.table.merge_bins(ends)),
+        cumulative=cumulative_of(counts),
+        class_sizes=counts[is_complete][:, is_class].sum(axis=2),
+        edges=bins,
+        clients=tuple(federation.clients[row] for row in strata.rows[is_complete]),
+        names=tuple(name for name in strata.labels if name != OTHER_STRATUM),
+        cumulative_upper=cumulative_upper,
     )
 
 
-def fixed_bins(n_bins: int, room: int = MAX_BINS_TESTED) -> IndexArray:
-    """At most MOST_EDGES edges, and no more than there is room for; the top edge among them."""
-    most = max(2, min(MAX_BINS_TESTED, room, n_bins))
-    return np.unique(np.linspace(0, n_bins - 1, most).round().astype(np.intp))
+def fixed_bins(n_bins: int, max_bins: int = MAX_BINS_TESTED) -> IndexArray:
+    """Return at most 256 bins, evenly spread over all; the last one among them.
+
+    Parameters
+    ----------
+    n_bins : int
+        H.
+    max_bins : int
+        How many of them there is room for.
+    """
+    n_tested = max(2, min(MAX_BINS_TESTED, max_bins, n_bins))
+    return np.unique(np.linspace(0, n_bins - 1, n_tested).round().astype(np.intp))
 
 
 @dataclass(frozen=True)
 class SequenceResult:
-    """Where a walk from the top edge down ended: the last edge accepted, and who was dropped there.
+    """Where a fixed sequence of tests from the last bin down ended.
 
-    `is_contradicted` says that more than m clients would have to be dropped at an edge on the way:
-    label shift or m cannot be as declared, and nothing is certified.
+    Attributes
+    ----------
+    bin_index : int or None
+        The last bin that was accepted; None if none was: the threshold is infinite.
+    pruned_clients : tuple of str
+        The clients that were dropped there.
+    is_contradicted : bool
+        Whether more than m clients would have to be dropped at a bin on the way: label shift or m
+        cannot be as declared, and nothing is certified.
+    classes_with_too_few_clients : tuple of str
+        The classes with too few benign holders.
     """
 
     bin_index: int | None = None
     pruned_clients: tuple[str, ...] = ()
     is_contradicted: bool = False
-    classes_with_too_few_clients: tuple[str, ...] = ()  # classes with too few honest holders
+    classes_with_too_few_clients: tuple[str, ...] = ()
 
 
-AcceptanceTest = Callable[[IntArray, IntArray, int, float, int | None], bool]
+class BinEvidence(NamedTuple):
+    """What is known at one bin of the clients that are kept there.
+
+    Attributes
+    ----------
+    cumulative : ndarray of shape (K, C)
+        The counts up to the bin.
+    sizes : ndarray of shape (K, C)
+        n_kc.
+    max_malicious : int
+        How many of these clients may be malicious.
+    delta : float
+        The probability with which a bin that covers too little may be accepted.
+    held_out : int or None
+        The client that the threshold is for, whose own report is held out.
+    """
+
+    cumulative: IntArray
+    sizes: IntArray
+    max_malicious: int
+    delta: float
+    held_out: int | None
+
+
+AcceptanceTest = Callable[[BinEvidence], bool]
 
 
 def fixed_sequence_thresholds(
@@ -262,221 +190,314 @@ def fixed_sequence_thresholds(
     accepts: AcceptanceTest,
     leave_out: Sequence[int | None] = (None,),
 ) -> list[SequenceResult]:
-    """From the top edge down while `accepts(below, sizes, left, delta, site)` of those kept.
+    """Find the lowest certified threshold by fixed-sequence testing from the last bin down.
 
-    One walk for each site of `without`, from the reports of the others; None: of everybody. A fifth
-    of delta is pruning's. Where acceptance at every fixed edge that covers too little has a chance
-    of at most what is left, a threshold that covers too little has one of delta; edges are tested
-    afresh, and acceptance need not be monotone. A contradiction makes the threshold infinite, which
-    covers everything.
+    At every bin clients that contradict the others are dropped, and `accepts` decides whether the
+    counts of those kept rule out insufficient coverage. A sequence ends at its first bin that is
+    not accepted.
+
+    Validity: the bins and their order are fixed before the counts are seen, so that the first bin
+    in the sequence that covers too little is not random. The threshold covers too little only if a
+    benign client is dropped there, or if that one bin is accepted. Neither a correction for several
+    tests is needed, nor must acceptance be monotone in the bin (docs/theory.md, section 11, "Fixed
+    edges").
+
+    Parameters
+    ----------
+    counts : ClassCounts
+        Cumulative counts by class.
+    max_malicious : int
+        m.
+    delta : float
+        The probability with which a threshold may cover too little. A fixed part of it is for
+        dropping benign clients.
+    heterogeneity : float
+        The declared heterogeneity within classes.
+    accepts : callable
+        The test at one bin.
+    leave_out : sequence of int or None
+        One sequence is run for each entry, without that client's own report; None uses every
+        report. The entries are all None or all clients.
+
+    Returns
+    -------
+    list of SequenceResult
+        In the order of `leave_out`.
     """
-    n_clients, pairs, heterogeneity = (
-        len(counts.clients),
-        ClientPairs(counts.class_sizes),
-        check_heterogeneity(heterogeneity),
-    )
-    present = n_clients - (leave_out[0] is not None)
-    max_malicious, beta = (
-        check_max_malicious(max_malicious, present),
-        PRUNING_DELTA_FRACTION * _worst_case.check_delta(delta),
-    )
-    found, going = [SequenceResult()] * len(leave_out), list(range(len(leave_out)))
-    for place in range(len(counts.edges) - 1, -1, -1):
-        below, most = (
-            counts.cumulative[place],
-            None if counts.cumulative_upper is None else counts.cumulative_upper[place],
+    n_clients = len(counts.clients)
+    pairs = ClientPairs(counts.class_sizes)
+    heterogeneity = check_heterogeneity(heterogeneity)
+    n_present = n_clients if leave_out[0] is None else n_clients - 1
+    max_malicious = check_max_malicious(max_malicious, n_present)
+    pruning_delta = PRUNING_DELTA_FRACTION * check_delta(delta)
+    test_delta = (1 - PRUNING_DELTA_FRACTION) * delta
+
+    results = [SequenceResult()] * len(leave_out)
+    running = list(range(len(leave_out)))  # the sequences that accepted every bin so far
+    for row in reversed(range(len(counts.edges))):
+        if not running:
+            break
+        contradictions = pairs.contradictions(
+            counts.cumulative[row],
+            max_malicious,
+            pruning_delta,
+            heterogeneity,
+            n_present,
+            None if counts.cumulative_upper is None else counts.cumulative_upper[row],
         )
-        against = (
-            pairs.contradictions(below, max_malicious, beta, heterogeneity, present, most)
-            if going
-            else None
-        )
-        for walk in going.copy():
-            site, others = leave_out[walk], np.arange(n_clients) != leave_out[walk]
-            kept = others if against is None else pruned_mask(against, others, max_malicious)
-            if kept is None:
-                found[walk] = SequenceResult(is_contradicted=True)
-                going.remove(walk)
+
+        still_running = []
+        for sequence in running:
+            held_out = leave_out[sequence]
+            is_present = np.arange(n_clients) != held_out
+            kept_mask = _kept_clients(contradictions, is_present, max_malicious)
+            if kept_mask is None:
+                results[sequence] = SequenceResult(is_contradicted=True)
                 continue
-            left, rest = (
-                max_malicious - int(present - kept.sum()),
-                (1 - PRUNING_DELTA_FRACTION) * delta,
+
+            evidence = BinEvidence(
+                cumulative=counts.cumulative[row][kept_mask],
+                sizes=counts.class_sizes[kept_mask],
+                max_malicious=max_malicious - int(n_present - kept_mask.sum()),
+                delta=test_delta,
+                held_out=held_out,
             )
-            if accepts(below[kept], counts.class_sizes[kept], left, rest, site):
-                gone = np.flatnonzero(others & ~kept)
-                found[walk] = SequenceResult(
-                    int(counts.edges[place]), tuple(counts.clients[k] for k in gone)
-                )
-            else:
-                going.remove(walk)
-    return found
+            if accepts(evidence):
+                pruned = np.flatnonzero(is_present & ~kept_mask)
+                pruned_clients = tuple(counts.clients[client] for client in pruned)
+                results[sequence] = SequenceResult(int(counts.edges[row]), pruned_clients)
+                still_running.append(sequence)
+        running = still_running
+    return results
 
 
-@lru_cache(maxsize=64)
-def _tail(sizes: tuple[int, ...], m: int, level: Fraction, delta: float) -> _worst_case.TailTest:
-    """The PAC tail of clients of these sizes: the same at most edges, and in most rounds."""
-    return pac_tail_test(np.array(sizes, dtype=np.int64), m, level, delta)
+def _kept_clients(
+    contradictions: BoolArray | None, is_present: BoolArray, max_malicious: int
+) -> BoolArray | None:
+    """Return (K,) which of the clients present are kept; None where more than m would be dropped.
+
+    Parameters
+    ----------
+    contradictions : ndarray of shape (K, K) or None
+        Which clients contradict which; None where nobody is dropped.
+    is_present : ndarray of shape (K,)
+        The clients that are compared.
+    max_malicious : int
+        m.
+    """
+    if contradictions is None:
+        return is_present
+    return pruned_mask(contradictions, is_present, max_malicious)
+
+
+class _PACTest:
+    """The PAC condition on the clients kept at a bin.
+
+    The tail test of clients of the same sizes is made once: it is the same at most bins.
+
+    Parameters
+    ----------
+    level : Fraction
+        The target coverage.
+    """
+
+    def __init__(self, level: Fraction) -> None:
+        self.level = level
+        self._tests: dict[tuple[bytes, int], TailTest] = {}
+
+    def accepts(self, evidence: BinEvidence) -> bool:
+        """Return whether every set of clients that may be benign passes the test at a bin."""
+        sizes = evidence.sizes.sum(axis=1)
+        key = (sizes.tobytes(), evidence.max_malicious)
+        if key not in self._tests:
+            self._tests[key] = pac_tail_test(
+                sizes, evidence.max_malicious, self.level, evidence.delta
+            )
+        counts = evidence.cumulative.sum(axis=1)
+        return bool(self._tests[key].accepts(counts[None, :], sizes, evidence.max_malicious)[0])
 
 
 def pac_threshold_after_pruning(
     counts: ClassCounts, level: Fraction, m: int, delta: float, sigma: float = 0.0
 ) -> SequenceResult:
-    """The threshold of rule PC: prune, then the PAC condition on those kept, edge by edge.
+    """Return the threshold of rule PC: prune, then the PAC condition on those kept, bin by bin.
 
-    With probability >= 1 - delta it covers `level` of the honest clients' pool, whatever m of them
-    report.
+    With probability >= 1 - delta it covers `level` of the benign clients' pool, whatever m clients
+    report (docs/theory.md, section 11, theorem PC).
+
+    Parameters
+    ----------
+    counts : ClassCounts
+        Cumulative counts by class.
+    level : Fraction
+        The target coverage.
+    m : int
+        The largest number of malicious clients.
+    delta : float
+        The probability to fail.
+    sigma : float, default=0
+        The declared heterogeneity within classes.
     """
-
-    def accepts(below: IntArray, sizes: IntArray, left: int, rest: float, site: int | None) -> bool:
-        totals = sizes.sum(axis=1)
-        tail = _tail(tuple(totals.tolist()), left, level, rest)
-        return bool(tail.accepts(below.sum(axis=1)[None, :], totals, left)[0])
-
-    return fixed_sequence_thresholds(counts, m, delta, sigma, accepts)[0]
-
-
-LabelDistribution = dict[str, float] | str | list[dict[str, float] | str]
-
-
-class LabelDistributions(NamedTuple):
-    """(R, C) stated label mixes; with a `base` also C more: that and `step` of each class alone.
-
-    These are never spelled out: C x C numbers would be too many.
-    """
-
-    distributions: FloatArray
-    base: FloatArray | None = None
-    step: float = 1.0
-
-    @staticmethod
-    def around(base: FloatArray, step: float) -> LabelDistributions:
-        """Base and so much of each class alone."""
-        return LabelDistributions(np.zeros((0, len(base))), base, step)
-
-    @property
-    def has_mass(self) -> BoolArray:
-        """(C,) which classes are in any of them."""
-        some = np.any(self.distributions > 0, axis=0)
-        return some if self.base is None else np.ones(len(some), dtype=bool)
-
-    def expectations(self, values: FloatArray) -> FloatArray:
-        """(..., R + C) of (..., C) numbers of the classes, in every mix."""
-        found = values @ self.distributions.T
-        if self.base is None:
-            return found
-        more = (values @ self.base)[..., None] + self.step * values
-        return np.concatenate([found, more], axis=-1)
-
-    def min_effective_sizes(self, sizes: FloatArray) -> FloatArray:
-        """(R + C,) the least size over share in each of them."""
-        with np.errstate(divide="ignore", invalid="ignore"):
-            found = np.where(self.distributions > 0, sizes / self.distributions, np.inf).min(axis=1)
-            if self.base is None:
-                return found
-            common = np.where(self.base > 0, sizes / self.base, np.inf).min()
-        return np.concatenate([found, np.minimum(common, sizes / (self.base + self.step))])
-
-
-def parse_label_distributions(mix: LabelDistribution, names: tuple[str, ...]) -> LabelDistributions:
-    """The label mixes: by name, "uniform", "any" (every class by itself), or a list of them."""
-    if mix == "uniform":
-        return LabelDistributions(np.full((1, len(names)), 1 / len(names)))
-    if mix == "any":
-        return LabelDistributions.around(np.zeros(len(names)), 1.0)
-    if isinstance(mix, list) and mix:
-        found = [parse_label_distributions(one, names) for one in mix]
-        base = next((one.base for one in found if one.base is not None), None)
-        return LabelDistributions(np.concatenate([one.distributions for one in found]), base)
-    if not isinstance(mix, dict):
-        raise RobfcpError(f"mix: {mix!r:.60} is unknown; use 'uniform', 'any' or {{class: share}}")
-    unknown = sorted(set(mix) - set(names))
-    if unknown:
-        raise RobfcpError(f"mix: {unknown[0]!r:.60} is none of the classes; check the names")
-    shares = np.array([[mix.get(name, 0.0) for name in names]])
-    if not (shares >= 0).all() or not np.isclose(shares.sum(), 1, atol=1e-6):
-        raise RobfcpError("mix: shares are not negative and add up to 1; check them")
-    return LabelDistributions(shares / shares.sum())
+    test = _PACTest(level)
+    return fixed_sequence_thresholds(counts, m, delta, sigma, test.accepts)[0]
 
 
 def accepts_distributions(
-    below: IntArray,
-    sizes: IntArray,
-    left: int,
-    mixes: LabelDistributions,
-    alpha: float,
-    delta: float,
+    evidence: BinEvidence, distributions: LabelDistributions, alpha: float
 ) -> BoolArray:
-    """(R,) whether each mix is accepted at one edge, from the (K, C) counts of those kept.
+    """Return (R,) whether each label mix is accepted at one bin.
 
-    It is where U1 or U2 is small enough for n_eff = min_c Nmin_c / pi_c: U1 pools classes inside a
-    client before the m' worst are taken, U2 takes each class's own envelope.
+    It is where U1 or U2, upper bounds on the benign miss rate, is small enough for n_eff, the least
+    N_c^min / pi_c. U1 pools classes inside a client before the m' worst clients are taken, U2 takes
+    each class's own envelope (docs/theory.md, section 11, theorem T).
+
+    Parameters
+    ----------
+    evidence : BinEvidence
+        The counts of the clients that are kept.
+    distributions : LabelDistributions
+        R mixes.
+    alpha : float
+        The target miss rate.
     """
-    miss = (sizes - below).astype(np.float64)
-    total = sizes.sum(axis=0).astype(np.float64)
-    least = total - _worst_case.sum_of_largest(np.ascontiguousarray(sizes.T), left)
-    share = miss.sum(axis=0) / np.maximum(total, 1)
-    excess = -(miss - share * sizes)
-    worst = np.maximum(excess / np.maximum(total, 1), excess / np.maximum(least, 1))
-    plain, effective = mixes.expectations(share), mixes.min_effective_sizes(least)
-    together = plain + _worst_case.sum_of_largest(
-        np.maximum(mixes.expectations(worst), 0).T.copy(), left
+    sizes = evidence.sizes
+    max_malicious = evidence.max_malicious
+    misses = (sizes - evidence.cumulative).astype(np.float64)
+    class_sizes = sizes.sum(axis=0).astype(np.float64)  # N_c
+    largest_sizes = sum_of_largest(np.ascontiguousarray(sizes.T), max_malicious)
+    min_class_sizes = class_sizes - largest_sizes  # N_c^min
+    effective_sizes = distributions.min_effective_sizes(min_class_sizes)
+
+    def is_small(miss_rates: FloatArray) -> BoolArray:
+        return is_miss_rate_small(miss_rates, effective_sizes, alpha, evidence.delta)
+
+    # u_c, and what the removal of a client adds to it at most: -e_kc / N_c or -e_kc / N_c^min.
+    miss_rates = misses.sum(axis=0) / np.maximum(class_sizes, 1)
+    missing = -(misses - miss_rates * sizes)
+    additions = np.maximum(
+        missing / np.maximum(class_sizes, 1), missing / np.maximum(min_class_sizes, 1)
     )
-    found = is_miss_rate_small(together, effective, alpha, delta)
-    hoped = is_miss_rate_small(plain, effective, alpha, delta)  # if nobody lied
-    if (found == hoped).all():
-        return found
-    apart = mixes.expectations(_class_envelopes(sizes - below, sizes, left, least))
-    return found | (hoped & is_miss_rate_small(apart, effective, alpha, delta))
+
+    rates_if_all_benign = distributions.expectations(miss_rates)
+    client_additions = np.maximum(distributions.expectations(additions), 0).T.copy()
+    bound_over_clients = rates_if_all_benign + sum_of_largest(client_additions, max_malicious)
+    is_accepted = is_small(bound_over_clients)
+    may_be_accepted = is_small(rates_if_all_benign)
+    if (is_accepted == may_be_accepted).all():
+        return is_accepted
+
+    envelopes = _class_envelopes(sizes - evidence.cumulative, sizes, max_malicious, min_class_sizes)
+    bound_by_class = distributions.expectations(envelopes)
+    return is_accepted | (may_be_accepted & is_small(bound_by_class))
 
 
-def _class_envelopes(miss: IntArray, sizes: IntArray, left: int, least: FloatArray) -> FloatArray:
-    """(C,) the largest miss share of each class over removals of at most m' clients."""
-    found = np.ones(sizes.shape[1])
-    for c in np.flatnonzero(least > 0):
-        held = sizes[:, c] > 0
-        few = np.array([min(left, int(held.sum()) - 1)])
-        hits, total = _worst_case.min_coverage_over_removals(
-            (sizes - miss)[None, held, c], sizes[held, c], few
-        )
-        found[c] = float((total - hits)[0, 0] / total[0, 0])
-    return found
+def _class_envelopes(
+    misses: IntArray, sizes: IntArray, max_malicious: int, min_class_sizes: FloatArray
+) -> FloatArray:
+    """Return (C,) the largest miss rate of each class over removals of at most m' clients.
+
+    1 for a class that the m' largest holders may hold alone.
+
+    Parameters
+    ----------
+    misses, sizes : ndarray of shape (K, C)
+        The counts above the bin, and n_kc.
+    max_malicious : int
+        m'.
+    min_class_sizes : ndarray of shape (C,)
+        The samples of each class without those of its m' largest holders.
+    """
+    envelopes = np.ones(sizes.shape[1])
+    for c in np.flatnonzero(min_class_sizes > 0):
+        is_holder = sizes[:, c] > 0
+        max_removed = np.array([min(max_malicious, int(is_holder.sum()) - 1)])
+        covered = (sizes - misses)[None, is_holder, c]
+        groups = ClientGroups.from_clients(covered, sizes[is_holder, c])
+        n_covered, n_samples = min_coverage_over_removals(groups, max_removed)
+        envelopes[c] = float((n_samples - n_covered)[0, 0] / n_samples[0, 0])
+    return envelopes
+
+
+class _DistributionTest:
+    """Whether all label mixes are accepted at a bin; it notes which classes too few clients hold.
+
+    Parameters
+    ----------
+    distributions : LabelDistributions
+        The mixes.
+    alpha : float
+        The target miss rate.
+    """
+
+    def __init__(self, distributions: LabelDistributions, alpha: float) -> None:
+        self.distributions = distributions
+        self.alpha = alpha
+        # (C,) at the first bin that is tested: holders of each class beyond the malicious clients.
+        self.n_benign_holders: IndexArray | None = None
+
+    def accepts(self, evidence: BinEvidence) -> bool:
+        """Return whether every mix is accepted."""
+        if self.n_benign_holders is None:
+            self.n_benign_holders = (evidence.sizes > 0).sum(axis=0) - evidence.max_malicious
+        return bool(accepts_distributions(evidence, self.distributions, self.alpha).all())
 
 
 def label_distribution_threshold(
     counts: ClassCounts,
-    mixes: LabelDistributions,
+    distributions: LabelDistributions,
     alpha: float,
     m: int,
     delta: float,
     sigma: float = 0.0,
 ) -> SequenceResult:
-    """The first edge, from the top down, above which every mix is accepted; rule T.
+    """Return the threshold of rule T: the first bin, from the last down, above which all accept.
 
-    With probability >= 1 - delta theta_pi >= 1 - alpha for all mixes at once (and all between
-    them), whatever m clients report: sigma is paid from alpha.
+    With probability >= 1 - delta coverage is at least 1 - alpha for all mixes at once, and all
+    between them, whatever m clients report; sigma is paid for by alpha (docs/theory.md, section 11,
+    theorem T).
+
+    Parameters
+    ----------
+    counts : ClassCounts
+        Cumulative counts by class.
+    distributions : LabelDistributions
+        The mixes.
+    alpha : float
+        The target miss rate.
+    m : int
+        The largest number of malicious clients.
+    delta : float
+        The probability to fail.
+    sigma : float, default=0
+        The declared heterogeneity within classes.
     """
-    room = alpha - check_heterogeneity(sigma)
-    if room <= 0:
+    remaining_alpha = alpha - check_heterogeneity(sigma)
+    if remaining_alpha <= 0:
         return SequenceResult()
-    holders: list[IndexArray] = []  # of each class at the top edge, and the liars left there
-
-    def accepts(below: IntArray, sizes: IntArray, left: int, rest: float, site: int | None) -> bool:
-        holders.append((sizes > 0).sum(axis=0) - left)
-        return bool(accepts_distributions(below, sizes, left, mixes, room, rest).all())
-
-    walk = fixed_sequence_thresholds(counts, m, delta, sigma, accepts)[0]
-    if walk.bin_index is None and holders:
-        few = np.flatnonzero(mixes.has_mass & (holders[0] <= 0))
-        return replace(walk, classes_with_too_few_clients=tuple(counts.names[c] for c in few))
-    return walk
+    test = _DistributionTest(distributions, remaining_alpha)
+    (result,) = fixed_sequence_thresholds(counts, m, delta, sigma, test.accepts)
+    if result.bin_index is not None or test.n_benign_holders is None:
+        return result
+    has_too_few = distributions.has_mass & (test.n_benign_holders <= 0)
+    names = tuple(counts.names[c] for c in np.flatnonzero(has_too_few))
+    return replace(result, classes_with_too_few_clients=names)
 
 
 def label_homogeneity_p_value(sizes: IntArray) -> float:
-    """p-value of the (K, C) label counts if all clients drew labels from one mix: a diagnostic.
+    """Return the p-value of the label counts if all clients drew labels from one mix.
 
-    Pearson's test; classes and clients without samples are left out.
+    Pearson's test, a diagnostic; classes and clients without samples are left out.
+
+    Parameters
+    ----------
+    sizes : ndarray of shape (K, C)
+        n_kc.
     """
     from scipy.stats import chi2_contingency
 
-    kept = sizes[sizes.sum(axis=1) > 0][:, sizes.sum(axis=0) > 0]
-    return float(chi2_contingency(kept, correction=False).pvalue) if kept.size else 1.0
+    has_samples = sizes.sum(axis=1) > 0
+    is_held = sizes.sum(axis=0) > 0
+    table = sizes[has_samples][:, is_held]
+    if not table.size:
+        return 1.0
+    return float(chi2_contingency(table, correction=False).pvalue)

@@ -1,4 +1,4 @@
-"""Thresholds held by samples of one's own: a site's, for its own mix, and the server's anchor."""
+"""Thresholds that trusted samples hold: a client's own for its own mix, and the server's."""
 
 from __future__ import annotations
 
@@ -9,23 +9,36 @@ from typing import NamedTuple
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
+from robfcp._typing import FloatArray, IndexArray, IntArray
 from robfcp.certificates import Assumption, Certificate
 from robfcp.errors import RobfcpError
 from robfcp.guarantees import _label_shift
-from robfcp.guarantees._label_shift import ClassCounts, LabelDistributions
+from robfcp.guarantees._checks import check_delta, check_heterogeneity
+from robfcp.guarantees._label_distributions import LabelDistributions
+from robfcp.guarantees._label_shift import BinEvidence, ClassCounts
 from robfcp.guarantees._tail_bounds import critical_loss_drops, min_count
-from robfcp.guarantees._worst_case import IntArray, check_delta, check_heterogeneity
 
-DELTA_FRACTION = 0.05  # of alpha: the chance that the federation's threshold fails, paid from it
-HIGH_DELTA = 0.025  # of the site's own upper end
-LOW_DELTA = 0.05  # that the site's own lower end raises a threshold that covers
+# Of alpha: the probability that the federation's threshold fails, which alpha pays for.
+DELTA_FRACTION = 0.05
+
+# The probability that a client's own upper end covers too little.
+HIGH_DELTA = 0.025
+
+# The probability that its own lower end raises a threshold that covers.
+LOW_DELTA = 0.05
 
 
 def possible_label_distributions(sizes: IntArray) -> LabelDistributions:
-    """The mixes that n labels and one more can have: (n_c + 1[c = y]) / (n + 1)."""
-    return LabelDistributions.around(sizes / (sizes.sum() + 1), 1 / (sizes.sum() + 1))
+    """Return the mixes that n labels and one more can have: (n_c + 1[c = y]) / (n + 1).
+
+    Parameters
+    ----------
+    sizes : ndarray of shape (C,)
+        n_c.
+    """
+    n_labels = sizes.sum() + 1
+    return LabelDistributions.around(sizes / n_labels, 1 / n_labels)
 
 
 def client_thresholds(
@@ -33,61 +46,122 @@ def client_thresholds(
     alpha: float,
     m: int,
     sigma: float = 0.0,
-    sites: Sequence[int] | None = None,
-) -> NDArray[np.intp]:
-    """(R,) each site's edge from the other sites' reports, for any mix its next patient can make.
+    clients: Sequence[int] | None = None,
+) -> IndexArray:
+    """Return each client's bin from the other clients' reports, for any mix that is possible next.
 
-    Rule T at alpha' = alpha (1 - 1/20) and delta = alpha/20, so that under declared label shift,
-    while at most m of the others lie, a test point of the site is missed with probability at most
-    alpha over everything; -1 where that is infinite, and for those not among `sites`.
+    Rule T at alpha' = alpha (1 - 1/20) - 2 sigma and delta = alpha / 20. So under declared label
+    shift, while at most m of the others are malicious, a test point of the client is missed with
+    probability at most alpha over everything (docs/theory.md, section 11, theorem T3).
+
+    Parameters
+    ----------
+    counts : ClassCounts
+        Cumulative counts by class.
+    alpha : float
+        The target miss rate.
+    m : int
+        The largest number of malicious clients among the others.
+    sigma : float, default=0
+        The declared heterogeneity within classes.
+    clients : sequence of int, optional
+        The clients that thresholds are computed for; all if None.
+
+    Returns
+    -------
+    ndarray of shape (K,)
+        -1 where the threshold is infinite, and for clients that are not chosen.
     """
-    n_sites, delta = len(counts.clients), check_delta(DELTA_FRACTION * alpha)
-    room = (
-        alpha - delta - 2 * check_heterogeneity(sigma)
-    )  # from the others to the common, from it to here
-    found = np.full(n_sites, -1, dtype=np.intp)
-    active = list(range(n_sites)) if sites is None else list(sites)
-    if n_sites < 2 or room <= 0 or not active:
-        return found
+    n_clients = len(counts.clients)
+    delta = check_delta(DELTA_FRACTION * alpha)
+    # sigma is paid twice: from the others to the common distribution, from there to the client.
+    remaining_alpha = alpha - delta - 2 * check_heterogeneity(sigma)
+    if clients is None:
+        clients = range(n_clients)
+    bins = np.full(n_clients, -1, dtype=np.intp)
+    if n_clients < 2 or remaining_alpha <= 0 or not clients:
+        return bins
 
-    def accepts(below: IntArray, held: IntArray, left: int, rest: float, site: int | None) -> bool:
-        mixes = possible_label_distributions(counts.class_sizes[site])
-        return bool(_label_shift.accepts_distributions(below, held, left, mixes, room, rest).all())
+    def accepts(evidence: BinEvidence) -> bool:
+        distributions = possible_label_distributions(counts.class_sizes[evidence.held_out])
+        accepted = _label_shift.accepts_distributions(evidence, distributions, remaining_alpha)
+        return bool(accepted.all())
 
-    walks = _label_shift.fixed_sequence_thresholds(counts, m, delta, sigma, accepts, active)
-    found[active] = [-1 if walk.bin_index is None else walk.bin_index for walk in walks]
-    return found
+    results = _label_shift.fixed_sequence_thresholds(counts, m, delta, sigma, accepts, clients)
+    for client, result in zip(clients, results, strict=True):
+        if result.bin_index is not None:
+            bins[client] = result.bin_index
+    return bins
 
 
 def unseen_client_threshold(
     counts: ClassCounts, sizes: IntArray, alpha: float, m: int, sigma: float = 0.0
 ) -> int | None:
-    """The edge for a site that sent no report and holds `sizes` labels; None where infinite.
+    """Return the bin of a client that sent no report; None for an infinite threshold.
 
-    As `client_thresholds`, with everybody who reported in the place of the others.
+    As `client_thresholds`, with all clients in the place of the others.
+
+    Parameters
+    ----------
+    counts : ClassCounts
+        Cumulative counts by class.
+    sizes : ndarray of shape (C,)
+        The client's labels of each class.
+    alpha : float
+        The target miss rate.
+    m : int
+        The largest number of malicious clients.
+    sigma : float, default=0
+        The declared heterogeneity within classes.
     """
     delta = DELTA_FRACTION * alpha
-    room = alpha - delta - check_heterogeneity(sigma)  # the rule itself pays the other one
+    remaining_alpha = alpha - delta - check_heterogeneity(sigma)  # rule T pays the other sigma
+    distributions = possible_label_distributions(sizes)
     return _label_shift.label_distribution_threshold(
-        counts, possible_label_distributions(sizes), room, m, delta, sigma
+        counts, distributions, remaining_alpha, m, delta, sigma
     ).bin_index
 
 
-def clipping_ranks(n: int, level: float, low: float, high: float) -> tuple[int, int]:
-    """a and b of max(X_(a), min(t, X_(b))), the rule for n samples of one's own.
+def clipping_ranks(n: int, level: float, low_delta: float, high_delta: float) -> tuple[int, int]:
+    """Return a and b of max(X_(a), min(t, X_(b))), the rule for n samples of one's own.
 
-    a: the largest with P(Bin(n, level) <= a - 1) <= low, at least 1: X_(a) covers a/(n+1) on
-    average whatever anybody does, and rarely raises a t that covers the level. b: the least with
-    P(Bin(n, level) >= b) <= high, so that X_(b) rarely covers less than it; n + 1 if there is none.
+    a is the largest with P(Bin(n, level) <= a - 1) <= low_delta, at least 1: X_(a) covers
+    a / (n + 1) on average whoever is malicious, and rarely raises a t that covers the level. b is
+    the least with P(Bin(n, level) >= b) <= high_delta, so that X_(b) rarely covers less than the
+    level; n + 1 if there is none (docs/theory.md, section 11, "T3: one site").
+
+    Parameters
+    ----------
+    n : int
+        The number of samples.
+    level : float
+        The target coverage.
+    low_delta, high_delta : float
+        The probabilities.
     """
-    one, zero = np.array([n], dtype=np.int64), np.zeros(1, dtype=np.int64)
-    missed = int(min_count(one, 1 - level, low, zero)[0])
-    return max(1, n + 1 - missed), int(min_count(one, level, high, zero)[0])
+    totals = np.array([n], dtype=np.int64)
+    lowest = np.zeros(1, dtype=np.int64)
+    n_missed = int(min_count(totals, 1 - level, low_delta, lowest)[0])
+    a = max(1, n + 1 - n_missed)
+    b = int(min_count(totals, level, high_delta, lowest)[0])
+    return a, b
 
 
 @dataclass(frozen=True)
 class LocalThresholdRange:
-    """A site's own order statistics: low covers a/(n+1) whatever anybody does, high is PAC."""
+    """A client's own order statistics.
+
+    Attributes
+    ----------
+    low : float
+        Covers a / (n + 1) on average, whoever is malicious.
+    high : float
+        Covers the level with 97.5% confidence; infinite for too few samples.
+    marginal_lower : float
+        a / (n + 1).
+    n : int
+        The number of samples.
+    """
 
     low: float
     high: float
@@ -95,11 +169,19 @@ class LocalThresholdRange:
     n: int
 
 
-def local_threshold_range(scores: NDArray[np.float64], alpha: float) -> LocalThresholdRange:
-    """X_(a) and X_(b) of the site's n own scores; X_(b) covers 1-alpha with 97.5% confidence."""
+def local_threshold_range(scores: FloatArray, alpha: float) -> LocalThresholdRange:
+    """Return X_(a) and X_(b) of a client's own scores.
+
+    Parameters
+    ----------
+    scores : ndarray of shape (n,)
+        The scores.
+    alpha : float
+        The target miss rate.
+    """
     ordered = np.sort(np.asarray(scores, dtype=np.float64))
     n = len(ordered)
-    if not n:
+    if n == 0:
         raise RobfcpError("samples: there are none; pass at least one")
     a, b = clipping_ranks(n, 1 - alpha, LOW_DELTA, HIGH_DELTA)
     high = float(ordered[b - 1]) if b <= n else np.inf
@@ -107,30 +189,62 @@ def local_threshold_range(scores: NDArray[np.float64], alpha: float) -> LocalThr
 
 
 def local_lambda_range(
-    gains: IntArray, n: int, unit: int, level: Fraction, lambdas: NDArray[np.float64]
+    loss_drops: IntArray, n: int, counts_per_sample: int, level: Fraction, lambdas: FloatArray
 ) -> LocalThresholdRange:
-    """The same of n losses of one's own, from what they fall by at each lambda, in parts of 1/unit.
+    """Return the same of n losses of a client's own.
 
-    low: conformal risk control at a' = alpha + sqrt(alpha (1 - alpha) / n), 2/(n+1) at least: the
-    least lambda whose summed loss R has (R + 1)/(n + 1) <= a', so that any lambda held at or above
-    it costs at most a' = 1 - floor on average, whatever anybody does. The slack is a deviation of
-    n losses, so that chance alone seldom raises a lambda that keeps alpha here. high: the least
-    whose summed gain n samples of a mean loss above alpha rarely have (97.5%).
+    `low` is conformal risk control (Angelopoulos et al. 2024) at a' = alpha + s, at least
+    2 / (n + 1): the least lambda whose summed loss R has (R + 1) / (n + 1) <= a'. So a lambda at or
+    above it costs at most a' = 1 - marginal_lower on average, whoever is malicious. The slack
+    s = sqrt(alpha (1 - alpha) / n) is a deviation of n losses, so that sampling alone seldom raises
+    a lambda that keeps alpha. `high` is the least lambda whose summed drop n samples of a mean loss
+    above alpha rarely have.
+
+    Parameters
+    ----------
+    loss_drops : ndarray of shape (H,)
+        What the losses fall by at each lambda, summed, in parts of 1 / counts_per_sample.
+    n : int
+        The number of samples.
+    counts_per_sample : int
+        How many parts make a loss of 1.
+    level : Fraction
+        1 - alpha.
+    lambdas : ndarray of shape (H,)
+        The values of lambda.
     """
-    alpha, kept = float(1 - level), np.cumsum(gains)
-    held = min(1.0, max(alpha + (alpha * (1 - alpha) / n) ** 0.5, 2 / (n + 1)))
-    least = unit * n - int(unit * ((n + 1) * held - 1))
-    needed = critical_loss_drops(np.array([n], dtype=np.int64), level, HIGH_DELTA, unit)[0]
-    low, high = np.append(lambdas, np.inf)[np.searchsorted(kept, [least, needed])].tolist()
-    return LocalThresholdRange(low, high, 1 - held, n)
+    alpha = float(1 - level)
+    deviation = (alpha * (1 - alpha) / n) ** 0.5
+    max_loss = min(1.0, max(alpha + deviation, 2 / (n + 1)))
+    min_loss_drop = counts_per_sample * n - int(counts_per_sample * ((n + 1) * max_loss - 1))
+    totals = np.array([n], dtype=np.int64)
+    critical_loss_drop = critical_loss_drops(totals, level, HIGH_DELTA, counts_per_sample)[0]
+
+    rows = np.searchsorted(np.cumsum(loss_drops), [min_loss_drop, critical_loss_drop])
+    low, high = np.append(lambdas, np.inf)[rows].tolist()
+    return LocalThresholdRange(low, high, 1 - max_loss, n)
 
 
 class TrustedInterval(NamedTuple):
-    """Trusted samples at the server, in no report: between which edges the threshold is held.
+    """Between which bins trusted samples at the server, in no report, hold a threshold.
 
-    `floor`: what is covered on average whoever lies, a/(n+1). `high` is None where there are too
-    few samples, or where a promise on average would not survive it. `delta`: the chance with which
-    a threshold at `high` covers less than the level.
+    Docs/theory.md, section 11, "A trusted sample at the server".
+
+    Attributes
+    ----------
+    low : int
+        The lower end.
+    high : int or None
+        The upper end; None where there are too few samples, or where coverage on average would not
+        survive it.
+    marginal_lower : float or None
+        What is covered on average whoever is malicious, a / (n + 1).
+    n : int
+        The number of samples.
+    delta : float
+        The probability with which a threshold at `high` covers less than the level.
+    note : str
+        What else must be said.
     """
 
     low: int
@@ -142,33 +256,55 @@ class TrustedInterval(NamedTuple):
 
     @staticmethod
     def from_counts(counts: IntArray, level: Fraction, delta: float) -> TrustedInterval:
-        """Of the trusted samples' (H,) counts: a score in a bin counts as the bin's upper edge."""
-        running = np.cumsum(counts)
-        n = int(running[-1])
+        """Return what trusted samples allow; a score in a bin counts as the bin's upper edge.
+
+        Parameters
+        ----------
+        counts : ndarray of shape (H,)
+            The trusted samples in each bin.
+        level : Fraction
+            The target coverage.
+        delta : float
+            The probability to fail, of either end.
+        """
+        cumulative = np.cumsum(counts)
+        n = int(cumulative[-1])
         a, b = clipping_ranks(n, float(level), delta, delta)
-        low, high = np.searchsorted(running, [a, b]).tolist()
+        low, high = np.searchsorted(cumulative, [a, b]).tolist()
         return TrustedInterval(low, high if b <= n else None, a / (n + 1), n, delta)
 
     def lower_only(self) -> TrustedInterval:
-        """The same without an upper end."""
+        """Return the same without an upper end."""
         return self._replace(high=None)
 
-    def clip(self, edge: int | None) -> int | None:
-        """The edge held between the two; None = infinite."""
+    def clip(self, bin_index: int | None) -> int | None:
+        """Return the bin held between the two; None for an infinite threshold."""
         if self.high is not None:
-            edge = self.high if edge is None else min(edge, self.high)
-        return None if edge is None else max(edge, self.low)
+            bin_index = self.high if bin_index is None else min(bin_index, self.high)
+        return None if bin_index is None else max(bin_index, self.low)
 
     def annotate(self, certificate: Certificate) -> Certificate:
-        """With what the samples prove: the floor, and their part of the confidence if they cut."""
-        promised = certificate.kind != "any-threshold" and certificate.confidence is not None
+        """Return a certificate with what the samples prove of the threshold that they hold.
+
+        An upper end takes its probability to fail from the confidence of a guarantee.
+
+        Parameters
+        ----------
+        certificate : Certificate
+            What is certified without them.
+        """
+        confidence = certificate.confidence
+        is_guarantee = certificate.kind != "any-threshold"
+        if confidence is not None:
+            spent = self.delta if is_guarantee and self.high is not None else 0.0
+            confidence = confidence - spent
         text = f"{self.n} trusted samples, in no report, are like the new cases (exchangeable)"
-        spent = self.delta if promised and self.high is not None else 0.0
+        assumption = Assumption("anchor", self.n, text)
         return msgspec.structs.replace(
             certificate,
             floor=self.marginal_lower,
             trusted=self.n,
-            note="; ".join(filter(None, [certificate.note, self.note])),
-            confidence=None if certificate.confidence is None else certificate.confidence - spent,
-            assumptions=(*certificate.assumptions, Assumption("anchor", self.n, text)),
+            note="; ".join(note for note in (certificate.note, self.note) if note),
+            confidence=confidence,
+            assumptions=(*certificate.assumptions, assumption),
         )

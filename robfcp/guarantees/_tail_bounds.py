@@ -1,176 +1,374 @@
-"""Tails: what a sum must reach so that chance alone rarely brings it there."""
+"""Tails: what a sum of counts must reach so that sampling alone rarely brings it there."""
 
 from __future__ import annotations
 
 from fractions import Fraction
 
 import numpy as np
-from numpy.typing import NDArray
 
-from robfcp.federation import Federation
-from robfcp.guarantees import _worst_case
+from robfcp._typing import BoolArray, FloatArray, IndexArray, IntArray
+from robfcp.guarantees._checks import NOISE_DELTA_FRACTION, check_delta, check_max_malicious
 from robfcp.guarantees._conformal_rank import rank_correction
-from robfcp.guarantees._worst_case import CountBounds, FloatArray, IntArray, TailTest, as_integers
+from robfcp.guarantees._count_bounds import CountBounds
+from robfcp.guarantees._sums import as_integers, sum_of_largest
+from robfcp.guarantees._worst_case import TailTest, accepted_bins, first_lastingly_accepted
 
-_TOTALS = 4096  # how many benign totals N_S are looked at one by one
-_SLOPE = 1024  # the slope of the slack is rounded to a multiple of 1/1024
-_STEPS = 50  # of bisection
+# How many totals N_S of benign clients are looked at one by one; of more only every d-th.
+_MAX_TOTALS = 4096
+
+# The slope of the slack is rounded to a multiple of 1 / 1024, for sums of whole numbers.
+_SLOPE_DENOMINATOR = 1024
+
+# Steps of bisection: beyond these a float does not change.
+_N_KL_STEPS = 50
+_N_LOSS_STEPS = 60
+
+# Counts of losses: what rounding may add to a whole number of them.
+_ROUNDING = 1e-6
+
+# Probabilities that are divided by are held away from 0 and 1.
+_MIN_PROBABILITY = 1e-15
 
 
-def marginal_tail_test(level: Fraction, n_clients: int, unit: int = 1) -> TailTest:
-    """count_S >= level N_S + 1: what the swap lemma needs to cover on average."""
-    p, q = level.numerator, level.denominator
-    return TailTest(p, q, np.array([int(unit * rank_correction(level, n_clients) * q)]))
+def marginal_tail_test(level: Fraction, n_clients: int, counts_per_sample: int = 1) -> TailTest:
+    """Return the test count_S >= level N_S + 1, which covers on average.
+
+    Docs/theory.md, section 2, formula (1), by the swap lemma.
+
+    Parameters
+    ----------
+    level : Fraction
+        The target coverage.
+    n_clients : int
+        K.
+    counts_per_sample : int, default=1
+        How many counts make a sample.
+    """
+    p = level.numerator
+    q = level.denominator
+    min_excess = int(counts_per_sample * rank_correction(level, n_clients) * q)
+    return TailTest(p, q, np.array([min_excess]))
 
 
-def min_count(totals: IntArray, probability: float, delta: float, low: IntArray) -> IntArray:
-    """The least c in low..N + 1 with P(Bin(N, probability) >= c) <= delta, by bisection."""
+def min_count(totals: IntArray, probability: float, delta: float, lowest: IntArray) -> IntArray:
+    """Return the least counts c with P(Bin(N, probability) >= c) <= delta, by bisection.
+
+    Parameters
+    ----------
+    totals : ndarray of shape (T,)
+        N.
+    probability : float
+        Of the binomial distribution.
+    delta : float
+        The probability that is not exceeded.
+    lowest : ndarray of shape (T,)
+        The least counts that are considered; the largest are N + 1.
+    """
     from scipy.special import betainc
 
-    low, high = low.copy(), totals + 1
-    while (open_ := low < high).any():
-        middle = (low + high) // 2
-        rare = betainc(np.maximum(middle, 1), totals - middle + 1, probability) <= delta
-        rare &= middle > 0
-        high = np.where(open_ & rare, middle, high)
-        low = np.where(open_ & ~rare, middle + 1, low)
+    low = lowest.copy()
+    high = totals + 1
+    is_open = low < high
+    while is_open.any():
+        midpoint = (low + high) // 2
+        # P(Bin(N, p) >= c) is the regularized incomplete beta function I_p(c, N - c + 1).
+        is_rare = betainc(np.maximum(midpoint, 1), totals - midpoint + 1, probability) <= delta
+        is_rare &= midpoint > 0
+        high = np.where(is_open & is_rare, midpoint, high)
+        low = np.where(is_open & ~is_rare, midpoint + 1, low)
+        is_open = low < high
     return high
 
 
 def critical_counts(totals: IntArray, level: Fraction, delta: float) -> IntArray:
-    """c(N): the least c >= level N + 1 with P(Bin(N, level) >= c) <= delta; at most N + 1."""
-    p, q = level.numerator, level.denominator
+    """Return c(N): the least c >= level N + 1 with P(Bin(N, level) >= c) <= delta, at most N + 1.
+
+    Docs/theory.md, section 6.
+
+    Parameters
+    ----------
+    totals : ndarray of shape (T,)
+        N.
+    level : Fraction
+        The target coverage.
+    delta : float
+        The probability to fail.
+    """
+    p = level.numerator
+    q = level.denominator
     totals = np.asarray(totals, dtype=np.int64)
-    wide = as_integers(totals, q * (int(totals.max(initial=0)) + 1))
-    low = (-((-p * wide) // q) + 1).astype(np.int64)
-    return min_count(totals, float(level), delta, low)
+    products = p * as_integers(totals, q * (int(totals.max(initial=0)) + 1))
+    lowest = (-(-products // q) + 1).astype(np.int64)
+    return min_count(totals, float(level), delta, lowest)
 
 
-def critical_loss_drops(totals: IntArray, level: Fraction, delta: float, unit: int) -> IntArray:
-    """The least summed gain, in parts of 1/unit, that N losses of mean above 1 - level rarely have.
+def critical_loss_drops(
+    totals: IntArray, level: Fraction, delta: float, counts_per_sample: int
+) -> IntArray:
+    """Return the least summed gains that N losses of mean above 1 - level rarely have.
 
-    N independent losses in [0, 1] of mean above a sum to at most R with a chance of at most
-    exp(-N kl(R/N, a)) (Hoeffding 1963) and e P(Bin(N, a) <= ceil R) (Bentkus 2004): the larger R
-    that either allows.
+    The gain of a loss l in [0, 1] is 1 - l. N independent losses of mean above a = 1 - level sum to
+    at most R with a probability of at most exp(-N kl(R / N, a)) (Hoeffding 1963), and of at most
+    e P(Bin(N, a) <= ceil(R)) (Bentkus 2004). The larger R that either allows is taken
+    (docs/theory.md, section 6, "Losses").
+
+    Parameters
+    ----------
+    totals : ndarray of shape (T,)
+        N.
+    level : Fraction
+        1 less the largest mean loss.
+    delta : float
+        The probability to fail.
+    counts_per_sample : int
+        Gains are counted in parts of 1 / counts_per_sample.
     """
     totals = np.asarray(totals, dtype=np.int64)
-    miss, need = float(1 - level), np.log(1 / delta) / np.maximum(totals, 1)
-    low, high = np.zeros(len(totals)), np.full(len(totals), miss)
-    for _ in range(60):
-        middle = (low + high) / 2
+    max_loss = float(1 - level)
+
+    hoeffding_losses = _hoeffding_loss_sums(totals, max_loss, delta)
+    # The least count of gains is that of a binomial: N - R is min_count at delta / e.
+    lowest = np.zeros_like(totals)
+    bentkus_losses = totals - min_count(totals, float(level), delta / np.e, lowest)
+    rounded_down = np.floor(hoeffding_losses * counts_per_sample) / counts_per_sample
+    max_losses = np.maximum(np.maximum(rounded_down, bentkus_losses), -1.0)
+
+    scaled_gains = (totals - max_losses) * counts_per_sample
+    drops = np.ceil(scaled_gains - _ROUNDING).astype(np.int64)
+    # Never less than beyond the mean, nor more than one beyond all.
+    mean_gains = [-((-(counts_per_sample * level) * int(n)) // 1) for n in totals]
+    lowest_drops = np.array(mean_gains, dtype=np.int64) + 1
+    return np.minimum(np.maximum(drops, lowest_drops), counts_per_sample * totals + 1)
+
+
+def _hoeffding_loss_sums(totals: IntArray, max_loss: float, delta: float) -> FloatArray:
+    """Return the largest R with exp(-N kl(R / N, a)) <= delta, a the largest mean loss; else -1."""
+    required_divergence = np.log(1 / delta) / np.maximum(totals, 1)
+    low = np.zeros(len(totals))
+    high = np.full(len(totals), max_loss)
+    for _ in range(_N_LOSS_STEPS):
+        midpoint = (low + high) / 2
         with np.errstate(divide="ignore", invalid="ignore"):
-            kl = np.where(middle > 0, middle * np.log(middle / miss), 0.0)
-            kl += (1 - middle) * np.log((1 - middle) / (1 - miss))
-        far = kl >= need
-        low, high = np.where(far, middle, low), np.where(far, high, middle)
-    allowed = np.where(-np.log1p(-miss) >= need, low * totals, -1.0)
-    # the least count of gains is that of a binomial: N - R is least_count at delta / e
-    whole = totals - min_count(totals, float(level), delta / np.e, np.zeros_like(totals))
-    best = np.maximum(np.maximum(np.floor(allowed * unit) / unit, whole), -1.0)
-    gains = np.ceil((totals - best) * unit - 1e-6).astype(np.int64)
-    floor = np.array([-((-(unit * level) * int(n)) // 1) for n in totals], dtype=np.int64) + 1
-    return np.minimum(np.maximum(gains, floor), unit * totals + 1)
+            divergence = np.where(midpoint > 0, midpoint * np.log(midpoint / max_loss), 0.0)
+            divergence += (1 - midpoint) * np.log((1 - midpoint) / (1 - max_loss))
+        is_rare = divergence >= required_divergence
+        low = np.where(is_rare, midpoint, low)
+        high = np.where(is_rare, high, midpoint)
+    # kl(0, a) = -ln(1 - a): where that is too little, not even a sum of 0 is rare.
+    return np.where(-np.log1p(-max_loss) >= required_divergence, low * totals, -1.0)
 
 
 def pac_tail_test(
-    sizes: IntArray, m: int, level: Fraction, delta: float, unit: int = 1
+    sizes: IntArray, m: int, level: Fraction, delta: float, counts_per_sample: int = 1
 ) -> TailTest:
-    """count_S >= c(N_S), which N_S samples covered less often rarely reach.
+    """Return the test count_S >= c(N_S), which N_S samples covered less often rarely pass.
 
     Exact for equal sizes. For unequal ones N_S is known only within a range for each number j of
-    removals, so the slack c(N) - level N is bounded by a_j + b N over that range and b n_k joins
-    client k's side. Losses have `unit` counts a sample.
+    removals. So the slack c(N) - level N is bounded by a_j + b N over that range, and b n_k is
+    charged to client k (docs/theory.md, section 6, "Computation").
+
+    Parameters
+    ----------
+    sizes : ndarray of shape (K,)
+        n_k.
+    m : int
+        The largest number of malicious clients.
+    level : Fraction
+        The target coverage.
+    delta : float
+        The probability to fail.
+    counts_per_sample : int, default=1
+        How many counts make a sample; several for losses.
     """
-    m = _worst_case.check_max_malicious(m, len(sizes))
-    ordered, removed = np.sort(np.asarray(sizes, dtype=np.int64)), np.arange(m + 1)
-    running = np.concatenate([[0], np.cumsum(ordered)])
-    total = int(running[-1])
-    most, least = total - running[removed], running[len(ordered) - removed]
-    scale, rate = level.denominator * _SLOPE, level.numerator * _SLOPE
-    step = -(-(total - int(least[-1]) + 1) // _TOTALS)
-    known = bool((least == most).all())
-    totals = most if known else np.arange(int(least[-1]), total + step, step)
-    if unit == 1:
+    m = check_max_malicious(m, len(sizes))
+    min_totals, max_totals = _ranges_of_totals(sizes, m)
+    n_samples = int(np.asarray(sizes, dtype=np.int64).sum())
+    smallest_total = int(min_totals[-1])
+    step = -(-(n_samples - smallest_total + 1) // _MAX_TOTALS)
+    is_exact = bool((min_totals == max_totals).all())
+    totals = max_totals
+    if not is_exact:
+        totals = np.arange(smallest_total, n_samples + step, step)
+
+    if counts_per_sample == 1:
         critical = critical_counts(totals, level, delta)
     else:
-        critical = critical_loss_drops(totals, level, delta, unit)
-    if not known:  # the slope of the slack between the ends of the range, never negative
-        slack = critical / unit - float(level) * totals
-        slope = round(float((slack[-1] - slack[0]) / (totals[-1] - totals[0])) * _SLOPE)
-        rate += max(0, slope) * level.denominator
-    largest = 2 * scale * unit * (total + step + 1)
-    needed = scale * as_integers(critical, largest) - rate * unit * as_integers(totals, largest)
-    if not known:
-        # c(N + i) <= c(N) + i: between the totals looked at the slack grows by < 1 a sample
-        needed = needed + max(0, scale - rate) * unit * (step - 1)
-        ranges = np.stack([least - totals[0], most - totals[0] + step], axis=1).ravel() // step
-        needed = np.maximum.reduceat(np.append(needed, needed[-1:]), ranges)[::2]
-    return TailTest(rate, scale, needed)
+        critical = critical_loss_drops(totals, level, delta, counts_per_sample)
+
+    # Numerators over one denominator, the slope b among them.
+    q = level.denominator * _SLOPE_DENOMINATOR
+    p = level.numerator * _SLOPE_DENOMINATOR
+    if not is_exact:
+        slack = critical / counts_per_sample - float(level) * totals
+        slope = float((slack[-1] - slack[0]) / (totals[-1] - totals[0]))
+        p += max(0, round(slope * _SLOPE_DENOMINATOR)) * level.denominator
+
+    largest = 2 * q * counts_per_sample * (n_samples + step + 1)
+    critical_numerators = q * as_integers(critical, largest)
+    min_excess = critical_numerators - p * counts_per_sample * as_integers(totals, largest)
+    if not is_exact:
+        # c(N + i) <= c(N) + i: between the totals looked at the slack grows by < 1 a sample.
+        min_excess = min_excess + max(0, q - p) * counts_per_sample * (step - 1)
+        first_rows = (min_totals - totals[0]) // step
+        stop_rows = (max_totals - totals[0] + step) // step
+        min_excess = _maxima_of_ranges(min_excess, first_rows, stop_rows)
+    return TailTest(p, q, min_excess)
+
+
+def _ranges_of_totals(sizes: IntArray, m: int) -> tuple[IntArray, IntArray]:
+    """Return (m + 1,) the least and the largest N_S of all S that leave out j clients."""
+    ordered = np.sort(np.asarray(sizes, dtype=np.int64))
+    n_removed = np.arange(m + 1)
+    n_samples_of_smallest = np.concatenate([[0], np.cumsum(ordered)])
+    min_totals = n_samples_of_smallest[len(ordered) - n_removed]
+    max_totals = int(n_samples_of_smallest[-1]) - n_samples_of_smallest[n_removed]
+    return min_totals, max_totals
+
+
+def _maxima_of_ranges(values: IntArray, first_rows: IntArray, stop_rows: IntArray) -> IntArray:
+    """Return the largest of values[first:stop] for each pair; stops are at most len(values)."""
+    bounds = np.stack([first_rows, stop_rows], axis=1).ravel()
+    # reduceat takes no bound beyond the last value, hence another one; every second result is
+    # that of what lies between two ranges.
+    return np.maximum.reduceat(np.append(values, values[-1:]), bounds)[::2]
 
 
 def noisy_size_tail_test(
-    counts: CountBounds, m: int, level: Fraction, delta: float, noise: float
+    bounds: CountBounds, m: int, level: Fraction, delta: float, noise_delta: float
 ) -> TailTest:
-    """The same where N_S is known up to noise too: the largest slack c(N) - level N it may need."""
-    m = _worst_case.check_max_malicious(m, len(counts.sizes))
-    p, q, total = level.numerator, level.denominator, int(counts.sizes.sum())
-    certain, least = counts.smallest_totals(np.array([0, m]), noise / 4).astype(int).tolist()
-    negative = int(_worst_case.sum_of_largest(-counts.sizes[None, :], m)[0])
-    least = max(1, least)
-    most = max(least, 2 * total - certain + negative)
-    step = -(-(most - least + 1) // _TOTALS)
-    totals = np.append(np.arange(least, most, step), most)
-    # c(N + i) <= c(N) + i: between the totals looked at the slack grows by < 1 - level a sample
+    """Return the same test where N_S is known only up to noise.
+
+    It asks for the largest slack c(N) - level N of all totals N that the noise allows.
+
+    Parameters
+    ----------
+    bounds : CountBounds
+        For the noisy sizes.
+    m : int
+        The largest number of malicious clients.
+    level : Fraction
+        The target coverage.
+    delta : float
+        The probability to fail.
+    noise_delta : float
+        The probability to fail that is for noise. Half of it is for the sizes, a quarter for the
+        least and for the largest total each.
+    """
+    m = check_max_malicious(m, len(bounds.sizes))
+    p = level.numerator
+    q = level.denominator
+    n_samples = int(bounds.sizes.sum())
+    min_totals = bounds.min_n_samples(np.array([0, m]), noise_delta / 4).astype(int)
+    min_of_all = int(min_totals[0])
+    negative_sizes = int(sum_of_largest(-bounds.sizes[None, :], m)[0])
+    lowest = max(1, int(min_totals[1]))
+    highest = max(lowest, 2 * n_samples - min_of_all + negative_sizes)
+    step = -(-(highest - lowest + 1) // _MAX_TOTALS)
+    totals = np.append(np.arange(lowest, highest, step), highest)
+
+    # c(N + i) <= c(N) + i: between the totals looked at the slack grows by < 1 - level a sample.
     critical = critical_counts(totals, level, delta).tolist()
-    slack = max(q * c - p * n for c, n in zip(critical, totals.tolist(), strict=True))
-    return TailTest(p, q, np.array([slack + (q - p) * (step - 1)]))
+    largest_slack = max(q * c - p * n for c, n in zip(critical, totals.tolist(), strict=True))
+    return TailTest(p, q, np.array([largest_slack + (q - p) * (step - 1)]))
 
 
 def pac_threshold(
-    federation: Federation, level: Fraction, max_malicious: int, delta: float
+    bounds: CountBounds, level: Fraction, max_malicious: int, delta: float
 ) -> int | None:
-    """The first edge that, with probability >= 1 - delta, covers at `level`; None = infinite.
+    """Return the first bin that covers at `level` with probability >= 1 - delta; None: infinite.
 
-    Requires count_S(t) >= c(N_S, delta) for every S that leaves out at most m clients. Where
-    reports hold noise a fifth of delta is the noise's.
+    There count_S(t) >= c(N_S, delta) for every S that leaves out at most m clients (docs/theory.md,
+    section 6, formula (4)). Where reports hold noise a fifth of delta is for the noise.
+
+    Parameters
+    ----------
+    bounds : CountBounds
+        The counts.
+    level : Fraction
+        The target coverage.
+    max_malicious : int
+        m.
+    delta : float
+        The probability to fail.
     """
-    counts = _worst_case.count_bounds(federation)
-    noise, sampling = counts.split(_worst_case.check_delta(delta), _worst_case.NOISE_DELTA_FRACTION)
-    if counts.sizes_known:
-        tail = pac_tail_test(counts.sizes, max_malicious, level, sampling, counts.unit)
+    noise_delta, sampling_delta = bounds.split_delta(check_delta(delta), NOISE_DELTA_FRACTION)
+    if bounds.sizes_known:
+        test = pac_tail_test(
+            bounds.sizes, max_malicious, level, sampling_delta, bounds.counts_per_sample
+        )
     else:
-        tail, noise = noisy_size_tail_test(counts, max_malicious, level, sampling, noise), noise / 2
-    return counts.search(lambda edges: counts.accepted(edges, tail, max_malicious, noise))
+        test = noisy_size_tail_test(bounds, max_malicious, level, sampling_delta, noise_delta)
+        noise_delta = noise_delta / 2  # the other half is that of the sizes
+
+    def accepted(bins: IndexArray) -> BoolArray:
+        return accepted_bins(bounds, bins, test, max_malicious, noise_delta)
+
+    return first_lastingly_accepted(bounds, accepted)
 
 
 def kl_lower(fraction: FloatArray, radius: float | FloatArray) -> FloatArray:
-    """The least p <= share with kl(share, p) <= radius, from below, by bisection."""
+    """Return the least p <= fraction with kl(fraction, p) <= radius, from below, by bisection.
+
+    Docs/theory.md, section 9: lo(a, x).
+
+    Parameters
+    ----------
+    fraction : ndarray
+        a, fractions in [0, 1].
+    radius : float or ndarray
+        x.
+    """
     fraction = np.asarray(fraction, dtype=float)
-    rest, low, high = 1 - fraction, np.zeros_like(fraction), fraction
+    complement = 1 - fraction
+    low = np.zeros_like(fraction)
+    high = fraction
     with np.errstate(divide="ignore", invalid="ignore"):
-        own = sum(np.where(x > 0, x * np.log(x), 0.0) for x in (fraction, rest))
-        for _ in range(_STEPS):
-            middle = (low + high) / 2
-            far = own - fraction * np.log(middle) - rest * np.log(1 - middle) > radius
-            low, high = np.where(far, middle, low), np.where(far, high, middle)
+        # kl(a, p) = a ln a + (1 - a) ln(1 - a) - a ln p - (1 - a) ln(1 - p)
+        negative_entropy = np.where(fraction > 0, fraction * np.log(fraction), 0.0)
+        negative_entropy = negative_entropy + np.where(
+            complement > 0, complement * np.log(complement), 0.0
+        )
+        for _ in range(_N_KL_STEPS):
+            midpoint = (low + high) / 2
+            divergence = (
+                negative_entropy - fraction * np.log(midpoint) - complement * np.log(1 - midpoint)
+            )
+            is_too_far = divergence > radius
+            low = np.where(is_too_far, midpoint, low)
+            high = np.where(is_too_far, high, midpoint)
     return np.asarray(np.where(fraction > 0, low, 0.0))
 
 
 def kl_divergence(a: FloatArray, p: FloatArray) -> FloatArray:
-    """a ln(a/p) + (1-a) ln((1-a)/(1-p)), 0 where a is 0 or 1 as it should be."""
+    """Return kl(a, p) = a ln(a / p) + (1 - a) ln((1 - a) / (1 - p)); 0 ln 0 is 0."""
     from scipy.special import rel_entr
 
-    a, p = np.clip(a, 0, 1), np.clip(p, 1e-15, 1 - 1e-15)
+    a = np.clip(a, 0, 1)
+    p = np.clip(p, _MIN_PROBABILITY, 1 - _MIN_PROBABILITY)
     return np.maximum(rel_entr(a, p) + rel_entr(1 - a, 1 - p), 0.0)
 
 
 def is_miss_rate_small(
-    share: FloatArray, effective: FloatArray, alpha: float, delta: float
-) -> NDArray[np.bool_]:
-    """Whether a miss share u <= alpha has n_eff (alpha - u + u ln(u/alpha)) >= ln(1/delta).
+    miss_rate: FloatArray, effective_size: FloatArray, alpha: float, delta: float
+) -> BoolArray:
+    """Return whether so small a miss rate has a probability <= delta if the true one is > alpha.
 
-    So small a share has a chance of at most delta where the true one is above alpha.
+    That is n_eff (alpha - u + u ln(u / alpha)) >= ln(1 / delta) and u <= alpha (docs/theory.md,
+    section 11, theorem T).
+
+    Parameters
+    ----------
+    miss_rate : ndarray
+        u, an upper bound on the miss rate among the benign clients' samples.
+    effective_size : ndarray
+        n_eff.
+    alpha : float
+        The target miss rate.
+    delta : float
+        The probability to fail.
     """
     with np.errstate(divide="ignore", invalid="ignore"):
-        gain = alpha - share + np.where(share > 0, share * np.log(share / alpha), 0.0)
-    return np.asarray((share <= alpha) & (effective * gain >= np.log(1 / delta)))
+        log_term = np.where(miss_rate > 0, miss_rate * np.log(miss_rate / alpha), 0.0)
+        exponent = alpha - miss_rate + log_term
+    is_rare = effective_size * exponent >= np.log(1 / delta)
+    return np.asarray((miss_rate <= alpha) & is_rare)

@@ -13,11 +13,8 @@ from robfcp.binning import Binning
 from robfcp.calibration._calibration import Calibration
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
-from robfcp.guarantees._label_shift import (
-    class_counts,
-    label_distribution_threshold,
-    parse_label_distributions,
-)
+from robfcp.guarantees._label_distributions import parse_label_distributions
+from robfcp.guarantees._label_shift import class_counts, label_distribution_threshold
 
 
 def make_reports(n_clients=12, n=60, seed=0, attackers=0, **more):

@@ -11,8 +11,12 @@ from makers import LAC, refused, reports_of, said
 from robfcp import Consensus, MarginalGuarantee, Report, calibrate
 from robfcp.calibration import sensitivity
 from robfcp.federation import Federation
-from robfcp.guarantees import certify_threshold, fcp_bin_index
-from robfcp.guarantees._base import marginal_threshold_bin
+from robfcp.guarantees import (
+    certify_threshold,
+    count_bounds,
+    fcp_bin_index,
+    marginal_threshold_bin,
+)
 from robfcp.guarantees._tail_bounds import pac_threshold
 
 LEVEL = Fraction(9, 10)
@@ -58,7 +62,7 @@ def test_each_row_holds_what_the_single_functions_return(reports):
     for row in outcome.budgets:
         assert row.certificate == certify_threshold(federation, index, row.m, 0.9)
         assert row.marginal == upper[marginal_threshold_bin(federation, LEVEL, max_malicious=row.m)]
-        assert row.pac == upper[pac_threshold(federation, LEVEL, row.m, 1 - 0.9)]
+        assert row.pac == upper[pac_threshold(count_bounds(federation), LEVEL, row.m, 1 - 0.9)]
         assert row.alike is None
 
 

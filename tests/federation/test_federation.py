@@ -15,7 +15,7 @@ from robfcp.binning import Binning
 from robfcp.errors import QuorumError, ReportError, RobfcpError
 from robfcp.federation import Federation
 from robfcp.federation._comparison import project_to_simplex
-from robfcp.guarantees._worst_case import running_maximum
+from robfcp.guarantees._count_bounds import running_maximum
 from robfcp.reports import Report, _wire
 from robfcp.reports.terms import RoundTerms
 from robfcp.scores import APS, LAC, AbsoluteResidual

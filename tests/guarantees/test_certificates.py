@@ -20,6 +20,7 @@ from robfcp.guarantees import (
     PACGuarantee,
     certify_threshold,
     clients_not_covered,
+    count_bounds,
 )
 from robfcp.guarantees._certify import (
     certificate_points,
@@ -29,7 +30,7 @@ from robfcp.guarantees._certify import (
 )
 from robfcp.guarantees._heterogeneity import prune_clients
 from robfcp.guarantees._tail_bounds import pac_threshold
-from robfcp.guarantees._worst_case import count_bounds
+from robfcp.guarantees._worst_case import min_and_max_coverage
 
 LEVEL = Fraction(9, 10)
 
@@ -47,7 +48,7 @@ def test_the_band_is_never_wider_than_hoeffdings_and_a_certificate_is_it_at_its_
     here, edges = federation(bins=20), np.arange(20)
     counts, e = count_bounds(here), np.sqrt(np.log(2 * 20 / 0.05) / (2 * 91 * 500))
     (lower,), (upper,) = coverage_intervals(counts, edges, [9], 1 - 0.95)
-    (low,), (high,) = counts.min_coverage(edges, np.array([9]), 0.0)
+    (low,), (high,) = min_and_max_coverage(counts, edges, np.array([9]), 0.0)
     assert ((low - e - 1e-12 <= lower) & (lower <= low)).all()
     assert ((high <= upper) & (upper <= high + e + 1e-12)).all()
     certificate = certify_threshold(here, 17, 9, 0.95)
@@ -106,7 +107,8 @@ def test_pruned_pac_spends_a_fifth_of_delta_on_pruning_and_the_rest_on_the_thres
     index, certificate = PACGuarantee(20, alike=0.02).threshold(attacked, LEVEL, 0.95)
     pruning = prune_clients(attacked, 20, 0.02, 0.01)
     assert pruning.max_malicious_left == 5
-    assert index == pac_threshold(attacked.select(pruning.kept_mask), LEVEL, 5, 0.04)
+    remaining = count_bounds(attacked.select(pruning.kept_mask))
+    assert index == pac_threshold(remaining, LEVEL, 5, 0.04)
     assert (certificate.lower, certificate.full_sets_from) == (0.9, None)
     assert "15 sites that cannot be honest were dropped" in certificate.statement
     assert "at least 90%, and at every honest site at least 86%" in certificate.statement
@@ -146,7 +148,7 @@ def uniform(seed=0, n_clients=20, n=100, truncated=0):
 def test_the_interval_for_more_liars_holds_the_interval_for_fewer():
     for seed in range(cases(6)):
         here = uniform(seed, n_clients=(9, 40)[seed % 2], n=60, truncated=seed % 4)
-        curve = certificate_points(here, 80, range(here.n_clients))
+        curve = certificate_points(count_bounds(here), 80, range(here.n_clients))
         lower, upper = [p.lower for p in curve], [p.upper for p in curve]
         assert lower == sorted(lower, reverse=True)
         assert upper == sorted(upper)
@@ -154,7 +156,7 @@ def test_the_interval_for_more_liars_holds_the_interval_for_fewer():
             one = certify_threshold(uniform(seed, (9, 40)[seed % 2], 60, seed % 4), 80, m)
             assert (one.lower, one.upper) == (lower[m], upper[m])
         vacuous = [p.m for p in curve if p.is_vacuous]
-        assert vacuous_from(here, 80) == (vacuous[0] if vacuous else None)
+        assert vacuous_from(count_bounds(here), 80) == (vacuous[0] if vacuous else None)
 
 
 @pytest.mark.effort

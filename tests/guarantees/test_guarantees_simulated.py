@@ -27,12 +27,11 @@ from noises import draw
 from robfcp import PACGuarantee, Privacy
 from robfcp.binning import Binning
 from robfcp.federation import Federation
-from robfcp.guarantees._base import marginal_threshold_bin
+from robfcp.guarantees import CountBounds, count_bounds, marginal_threshold_bin
 from robfcp.guarantees._certify import coverage_intervals
 from robfcp.guarantees._label_shift import ClassCounts
 from robfcp.guarantees._local_bounds import TrustedInterval, client_thresholds, clipping_ranks
 from robfcp.guarantees._tail_bounds import marginal_tail_test, pac_tail_test, pac_threshold
-from robfcp.guarantees._worst_case import CountBounds
 from robfcp.monitoring import _betting as betting
 from robfcp.monitoring._merge import log_mean_of_smallest
 
@@ -98,10 +97,11 @@ class AllAtOnce(CountBounds):
 
     def __init__(self, here):
         self.counts, self.sizes = here.below.reshape(-1, len(here.sizes)), here.sizes
-        self.n_edges, self.unit = here.below.shape[1] + 1, 1
+        self.n_bins, self.counts_per_sample = here.below.shape[1] + 1, 1
+        self.noise_model = None
 
-    def _sides(self, edges):
-        return self.counts[edges], self.counts[edges]
+    def lower_and_upper(self, bins):
+        return self.counts[bins], self.counts[bins]
 
 
 def curve(told):
@@ -150,8 +150,10 @@ def private(told, known=True):
         sent = Federation.from_counts(
             noisy, binning, privacy=law, sample_sizes=here.sizes if known else None
         )
-        rule = marginal_threshold_bin if known else pac_threshold
-        edge = rule(sent, LEVEL, told, *([] if known else [DELTA]))
+        if known:
+            edge = marginal_threshold_bin(sent, LEVEL, told)
+        else:
+            edge = pac_threshold(count_bounds(sent), LEVEL, told, DELTA)
         found.append(0 if edge is None else 1 - np.append(here.truth, 1)[edge])
     return np.array(found) if known else np.array(found) > ALPHA
 
@@ -180,7 +182,7 @@ def at_site(told):
                 (1 - share) * times * (sizes[:, :, None] - below)[-1]
             )
             told_all = ClassCounts(said.transpose(2, 0, 1), lied, edges, tuple("abcdefghij"), names)
-            reached.append(client_thresholds(told_all, ALPHA, told, sites=[0])[0])
+            reached.append(client_thresholds(told_all, ALPHA, told, clients=[0])[0])
         miss = [1 - cdfs[:, edge] for edge in reached]  # -1, infinite, misses nothing
         found[run] = mix @ np.max(miss, axis=0)
     return found

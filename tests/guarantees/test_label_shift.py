@@ -10,7 +10,9 @@ from scipy.stats import binom, hypergeom
 
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
-from robfcp.guarantees import LabelShiftGuarantee
+from robfcp.guarantees import LabelShiftGuarantee, count_bounds
+from robfcp.guarantees import _client_pairs as client_pairs
+from robfcp.guarantees import _label_distributions as label_distributions
 from robfcp.guarantees import _label_shift as label_shift
 from robfcp.guarantees._tail_bounds import pac_threshold
 from robfcp.reports import Report
@@ -21,7 +23,7 @@ NAMES = ("cat", "dog", "eel")
 
 def pair_p_values(below, sizes, sigma=0.0):
     """(K, K) p-values for "both are honest" at one edge."""
-    found = np.minimum(1, 2 * np.exp(-label_shift.ClientPairs(sizes).exponents(below, sigma)))
+    found = np.minimum(1, 2 * np.exp(-client_pairs.ClientPairs(sizes).exponents(below, sigma)))
     np.fill_diagonal(found, 1)
     return found
 
@@ -29,8 +31,8 @@ def pair_p_values(below, sizes, sigma=0.0):
 def kept_at(below, sizes, m, beta, sigma=0.0):
     """(K,) whom pruning keeps at one edge, or None."""
     everybody = np.ones(len(sizes), dtype=bool)
-    against = label_shift.ClientPairs(sizes).contradictions(below, m, beta, sigma, len(sizes))
-    return everybody if against is None else label_shift.pruned_mask(against, everybody, m)
+    against = client_pairs.ClientPairs(sizes).contradictions(below, m, beta, sigma, len(sizes))
+    return everybody if against is None else client_pairs.pruned_mask(against, everybody, m)
 
 
 @pytest.mark.parametrize("number", [40, pytest.param(1000, marks=pytest.mark.slow)])
@@ -57,12 +59,11 @@ def test_pairs_pruning_and_acceptance_are_those_of_plain_loops(number):
         seen["all" if mask.all() else "some"] += 1
         few, left, n_classes = kept[:9], min(m - (len(sizes) - len(kept)), 4), sizes.shape[1]
         around = (np.zeros(n_classes), 1.0), (rng.dirichlet(np.ones(n_classes)) / 2, 0.5)
-        mixes = label_shift.LabelDistributions(
+        mixes = label_distributions.LabelDistributions(
             rng.dirichlet(np.ones(n_classes), 2), *around[trial % 2]
         )
-        told = label_shift.accepts_distributions(
-            below[few], sizes[few], left, mixes, 0.4 - sigma, 0.08
-        )
+        evidence = label_shift.BinEvidence(below[few], sizes[few], left, 0.08, None)
+        told = label_shift.accepts_distributions(evidence, mixes, 0.4 - sigma)
         for mix, mine in zip(mixes.expectations(np.eye(n_classes)).T, told, strict=True):
             assert mine == plain.accepts(below[few], sizes[few], left, mix, 0.4 - sigma, 0.08)
             seen[bool(mine)] += 1
@@ -99,10 +100,10 @@ def test_a_pair_value_is_never_below_the_exact_chance():
 
 def test_pairs_are_worked_on_in_blocks(monkeypatch):
     below, sizes, _ = plain.random_table(np.random.default_rng(3))
-    whole = [label_shift.ClientPairs(sizes).exponents(below, sigma) for sigma in (0.0, 0.1)]
-    monkeypatch.setattr(label_shift, "_KEPT", 1)
-    monkeypatch.setattr(label_shift, "_BLOCK", 1)
-    parts = [label_shift.ClientPairs(sizes).exponents(below, sigma) for sigma in (0.0, 0.1)]
+    whole = [client_pairs.ClientPairs(sizes).exponents(below, sigma) for sigma in (0.0, 0.1)]
+    monkeypatch.setattr(client_pairs, "_MAX_CACHED_TERMS", 1)
+    monkeypatch.setattr(client_pairs, "_MAX_BLOCK_TERMS", 1)
+    parts = [client_pairs.ClientPairs(sizes).exponents(below, sigma) for sigma in (0.0, 0.1)]
     np.testing.assert_allclose(parts, whole, rtol=1e-12, atol=1e-12)
 
 
@@ -110,9 +111,9 @@ def test_the_bound_that_saves_logarithms_misses_no_pair():
     rng, some = np.random.default_rng(18), 0
     for _ in range(100):
         below, sizes, _ = plain.random_table(rng)
-        wanted = label_shift.ClientPairs(sizes).exponents(below)
+        wanted = client_pairs.ClientPairs(sizes).exponents(below)
         for least in (0.01, 1.0, 6.0, 20.0):
-            found = label_shift.ClientPairs(sizes).exponents(below, least=least) >= least
+            found = client_pairs.ClientPairs(sizes).exponents(below, min_exponent=least) >= least
             assert (found == (wanted >= least)).all()
             some += found.sum()
     assert some > 1000
@@ -153,8 +154,8 @@ def test_gross_liars_are_dropped_and_the_rule_runs_on_the_rest():
         label_shift.class_counts(federation), LEVEL, 5, 0.05
     )
     assert walk.pruned_clients == federation.clients[15:]
-    honest = pac_threshold(plain.by_class(tables[:15]), LEVEL, 0, 0.04)
-    assert honest <= walk.bin_index < pac_threshold(federation, LEVEL, 5, 0.05)
+    honest = pac_threshold(count_bounds(plain.by_class(tables[:15])), LEVEL, 0, 0.04)
+    assert honest <= walk.bin_index < pac_threshold(count_bounds(federation), LEVEL, 5, 0.05)
 
 
 def plain_edge(counts, level, m, delta):
@@ -212,7 +213,10 @@ def test_thresholds_are_those_of_plain_loops():
     ],
 )
 def test_mixes_are_read_by_name_by_word_and_in_lists(mix, rows):
-    mixes, sizes = label_shift.parse_label_distributions(mix, NAMES), np.array([5.0, 2.0, 40.0])
+    mixes, sizes = (
+        label_distributions.parse_label_distributions(mix, NAMES),
+        np.array([5.0, 2.0, 40.0]),
+    )
     assert mixes.expectations(np.eye(3)).T.tolist() == rows
     least = [min(n / p for n, p in zip(sizes, row, strict=True) if p) for row in rows]
     assert mixes.min_effective_sizes(sizes).tolist() == pytest.approx(least)
@@ -231,7 +235,7 @@ def test_mixes_are_read_by_name_by_word_and_in_lists(mix, rows):
 )
 def test_other_mixes_are_refused_in_words(mix, words):
     with pytest.raises(RobfcpError, match=words):
-        label_shift.parse_label_distributions(LabelShiftGuarantee(0, mix=mix).mix, NAMES)
+        label_distributions.parse_label_distributions(LabelShiftGuarantee(0, mix=mix).mix, NAMES)
 
 
 def test_thresholds_of_mixes_are_those_of_plain_loops():
@@ -242,7 +246,7 @@ def test_thresholds_of_mixes_are_those_of_plain_loops():
         counts = label_shift.class_counts(
             plain.by_class(plain.lie(rng, tables, liars, plain.ATTACKS[trial % 4]))
         )
-        mixes = label_shift.parse_label_distributions([{"0": 1}, "uniform"], counts.names)
+        mixes = label_distributions.parse_label_distributions([{"0": 1}, "uniform"], counts.names)
         sigma = 0.03 * (trial % 2)
         found = label_shift.label_distribution_threshold(counts, mixes, 0.3, m, 0.1, sigma)
         assert found.bin_index == plain.mix_edge(counts, mixes.distributions, 0.3, m, 0.1, sigma)
@@ -258,7 +262,7 @@ def test_counts_in_fives_speak_against_nobody_whom_the_true_ones_do_not():
         sizes = rng.integers(0, 40, (6, 3))
         below = rng.binomial(sizes, rng.random((6, 1)))
         most = below + rng.binomial(sizes - below, 0.3) * (rng.random((6, 1)) < 0.5)
-        pairs, sigma = label_shift.ClientPairs(sizes), float(rng.choice([0.01, 0.1]))
+        pairs, sigma = client_pairs.ClientPairs(sizes), float(rng.choice([0.01, 0.1]))
         bound = pairs.exponent_lower_bound(below, most, sigma)
         for _ in range(5):
             true = below + rng.binomial(most - below, rng.random())

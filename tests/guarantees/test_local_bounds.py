@@ -83,7 +83,7 @@ def test_sites_not_asked_for_one_alone_or_without_room_get_none():
     counts = federation(4, 8, 2, 300, 20)
     every, some = (
         local_bounds.client_thresholds(counts, 0.3, 1),
-        local_bounds.client_thresholds(counts, 0.3, 1, sites=[2, 5]),
+        local_bounds.client_thresholds(counts, 0.3, 1, clients=[2, 5]),
     )
     assert some.tolist() == np.where(np.isin(range(8), [2, 5]), every, -1).tolist()
     assert local_bounds.client_thresholds(federation(5, 1, 2, 300, 20), 0.3, 0).tolist() == [-1]

@@ -15,12 +15,12 @@ from robfcp import Privacy
 from robfcp.binning import Binning
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation, SparseTable, StratifiedTable
-from robfcp.guarantees import fcp_bin_index
-from robfcp.guarantees._base import marginal_tail, marginal_threshold_bin
+from robfcp.guarantees import count_bounds, fcp_bin_index, marginal_threshold_bin
 from robfcp.guarantees._certify import certificate_points, coverage_intervals
 from robfcp.guarantees._heterogeneity import estimate_heterogeneity
+from robfcp.guarantees._marginal import marginal_test
 from robfcp.guarantees._tail_bounds import kl_lower, pac_threshold
-from robfcp.guarantees._worst_case import NoisyCounts, count_bounds
+from robfcp.guarantees._worst_case import accepted_bins, min_and_max_coverage
 
 LEVEL = Fraction(9, 10)
 EXACT = Privacy(300)  # noise so rare that none is drawn
@@ -57,10 +57,10 @@ def test_the_marginal_threshold_is_the_brute_force_one(known, m):
             sent[:, 12], sent[:, 13] = -sizes // 2, -(-sizes // 2)
         federation = noisy(rng, sent, privacy, known)
         counts = count_bounds(federation)
-        beta = counts.level_share(LEVEL)
+        beta = counts.noise_delta_of_level(LEVEL)
         target = LEVEL + beta
         # as much noise as in as many bins from below; both sides where sizes are hidden
-        left, right = (side.tolist() for side in counts.noise(EVERYWHERE, float(beta)))
+        left, right = (side.tolist() for side in counts.noise_bounds(EVERYWHERE, float(beta)))
         charge = 1 if n_clients > 1 else target
         expected = BINS
         for edge in reversed(range(BINS)):
@@ -76,7 +76,8 @@ def test_the_marginal_threshold_is_the_brute_force_one(known, m):
             expected = edge
         found = marginal_threshold_bin(federation, LEVEL, m)
         assert found == (None if expected == BINS else expected)
-        alone = counts.accepted(EVERYWHERE, marginal_tail(counts, LEVEL)[0], m, float(beta))
+        test, noise_delta = marginal_test(counts, LEVEL)
+        alone = accepted_bins(counts, EVERYWHERE, test, m, noise_delta)
         fell += alone[:expected].any()
     assert fell  # somewhere an edge would do by itself which one above it forbids
 
@@ -90,7 +91,8 @@ def test_where_no_noise_is_drawn_thresholds_are_those_of_the_raised_level():
     for m, samples in ((0, None), (3, None), (None, 1500)):
         wanted = marginal_threshold_bin(plain, raised, m, samples)
         assert marginal_threshold_bin(marked, LEVEL, m, samples) == wanted
-    assert pac_threshold(marked, LEVEL, 3, 0.05) == pac_threshold(plain, LEVEL, 3, 0.04)
+    marked_bin = pac_threshold(count_bounds(marked), LEVEL, 3, 0.05)
+    assert marked_bin == pac_threshold(count_bounds(plain), LEVEL, 3, 0.04)
 
 
 @pytest.mark.parametrize("neighbours", thorough(["substitution", "add-remove"], "add-remove"))
@@ -121,10 +123,10 @@ def test_pooled_noise_stays_within_its_allowance_as_often_as_stated():
     rng = np.random.default_rng(1)
     privacy = private(0.5)
     counts = np.tile(np.full(BINS, 40), (30, 1))
-    allowance = NoisyCounts(noisy(rng, counts, privacy)).noise(EVERYWHERE, 0.05)[0]
+    allowance = count_bounds(noisy(rng, counts, privacy)).noise_bounds(EVERYWHERE, 0.05)[0]
     exceeded = np.zeros(BINS)
     for _ in range(600):
-        found = NoisyCounts(noisy(rng, counts, privacy)).lower(EVERYWHERE).sum(axis=1)
+        found = count_bounds(noisy(rng, counts, privacy)).lower(EVERYWHERE).sum(axis=1)
         exceeded += found - 60 * np.cumsum(counts[0]) > allowance
     assert (binom.sf(exceeded - 1, 600, 0.05) > 1e-4).all()
     assert exceeded[:-1].mean() > 0.03 * 600  # and no larger than it must be
@@ -161,13 +163,13 @@ def test_hidden_sizes_refuse_what_needs_them():
 def test_certificates_spend_the_noise_its_whole_share_and_no_more(known):
     rng = np.random.default_rng(9)
     federation = noisy(rng, rng.multinomial(300, CLASSES[1], size=12), private(0.5, known), known)
-    counts, chance = NoisyCounts(federation), 0.2 * 0.05
+    counts, chance = count_bounds(federation), 0.2 * 0.05
     # both ends at every edge; where sizes are hidden both sides of each, and the total once
     one = chance / (2 * BINS) if known else 2 * chance / (4 * BINS + 1)
-    (low,), (high,) = counts.min_coverage(EVERYWHERE, np.array([2]), one)
+    (low,), (high,) = min_and_max_coverage(counts, EVERYWHERE, np.array([2]), one)
     total = np.sort(counts.sizes)[:-2].sum()
     if not known:
-        total -= counts.noise(EVERYWHERE[-1:], 2 * chance / (4 * BINS + 1))[0][0] / 2
+        total -= counts.noise_bounds(EVERYWHERE[-1:], 2 * chance / (4 * BINS + 1))[0][0] / 2
     radius = np.log(2 * BINS / (0.05 - chance)) / total
     (lower,), (upper,) = coverage_intervals(counts, EVERYWHERE, [2], 0.05)
     np.testing.assert_allclose(lower, kl_lower(low, radius), rtol=1e-9)
@@ -180,7 +182,7 @@ def test_certificates_shrink_with_more_budget_and_hold_the_truth(known):
     counts = rng.multinomial(500, CLASSES[2], size=30)
     for epsilon in (0.1, 0.5, 2, 300):
         federation = noisy(rng, counts, private(epsilon, known), known)
-        curve = certificate_points(federation, 9, range(4))
+        curve = certificate_points(count_bounds(federation), 9, range(4))
         assert curve[0].lower <= np.cumsum(CLASSES[2])[9] <= curve[0].upper
         assert all(b.lower <= a.lower and a.upper <= b.upper for a, b in pairwise(curve))
         widths.append(curve[2].upper - curve[2].lower)
@@ -204,7 +206,7 @@ def test_every_private_reporter_holds_every_class_so_that_no_noise_is_chosen_by_
         held = federation.select_stratum(1)
         assert held.clients == federation.clients
         counts, top = count_bounds(held), np.array([1])
-        exceeded += counts.lower(top).sum() > counts.noise(top, 0.002)[0][0]
+        exceeded += counts.lower(top).sum() > counts.noise_bounds(top, 0.002)[0][0]
     assert binom.sf(exceeded - 1, runs, 0.001) > 1e-3  # 4.4% when they dropped out
 
 

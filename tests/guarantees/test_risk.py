@@ -11,7 +11,7 @@ from makers import said
 import robfcp
 from robfcp import Federation, Privacy, Report, Risk
 from robfcp.errors import ReportError, RobfcpError
-from robfcp.guarantees._base import marginal_threshold_bin
+from robfcp.guarantees import marginal_threshold_bin
 from robfcp.page._data import PageInfo, page_data
 
 LAMBDAS = np.linspace(0, 1, 21)

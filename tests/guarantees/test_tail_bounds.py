@@ -17,8 +17,9 @@ from robfcp.guarantees import (
     _base,
     _heterogeneity,
     _label_shift,
+    _noise_model,
     _tail_bounds,
-    _worst_case,
+    count_bounds,
 )
 from robfcp.privacy import Privacy
 
@@ -70,7 +71,7 @@ def test_the_critical_gain_is_the_least_that_hoeffding_or_bentkus_calls_rare():
 def test_pac_asks_the_critical_count_of_every_benign_set(sizes, monkeypatch):
     """Exactly so for equal sizes, never less for unequal ones, also between the totals tried."""
     if sizes == "looked at in steps":
-        monkeypatch.setattr(_tail_bounds, "_TOTALS", 3)
+        monkeypatch.setattr(_tail_bounds, "_MAX_TOTALS", 3)
     rng = np.random.default_rng(len(sizes))
     passed, agreed = [], []
     for _ in range(cases(60)):
@@ -100,8 +101,10 @@ def test_pac_threshold_is_the_first_edge_at_which_the_tail_is_reached():
         holds = _tail_bounds.pac_tail_test(sizes, 1, LEVEL, 0.1).accepts(
             federation.cumulative_counts().T, sizes, 1
         )
-        assert _tail_bounds.pac_threshold(federation, LEVEL, 1, 0.1) == holds.argmax()
-    assert _tail_bounds.pac_threshold(Federation.from_counts([[1] * 4] * 5), LEVEL, 2, 0.01) is None
+        bounds = count_bounds(federation)
+        assert _tail_bounds.pac_threshold(bounds, LEVEL, 1, 0.1) == holds.argmax()
+    few = count_bounds(Federation.from_counts([[1] * 4] * 5))
+    assert _tail_bounds.pac_threshold(few, LEVEL, 2, 0.01) is None
 
 
 def test_kl_lower_end_is_the_root_of_the_divergence_and_errs_downwards():
@@ -151,18 +154,23 @@ def spent(monkeypatch):
         "samples",
         lambda counts, m, level, delta, noise: delta,
     )
-    watch(_worst_case.NoisyCounts, "noise", "noise", lambda self, edges, chance: chance)
+    noise_model = _noise_model.NoiseModel
+    watch(noise_model, "bounds_of_any_sum", "noise", lambda self, bins, delta: delta)
     # of hidden sizes the least and the largest total are bounded too
-    watch(_worst_case.NoisyCounts, "smallest_totals", "totals", lambda *given: 2 * given[-1])
+    watch(noise_model, "bound_of_hidden_total", "totals", lambda self, delta: 2 * delta)
     watch(_heterogeneity.ClientIntervals, "__init__", "pruning", lambda self, reports, beta: beta)
     watch(
         _label_shift.ClientPairs, "contradictions", "pruning", lambda self, below, m, beta, *_: beta
     )
-    watch(_label_shift, "accepts_distributions", "samples", lambda *given: given[-1])
+    watch(
+        _label_shift,
+        "accepts_distributions",
+        "samples",
+        lambda evidence, distributions, alpha: evidence.delta,
+    )
     monkeypatch.setattr(
         _base, "pac_tail_test", _tail_bounds.pac_tail_test
     )  # who can force full sets costs nothing
-    _label_shift._tail.cache_clear()
     return found
 
 

@@ -1,6 +1,5 @@
 """The engine against brute force over all sets that may be honest, in exact fractions."""
 
-from dataclasses import replace
 from decimal import Decimal
 from fractions import Fraction
 from itertools import combinations
@@ -20,12 +19,15 @@ from robfcp.guarantees import (
     LabelShiftGuarantee,
     MarginalGuarantee,
     PACGuarantee,
-    _worst_case,
+    _sums,
+    breakdown_point_of_any_rule,
     certify_threshold,
+    count_bounds,
+    marginal_threshold_bin,
 )
-from robfcp.guarantees._base import breakdown_point_of_any_rule, marginal_threshold_bin
+from robfcp.guarantees._sums import ClientGroups, min_coverage_over_removals
 from robfcp.guarantees._tail_bounds import marginal_tail_test, pac_tail_test, pac_threshold
-from robfcp.guarantees._worst_case import TailTest, count_bounds, min_coverage_over_removals
+from robfcp.guarantees._worst_case import TailTest, min_and_max_coverage
 from robfcp.privacy import Privacy
 
 LEVEL = Fraction(9, 10)
@@ -82,7 +84,7 @@ def test_the_one_rule_is_brute_force_over_all_removals_for_every_kind_of_loss(ki
 @pytest.mark.effort
 @pytest.mark.parametrize("few", [512, 1])  # below so many all are sorted, above alike ones grouped
 def test_shares_are_the_least_and_largest_over_all_removals(few, monkeypatch):
-    monkeypatch.setattr(_worst_case, "_MAX_CLIENTS_SORTING", few)
+    monkeypatch.setattr(_sums, "_MAX_CLIENTS_SORTING", few)
     rng = np.random.default_rng(1)
     for _ in range(cases(80)):
         federation = random_federation(rng, int(rng.choice([3, 12, 400])))
@@ -90,13 +92,31 @@ def test_shares_are_the_least_and_largest_over_all_removals(few, monkeypatch):
         edges, budgets = np.arange(federation.binning.n_bins), np.arange(federation.n_clients)
         counts, sizes = count_bounds(federation), federation.sample_sizes
         sides = [side.T for side in counts.per_client(edges, 0.0)]  # where all are in fives, apart
-        low, high = counts.min_coverage(edges, budgets, 0.0)
+        low, high = min_and_max_coverage(counts, edges, budgets, 0.0)
         for m in budgets.tolist():
             kept = np.array([np.isin(budgets, one) for one in plausible(len(sizes), m)]).astype(int)
             for side, ends, best in zip(sides, (low, high), (min, max), strict=True):
                 totals = (kept @ sizes).tolist()
                 found = [best(map(Fraction, sums, totals)) for sums in (kept @ side).T.tolist()]
                 np.testing.assert_allclose(ends[m], np.array(found, float), rtol=1e-15)
+
+
+@pytest.mark.parametrize("few", [512, 1])
+def test_shares_of_very_large_rounds_are_exact(few, monkeypatch):
+    """Products of two sums of counts need more than 64 bits here, sums and counts do not."""
+    monkeypatch.setattr(_sums, "_MAX_CLIENTS_SORTING", few)
+    rng = np.random.default_rng(5)
+    for _ in range(40):
+        sizes = rng.integers(10**8, 3 * 10**8, 25)
+        counts = rng.integers(0, sizes)
+        groups = ClientGroups.from_clients(counts[None], sizes)
+        share, total = min_coverage_over_removals(groups, np.array([0, 1, 2]))
+        for m in range(3):
+            wanted = min(
+                Fraction(int(counts[kept].sum()), int(sizes[kept].sum()))
+                for kept in plausible(len(sizes), m)
+            )
+            assert Fraction(int(share[0, m]), int(total[0, m])) == wanted
 
 
 def test_noise_moves_the_least_share_by_what_it_may_add_to_either_side():
@@ -107,7 +127,8 @@ def test_noise_moves_the_least_share_by_what_it_may_add_to_either_side():
         sizes = rng.integers(20, 90, n_clients)
         counts, m = rng.integers(-5, sizes), int(rng.integers(0, n_clients))
         lost, more = rng.integers(0, 9, 1), rng.integers(-9, 9, 1)
-        share, total = min_coverage_over_removals(counts[None], sizes, np.array([m]), lost, more)
+        groups = ClientGroups.from_clients(counts[None], sizes)
+        share, total = min_coverage_over_removals(groups, np.array([m]), lost, more)
         wanted = min(
             Fraction(int(counts[kept].sum() - lost[0]), int(sizes[kept].sum() + more[0]))
             for kept in plausible(n_clients, m)
@@ -123,11 +144,10 @@ def test_many_clients_of_whom_some_are_silent_are_not_taken_for_their_likes(monk
         counts, Binning.uniform(4), privacy=noise, sample_sizes=[12] * 600
     )
     edges, budgets = np.arange(4), np.array([0, 20])
-    found = count_bounds(loud).min_coverage(edges, budgets, 0.01)
-    monkeypatch.setattr("robfcp.guarantees._worst_case._MAX_CLIENTS_SORTING", 10**6)
-    np.testing.assert_array_equal(
-        found, count_bounds(replace(loud)).min_coverage(edges, budgets, 0.01)
-    )
+    found = min_and_max_coverage(count_bounds(loud), edges, budgets, 0.01)
+    monkeypatch.setattr(_sums, "_MAX_CLIENTS_SORTING", 10**6)
+    one_by_one = min_and_max_coverage(count_bounds(loud), edges, budgets, 0.01)
+    np.testing.assert_array_equal(found, one_by_one)
     assert found[1][0, 0] > 0.87 > 10 / 12 > 0.63 > found[0][0, 0]
 
 
@@ -258,7 +278,10 @@ def test_impossibility_number_by_trying_every_pair_of_groups():
         (lambda: PACGuarantee(8).threshold(EIGHT, LEVEL, 0.95), "nothing can be guaranteed"),
         (lambda: certify_threshold(EIGHT, 0, 8), "nothing can be guaranteed against 8 of 8"),
         (lambda: certify_threshold(EIGHT, 0, -1), "liars: -1 is not a whole number"),
-        (lambda: pac_threshold(EIGHT, LEVEL, 1, 0.0), "delta: 0.0 is not a number between"),
+        (
+            lambda: pac_threshold(count_bounds(EIGHT), LEVEL, 1, 0.0),
+            "delta: 0.0 is not a number between",
+        ),
     ],
 )
 def test_a_promise_that_cannot_be_meant_is_refused(promise, words):

@@ -7,8 +7,7 @@ from noises import draw
 
 import robfcp
 from robfcp import Binning, Federation, Privacy, Report
-from robfcp.guarantees import fcp_bin_index
-from robfcp.guarantees._worst_case import CountBounds, NoisyCounts
+from robfcp.guarantees import count_bounds, fcp_bin_index
 
 GRID = Binning.uniform(200)
 SITES, N = 40, 500
@@ -68,7 +67,7 @@ def test_a_liar_with_the_noise_of_all_moves_no_more_than_its_samples_and_a_littl
 
 
 def test_counts_held_within_their_noise_stay_unbiased(monkeypatch):
-    monkeypatch.setattr("robfcp.guarantees._worst_case.running_maximum", lambda pooled: pooled)
+    monkeypatch.setattr("robfcp.guarantees._count_bounds.running_maximum", lambda pooled: pooled)
     rng = np.random.default_rng(4)
     shares = np.diff(GRID.edges**0.3)
     for epsilon in (0.1, 1.0):
@@ -79,14 +78,15 @@ def test_counts_held_within_their_noise_stay_unbiased(monkeypatch):
             federation = Federation.from_counts(
                 sent, GRID, privacy=privacy, sample_sizes=[N] * SITES
             )
-            bounds = NoisyCounts(federation)
-            raw = CountBounds.lower(bounds, np.arange(GRID.n_bins)).sum(axis=1) / 2
+            bounds = count_bounds(federation)
+            raw = bounds.estimates(np.arange(GRID.n_bins)).sum(axis=1) / 2
             moved.append(bounds.pooled_counts(None) - raw)
             edges.append(
                 fcp_bin_index(federation, 0.9) - fcp_bin_index(Federation.from_counts(true), 0.9)
             )
         spread = np.sqrt(
-            federation.noise_variances.sum() * np.minimum(bounds._draws, GRID.n_bins / 4)
+            federation.noise_variances.sum()
+            * np.minimum(bounds.noise_model.n_draws, GRID.n_bins / 4)
         )
         assert (np.abs(np.mean(moved, axis=0)) <= 0.05 * spread).all()
         assert (np.mean(moved, axis=0) != 0).any()
