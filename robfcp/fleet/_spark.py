@@ -174,9 +174,8 @@ class SparkTable(StoredTable):
         nothing = SparseCounts.empty()
         for seen, right, (names, sizes, kinds), told, others in self._passed(check):
             self._seen.append(tuple(seen))
-            known = np.zeros(len(sizes), dtype=bool)
             counts: Any = nothing, nothing, nothing
-            block = Block(names, sizes, shared.headers, kinds, known, *counts)
+            block = Block(names, sizes, shared.headers, kinds, *counts)
             yield TableChunk(right, block, told, others)
 
     def iter_blocks(self, work: Callable[[CountBlock], T]) -> Iterator[T]:
