@@ -4,25 +4,28 @@ from robfcp.federation._agreement import check_quorum
 from robfcp.federation._arguments import default_client_names
 from robfcp.federation._blocks import CountBlock, build_block
 from robfcp.federation._federation import Federation
-from robfcp.federation._intake import (
-    MAX_ENTRIES_PER_REPORT,
+from robfcp.federation._inbox import (
     POSITION_DTYPE,
     Block,
-    FilePath,
     RawReport,
     RejectedReport,
     StoredTable,
     TableChunk,
     UntrustedReport,
-    rebuild_from_record,
 )
-from robfcp.federation._rows import GrowingColumns, SparseCounts, narrowed
+from robfcp.federation._intake import FilePath, rebuild_from_record
+from robfcp.federation._rows import (
+    GrowingColumn,
+    SparseCounts,
+    hash_rows,
+    narrowed,
+    pool_strata,
+)
 from robfcp.federation._strata import StratifiedTable
 from robfcp.federation._tables import CountTable, SparseTable
 from robfcp.reports import BinningDigest, Header
 
 __all__ = [
-    "MAX_ENTRIES_PER_REPORT",
     "POSITION_DTYPE",
     "BinningDigest",
     "Block",
@@ -30,7 +33,7 @@ __all__ = [
     "CountTable",
     "Federation",
     "FilePath",
-    "GrowingColumns",
+    "GrowingColumn",
     "Header",
     "RawReport",
     "RejectedReport",
@@ -43,6 +46,8 @@ __all__ = [
     "build_block",
     "check_quorum",
     "default_client_names",
+    "hash_rows",
     "narrowed",
+    "pool_strata",
     "rebuild_from_record",
 ]

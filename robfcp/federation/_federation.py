@@ -6,13 +6,11 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, reduce
-from itertools import chain, pairwise, repeat
+from itertools import pairwise
 from operator import add
 from typing import Any, Protocol, TypeVar, cast, runtime_checkable
 
-import msgspec
 import numpy as np
-from msgspec import UNSET
 from numpy.typing import ArrayLike, NDArray
 
 from robfcp._typing import BoolArray, FloatArray, IndexArray
@@ -28,14 +26,16 @@ from robfcp.federation._arguments import (
     sizes_of_noisy_counts,
 )
 from robfcp.federation._comparison import losses_as_samples, project_noisy_rows, round_counts
-from robfcp.federation._intake import FilePath, RejectedReport, UntrustedReport
+from robfcp.federation._encoding import encode_reports
+from robfcp.federation._inbox import RejectedReport, UntrustedReport
+from robfcp.federation._intake import FilePath
 from robfcp.federation._passes import iter_block_results
 from robfcp.federation._spans import CountSpans, count_spans, detect_coarsened, lowest_tables
 from robfcp.federation._stored import StoredCountTable, scatter
 from robfcp.federation._strata import StratifiedTable
 from robfcp.federation._tables import CountTable, SparseTable
 from robfcp.privacy import Noise, Privacy
-from robfcp.reports import Report, StratifiedCounts, _wire
+from robfcp.reports import Report, StratifiedCounts
 from robfcp.reports import terms as round_terms
 from robfcp.scores import Risk, Score
 
@@ -570,40 +570,8 @@ class Federation:
 
     def to_json(self) -> Iterator[bytes]:
         """The reports as JSON, a tenth of the time of one by one; private ones are one by one."""
-        if self.is_out_of_core:
-            yield from chain.from_iterable(part.to_json() for part in self._iter_in_memory())
-            return
-        grid = msgspec.Raw(msgspec.json.encode(_wire.to_wire_binning(self.binning)))
-        score, risk = (
-            UNSET if one is None else msgspec.Raw(msgspec.json.encode(one))
-            for one in (_wire.to_wire_score(self.score), self.risk)
-        )
-        by, everybody = self.strata, np.arange(self.n_clients)
-        names = msgspec.Raw(msgspec.json.encode(by and by.names))
-        cells, labels = (
-            repeat(UNSET)
-            if one is None
-            else _intake.json_counts(one.table, one.rows, self.n_clients)
-            for one in (by, self.all_label_counts)
-        )
-        bins = _intake.json_counts(self.table, everybody, self.n_clients)
-        for k, (counts, split, told) in enumerate(zip(bins, cells, labels, strict=False)):
-            if self.privacy and self.privacy[k] is not None:
-                yield self._report(k).to_json()
-                continue
-            if by is not None and split is not UNSET:
-                steps = np.diff(split.bins, prepend=0).tolist()
-                counts, split = UNSET, _wire.WireStratifiedCounts(by.by, names, steps, split.counts)
-            said = (
-                self.clients[k],
-                grid,
-                int(self.sample_sizes[k]),
-                counts,
-                score,
-                self.round,
-                self.model,
-            )
-            yield msgspec.json.encode(_wire.FastReport(1, *said, risk, split, told))
+        for part in self._iter_in_memory():
+            yield from encode_reports(part, part._report)
 
     @staticmethod
     def from_counts(

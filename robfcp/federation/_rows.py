@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+from array import array
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import coo_array
 
-from robfcp._typing import IndexArray, IntArray
+from robfcp._typing import BoolArray, IndexArray, IntArray
 from robfcp.federation._tables import SparseTable
 
-# lengths, bins, values: row after row, each of so many entries
-RowParts = tuple[IntArray, NDArray[Any], NDArray[Any]]
+_MAX_RECENT = 2**14  # numbers that wait to be put in an array of a small type
+_MAX_POOLED_ENTRIES = 2**18  # summed over strata at a time: what it takes stays small
+_DIGEST_BYTES = 16  # of a row: nobody finds another row of the same digest
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,6 +70,29 @@ class SparseCounts:
         """(U,) the row of every entry."""
         return np.repeat(np.arange(self.n_rows), self.lengths)
 
+    def select_range(self, rows: slice) -> SparseCounts:
+        """Return some rows, one after the other."""
+        starts = self.starts[rows.start : rows.stop + 1]
+        entries = slice(starts[0], starts[-1])
+        return SparseCounts(starts - starts[0], self.bins[entries], self.values[entries])
+
+    def select(self, rows: IndexArray) -> SparseCounts:
+        """Return the chosen rows."""
+        lengths = self.lengths[rows]
+        first_of_row = np.repeat(self.starts[:-1][rows], lengths)
+        within_row = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+        entries = first_of_row + within_row
+        return SparseCounts.from_lengths(lengths, self.bins[entries], self.values[entries])
+
+    def without_zeros(self) -> SparseCounts:
+        """Return the rows without counts of 0."""
+        is_used = self.values != 0
+        if is_used.all():
+            return self
+        return SparseCounts.from_lengths(
+            self.sums(is_used), self.bins[is_used], self.values[is_used]
+        )
+
     def sums(self, numbers: NDArray[Any]) -> IntArray:
         """Return (n,) each row's sum of (U,) numbers, one an entry."""
         cumulative = np.zeros(len(numbers) + 1, dtype=np.int64)
@@ -83,9 +112,49 @@ class SparseCounts:
         return table
 
 
-def sum_duplicate_cells(
+def _row_slices(starts: IntArray) -> Iterator[slice]:
+    """Yield rows, some after the others, that have few entries together; one row at least."""
+    n_rows = len(starts) - 1
+    first = 0
+    while first < n_rows:
+        fitting = np.searchsorted(starts, starts[first] + _MAX_POOLED_ENTRIES, side="right") - 1
+        stop = max(int(fitting), first + 1)
+        yield slice(first, stop)
+        first = stop
+
+
+def pool_strata(counts: SparseCounts, strata: SparseCounts, n_bins: int) -> SparseCounts:
+    """Return every row's counts: its own, or the sums over its strata where it has no others.
+
+    Parameters
+    ----------
+    counts, strata : SparseCounts
+        The same rows. Cell c H + h of `strata` is bin h of stratum c.
+    n_bins : int
+        H, the bins of a stratum.
+    """
+    if not len(strata.bins):
+        return counts
+    pooled = GrowingRows()
+    for rows in _row_slices(counts.starts + strata.starts):
+        some_counts = counts.select_range(rows)
+        some_strata = strata.select_range(rows)
+        strata_rows = some_strata.owners
+        is_pooled = (some_counts.lengths == 0)[strata_rows]
+        strata_bins = some_strata.bins[is_pooled].astype(np.int64) % n_bins
+        lengths, bins, sums = _sum_duplicate_cells(
+            np.concatenate([some_counts.owners, strata_rows[is_pooled]]),
+            np.concatenate([some_counts.bins.astype(np.int64), strata_bins]),
+            np.concatenate([some_counts.values, some_strata.values[is_pooled]]).astype(np.int64),
+            rows.stop - rows.start,
+        )
+        pooled.extend(SparseCounts.from_lengths(lengths, bins, sums))
+    return pooled.whole()
+
+
+def _sum_duplicate_cells(
     rows: IndexArray, cells: IntArray, values: IntArray, n_rows: int
-) -> RowParts:
+) -> tuple[IntArray, IntArray, IntArray]:
     """Return rows whose entries came in any order, with equal cells of a row added up.
 
     Parameters
@@ -104,7 +173,7 @@ def sum_duplicate_cells(
     """
     shape = (n_rows, int(cells.max(initial=0)) + 1)
     csr = coo_array((values, (rows, cells)), shape=shape).tocsr()
-    return np.diff(csr.indptr), csr.indices, csr.data
+    return np.diff(csr.indptr), csr.indices.astype(np.int64), csr.data
 
 
 def narrowed(numbers: NDArray[Any]) -> NDArray[Any]:
@@ -117,36 +186,148 @@ def narrowed(numbers: NDArray[Any]) -> NDArray[Any]:
     return numbers.astype(np.min_scalar_type(largest), copy=False)
 
 
-class GrowingColumns:
-    """Whole numbers that come part by part, in arrays of the smallest type that holds them.
+def hash_rows(tables: Sequence[SparseCounts]) -> NDArray[np.uint64]:
+    """Return (n, 2) digests of what the tables hold in each row; only equal rows have equal ones.
 
-    The arrays grow in place: a list of parts and the array that joins them would need twice the
-    memory.
+    Parameters
+    ----------
+    tables : sequence of SparseCounts
+        Of the same n rows, without counts of 0.
+    """
+    contents = []
+    for number, table in enumerate(tables):
+        codes = len(tables) * table.bins.astype(np.int64) + number
+        entries = np.column_stack([codes, table.values.astype(np.int64)])
+        data = entries.astype("<i8").tobytes()
+        ends = (16 * table.starts).tolist()  # two numbers of eight bytes an entry
+        contents.append([data[first:stop] for first, stop in pairwise(ends)])
+
+    digests = [
+        sha256(b"".join(row)).digest()[:_DIGEST_BYTES] for row in zip(*contents, strict=True)
+    ]
+    return np.frombuffer(b"".join(digests), dtype=np.uint64).reshape(-1, 2)
+
+
+class GrowingColumn:
+    """Whole numbers that come some at a time, in an array of the smallest type that holds them.
+
+    The array grows in place: a list of parts and the array that joins them would need twice the
+    memory. Numbers that come one by one wait in a list of C numbers until there are many.
     """
 
-    def __init__(self, n_columns: int) -> None:
-        self._arrays: list[NDArray[Any]] = [np.zeros(0, np.uint8) for _ in range(n_columns)]
-        self._lengths = [0] * n_columns
+    def __init__(self) -> None:
+        self._recent = array("q")
+        self._array: NDArray[Any] = np.zeros(0, np.uint8)
+        self._length = 0
 
-    def extend(self, *parts: NDArray[Any]) -> None:
-        """Append a part to each column."""
-        for column, part in enumerate(parts):
-            self._extend_column(column, narrowed(part))
+    def append(self, number: int) -> None:
+        """Append one number."""
+        self._recent.append(number)
+        if len(self._recent) >= _MAX_RECENT:
+            self._settle()
 
-    def _extend_column(self, column: int, part: NDArray[Any]) -> None:
-        """Append numbers to one column."""
-        wider_type = np.promote_types(self._arrays[column].dtype, part.dtype)
-        array = self._arrays[column].astype(wider_type, copy=False)
-        start = self._lengths[column]
-        stop = start + len(part)
-        if stop > len(array):
-            array.resize(stop + stop // 8, refcheck=False)
-        array[start:stop] = part
-        self._arrays[column] = array
-        self._lengths[column] = stop
+    def extend(self, numbers: Sequence[int] | NDArray[Any]) -> None:
+        """Append numbers."""
+        if not isinstance(numbers, np.ndarray):
+            self._recent.extend(numbers)
+        elif len(numbers) < _MAX_RECENT:
+            self._recent.frombytes(numbers.astype(np.int64).tobytes())
+        else:
+            self._settle()
+            self._join(numbers)
+        if len(self._recent) >= _MAX_RECENT:
+            self._settle()
 
-    def whole(self) -> list[NDArray[Any]]:
-        """Return all columns; nothing may be appended any more."""
-        for array, length in zip(self._arrays, self._lengths, strict=True):
-            array.resize(length, refcheck=False)
-        return self._arrays
+    def _settle(self) -> None:
+        """Put the numbers that wait in the array."""
+        recent = np.array(self._recent, dtype=np.int64)
+        self._recent = array("q")
+        self._join(recent)
+
+    def _join(self, numbers: NDArray[Any]) -> None:
+        """Append numbers to the array."""
+        numbers = narrowed(numbers)
+        wider_type = np.promote_types(self._array.dtype, numbers.dtype)
+        joined = self._array.astype(wider_type, copy=False)
+        start = self._length
+        stop = start + len(numbers)
+        if stop > len(joined):
+            joined.resize(stop + stop // 8, refcheck=False)
+        joined[start:stop] = numbers
+        self._array = joined
+        self._length = stop
+
+    def whole(self) -> NDArray[Any]:
+        """Return all numbers; nothing may be appended any more."""
+        self._settle()
+        self._array.resize(self._length, refcheck=False)
+        return self._array
+
+
+class GrowingRows:
+    """Rows of cells and counts that come one by one, or many at a time."""
+
+    def __init__(self) -> None:
+        self._lengths = GrowingColumn()
+        self._cells = GrowingColumn()
+        self._counts = GrowingColumn()
+
+    def append(
+        self, cells: Sequence[int] | NDArray[Any], counts: Sequence[int] | NDArray[Any]
+    ) -> None:
+        """Append a row."""
+        self._lengths.append(len(cells))
+        self._cells.extend(cells)
+        self._counts.extend(counts)
+
+    def append_empty(self) -> None:
+        """Append a row without counts."""
+        self._lengths.append(0)
+
+    def extend(self, rows: SparseCounts) -> None:
+        """Append many rows."""
+        self._lengths.extend(rows.lengths)
+        self._cells.extend(rows.bins)
+        self._counts.extend(rows.values)
+
+    def whole(self) -> SparseCounts:
+        """Return all rows; nothing may be appended any more."""
+        return SparseCounts.from_lengths(
+            self._lengths.whole(), self._cells.whole(), self._counts.whole()
+        )
+
+
+class RunsOfPositions:
+    """Where each row stood among all that arrived: numbers that rise one by one almost always."""
+
+    def __init__(self) -> None:
+        self._n_rows = 0
+        self._next = -1
+        self._first_rows: list[int] = []
+        self._first_positions: list[int] = []
+
+    def append(self, position: int) -> None:
+        """Append the position of one row."""
+        if position != self._next:
+            self._first_rows.append(self._n_rows)
+            self._first_positions.append(position)
+        self._n_rows += 1
+        self._next = position + 1
+
+    def extend(self, first: int, is_row: BoolArray) -> None:
+        """Append the positions first, first + 1, ... of those that are rows."""
+        positions = first + np.flatnonzero(is_row)
+        if not len(positions):
+            return
+        begins_run = np.ones(len(positions), dtype=bool)
+        begins_run[1:] = np.diff(positions) != 1
+        begins_run[0] = positions[0] != self._next
+        self._first_rows.extend((self._n_rows + np.flatnonzero(begins_run)).tolist())
+        self._first_positions.extend(positions[begins_run].tolist())
+        self._n_rows += len(positions)
+        self._next = int(positions[-1]) + 1
+
+    def position_of(self, row: int) -> int:
+        """Return where a row stood."""
+        run = bisect_right(self._first_rows, row) - 1
+        return self._first_positions[run] + row - self._first_rows[run]

@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from importlib import import_module
 from itertools import chain, islice
@@ -18,18 +18,16 @@ import numpy as np
 
 from robfcp._files import make_folder, open_atomic, read_bounded, read_error
 from robfcp._typing import BoolArray, IndexArray, IntArray
-from robfcp._validation import RESERVED_PREFIXES, are_client_names
+from robfcp._validation import RESERVED_PREFIXES, are_client_names, check_text
 from robfcp.binning import Binning
 from robfcp.errors import MAX_NAME, RobfcpError, printable
 from robfcp.federation import (
-    MAX_ENTRIES_PER_REPORT,
     POSITION_DTYPE,
-    BinningDigest,
     Block,
     CountBlock,
     Federation,
     FilePath,
-    GrowingColumns,
+    GrowingColumn,
     Header,
     RawReport,
     RejectedReport,
@@ -37,8 +35,19 @@ from robfcp.federation import (
     StoredTable,
     TableChunk,
     build_block,
+    hash_rows,
+    pool_strata,
 )
-from robfcp.reports import Report, StratumKind, StratumNames, _wire
+from robfcp.fleet._validation import MAX_ENTRIES_PER_REPORT, validate_block
+from robfcp.reports import (
+    HeaderReader,
+    Report,
+    StratumKind,
+    StratumNames,
+    parse_report,
+    to_wire_binning,
+    to_wire_score,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -126,14 +135,14 @@ class ArrowNames(Sequence[str]):
 
     def repeated(self) -> IndexArray:
         """The places of names that come more than once."""
-        compute, found, order = import_pyarrow().compute, GrowingColumns(1), self._order
+        compute, found, order = import_pyarrow().compute, GrowingColumn(), self._order
         for first in range(0, len(self), NAMES_PER_COMPARISON):
             here = slice(first, first + NAMES_PER_COMPARISON + 1)
             names = self.array[here] if order is None else self.take(order[here]).array
             twice = first + np.flatnonzero(compute.equal(names[:-1], names[1:]))
             for own in (twice, twice + 1):
                 found.extend(own if order is None else order[own])
-        return np.unique(found.whole()[0])
+        return np.unique(found.whole())
 
 
 class ArrowNamesBuilder:
@@ -190,12 +199,16 @@ class TableHeader:
         else:
             one["counts"] = {"bins": [0], "counts": [1]}
         data = msgspec.json.encode({**said, **one})
-        found = _wire.fast_report(data)
-        shared = None if found is None else _wire.read_shared(found, grid)
-        if shared is None:
+        report = parse_report(data, name, grid)
+        header = HeaderReader(grid).read(report)
+        check_text(name, "round", header.round)
+        check_text(name, "model", header.model)
+        is_of_losses = report.risk is not None
+        is_of_scores = report.strata is not None or report.set_sizes is not None
+        if report.privacy is not None or (is_of_losses and is_of_scores):
             Report.from_json(data, name, grid)  # which says what is wrong
             raise RobfcpError(f"{name}: its metadata say too much; {_HINT}")
-        return TableHeader(said, Header(BinningDigest.of(shared[0]), *shared[1:]))
+        return TableHeader(said, header)
 
     @property
     def headers(self) -> list[Header]:
@@ -236,23 +249,26 @@ class TableHeader:
             sizes=_as_integers(column["n"]) if "n" in column else bins,
             headers=self.headers,
             kinds=by_class.astype(np.intp),
-            known=np.zeros(n_rows, dtype=bool),
             counts=SparseCounts.from_lengths(pooled_lengths, cells[~own], values[~own]),
             strata=SparseCounts.from_lengths(stratum_lengths, cells[own], values[own]),
             told=SparseCounts.from_lengths(told, *labels),
         )
         return right, block
 
-    def piece(self, batch: pa.RecordBatch) -> TableChunk:
+    def piece(self, batch: pa.RecordBatch, needs_digests: bool = True) -> TableChunk:
         """The rows, checked; the JSON of those that have to be read by themselves."""
         right, block = self.block(batch)
-        fine = block.fine(_are_clients(block.names))
+        fine = validate_block(block, _are_clients(block.names))
         if not fine.all():
             right[right] = fine
             block = self.block(batch.filter(import_pyarrow().array(right)))[1]
+        block = replace(block, counts=block.counts.without_zeros(), told=block.told.without_zeros())
+        digests = np.zeros((len(block.sizes), 2), dtype=np.uint64)
+        if needs_digests:
+            digests = hash_rows([block.counts, block.strata, block.told])
         wrong = np.flatnonzero(~right).tolist()
         others = ((row, self.sent(batch.slice(row, 1))) for row in wrong)  # long ones, perhaps
-        return TableChunk(right, block, (block.told.lengths > 0, block.digests()), others)
+        return TableChunk(right, block, (block.told.lengths > 0, digests), others)
 
     def sent(self, row: pa.RecordBatch) -> bytes:
         """One row as the report it should be."""
@@ -300,7 +316,8 @@ class TableHeader:
         if len(own) < len(places) or (own[1:] < own[:-1]).any():
             batch = batch.take(import_pyarrow().array(own))
         _, block = self.block(batch)
-        tables = SparseCounts.from_lengths(*block.pooled()), block.strata, block.told
+        pooled = pool_strata(block.counts, block.strata, self.header.binning.n_bins)
+        tables = pooled, block.strata, block.told
         classes = [one.strata and one.strata[1] for one in self.headers], block.kinds
         rows, n_bins = np.arange(len(own)), self.header.binning.n_bins
         return build_block(places[own], tables, rows, classes, common, n_bins)
@@ -494,7 +511,8 @@ class ParquetTable(StoredTable):
     def pieces(self, grid: Binning | None) -> Iterator[TableChunk]:
         """The rows, checked."""
         self.shared = TableHeader.read(self._known[3], self.name, grid)
-        yield from map(self.shared.piece, self._batches(schema().names))
+        for batch in self._batches(schema().names):
+            yield self.shared.piece(batch, needs_digests=self.is_out_of_core)
 
     def iter_blocks(self, work: Callable[[CountBlock], T]) -> Iterator[T]:
         """What `work` makes of every batch."""
@@ -545,10 +563,10 @@ def write_table(federation: Federation, path: FilePath) -> None:
     said: dict[str, Any] = {
         "kind": "report",
         "schema": 1,
-        "grid": _wire.to_wire_binning(federation.binning),
+        "grid": to_wire_binning(federation.binning),
     }
     said |= {name: getattr(federation, name) for name in ("round", "model", "risk")}
-    said |= {"score": _wire.to_wire_score(federation.score)}
+    said |= {"score": to_wire_score(federation.score)}
     if (strata := federation.strata) is not None:
         said["strata"] = {"by": strata.by, "names": strata.names}
     text = msgspec.json.encode({name: value for name, value in said.items() if value is not None})

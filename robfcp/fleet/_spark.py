@@ -231,9 +231,8 @@ class SparkTable(StoredTable):
         for block_id, is_valid, columns, digests, invalid_rows in self._iter_results(check):
             self._block_ids.append(tuple(block_id))
             names, sizes, header_index = columns
-            is_report = np.zeros(len(sizes), dtype=bool)
             tables: Any = (no_counts, no_counts, no_counts)
-            block = Block(names, sizes, shared.headers, header_index, is_report, *tables)
+            block = Block(names, sizes, shared.headers, header_index, *tables)
             yield TableChunk(is_valid, block, digests, invalid_rows)
 
     def iter_blocks(self, work: Callable[[CountBlock], T]) -> Iterator[T]:

@@ -16,7 +16,9 @@ from robfcp.reports._strata import (
 )
 from robfcp.reports._wire import (
     WireBinning,
+    WireCounts,
     WireScore,
+    WireStratifiedCounts,
     decode_message,
     from_wire_binning,
     from_wire_score,
@@ -38,7 +40,9 @@ __all__ = [
     "StratumKind",
     "StratumNames",
     "WireBinning",
+    "WireCounts",
     "WireScore",
+    "WireStratifiedCounts",
     "check_stratum_names",
     "decode_message",
     "from_wire_binning",

@@ -685,11 +685,13 @@ def report_row(report: Report) -> ReportRow:
         report.privacy,
         None if strata is None else (strata.by, strata.names),
     )
+    # Sums over classes without noise are kept too: an object is never taken for the file of the
+    # same report, and the two contradict each other.
     counts = None
-    listed_strata = None
-    if strata is None:
+    if strata is None or report.privacy is None:
         counts = _sparse(report.counts)
-    else:
+    listed_strata = None
+    if strata is not None:
         listed_strata = CellCounts(strata.cells, strata.counts)
     all_labels = None if report.set_sizes is None else _sparse(report.set_sizes)
     return ReportRow(report.client, report.n_samples, header, counts, listed_strata, all_labels)

@@ -51,7 +51,7 @@ class ReportRow(NamedTuple):
     header : Header
         What it states besides.
     counts : CellCounts or None
-        The counts other than 0; None where there are counts by class, whose sums they are.
+        The counts other than 0; None where they are the sums of counts by class.
     strata : CellCounts or None
         Counts by class or group, as they are listed.
     all_label_counts : CellCounts or None
@@ -118,8 +118,6 @@ class HeaderReader:
         if report.strata is not None:
             names = msgspec.json.decode(report.strata.names)
             strata = report.strata.by, check_stratum_names(report.strata.by, names)
-        check_text(report.client, "round", report.round)
-        check_text(report.client, "model", report.model)
         return Header(
             BinningDigest.of(binning),
             score,
@@ -193,9 +191,12 @@ def validate_report(report: WireReport, headers: HeaderReader) -> ReportRow:
     if report.strata is not None:
         strata = _read_strata(client, report.strata, n_bins * header.n_strata)
     elif report.counts is not msgspec.UNSET:
-        counts = _read_counts(client, "counts", report.counts, n_bins)
+        counts = _read_counts(client, report.counts, n_bins)
     if report.set_sizes is not None:
-        all_labels = _read_counts(client, "set_sizes", report.set_sizes, n_bins)
+        all_labels = _read_counts(client, report.set_sizes, n_bins)
+
+    check_text(client, "round", report.round)
+    check_text(client, "model", report.model)
 
     # The counts themselves. Counts by class make the counts of all.
     strata_summary = None
@@ -210,15 +211,14 @@ def validate_report(report: WireReport, headers: HeaderReader) -> ReportRow:
     n_samples = _check_size(client, header, report.n_samples, summary, strata_summary)
     if all_labels is not None:
         _checks.check_all_labels_allowed(client, header.privacy, header.risk)
+        _check_is_vector(client, "set_sizes", all_labels, n_bins)
         label_summary = _checks.summarize_list(all_labels.counts, n_bins)
         _checks.check_all_label_counts(client, label_summary, n_samples)
         all_labels = _without_zeros(all_labels)
     return ReportRow(client, n_samples, header, counts, strata, all_labels)
 
 
-def _read_counts(
-    client: str, field: str, stated: list[int] | WireCounts, n_bins: int
-) -> CellCounts:
+def _read_counts(client: str, stated: list[int] | WireCounts, n_bins: int) -> CellCounts:
     """Return the bins and counts that a file lists; refuse bins beyond the binning."""
     if isinstance(stated, WireCounts):
         bins = stated.bins
@@ -230,10 +230,17 @@ def _read_counts(
             raise _wire.as_report_error(client, RobfcpError(problem))
         return CellCounts(bins, stated.counts)
 
-    are_usual = len(stated) == n_bins and min(stated) >= _MIN_INT64 and max(stated) <= _MAX_INT64
-    if not are_usual:
-        _checks.as_count_vector(client, field, stated, n_bins)
     return CellCounts(range(n_bins), stated)
+
+
+def _check_is_vector(client: str, field: str, counts: CellCounts, n_bins: int) -> None:
+    """Refuse a list that is not of one integer of 64 bits for each bin."""
+    stated = counts.counts
+    if not isinstance(counts.cells, range):
+        return
+    if len(stated) == n_bins and min(stated) >= _MIN_INT64 and max(stated) <= _MAX_INT64:
+        return
+    _checks.as_count_vector(client, field, stated, n_bins)
 
 
 def _read_strata(client: str, stated: WireStratifiedCounts, n_cells: int) -> CellCounts:
@@ -251,7 +258,9 @@ def _read_strata(client: str, stated: WireStratifiedCounts, n_cells: int) -> Cel
 
 def _check_counts(client: str, header: Header, counts: CellCounts) -> CountSummary:
     """Return the summary of the counts on a binning; refuse what counts must not be."""
-    summary = _checks.summarize_list(counts.counts, header.binning.n_bins)
+    n_bins = header.binning.n_bins
+    _check_is_vector(client, "counts", counts, n_bins)
+    summary = _checks.summarize_list(counts.counts, n_bins)
     _checks.check_limits(client, "counts", summary)
     if header.privacy is None:
         if summary.smallest < 0:

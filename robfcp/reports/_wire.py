@@ -13,17 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robfcp._files import decode_error_reason
-from robfcp._validation import MAX_SAMPLES, check_text
+from robfcp._validation import MAX_SAMPLES
 from robfcp.binning import Binning, named_binning
 from robfcp.errors import ReportError, RobfcpError, printable
 from robfcp.privacy import Privacy
-from robfcp.reports._strata import (
-    MAX_STRATA,
-    StratifiedCounts,
-    StratumKind,
-    StratumNames,
-    check_stratum_names,
-)
+from robfcp.reports._strata import MAX_STRATA, StratifiedCounts, StratumKind
 from robfcp.scores import BUILTIN_SCORES, Risk, Score, get_score
 
 MAX_WIRE_BINS = 20_000  # of a report: twenty times the default grid
@@ -300,91 +294,3 @@ def to_wire_strata(strata: StratifiedCounts) -> WireStratifiedCounts:
     names = msgspec.Raw(msgspec.json.encode(strata.names))
     steps = np.diff(strata.cells, prepend=0).tolist()
     return WireStratifiedCounts(strata.by, names, steps, strata.counts.tolist())
-
-
-Unset = msgspec.UnsetType
-UNSET = msgspec.UNSET
-
-
-class FastReport(
-    msgspec.Struct, forbid_unknown_fields=True, tag_field="kind", tag="report", gc=False
-):
-    """A report without noise, its numbers unchecked; what many share is left as it stands."""
-
-    schema: int
-    client: str
-    grid: msgspec.Raw
-    n_samples: Natural
-    counts: list[Natural] | WireCounts | Unset = UNSET
-    score: msgspec.Raw | Unset = UNSET
-    round: str | None = None
-    model: str | None = None
-    risk: msgspec.Raw | Unset = UNSET
-    strata: WireStratifiedCounts | Unset = UNSET
-    set_sizes: list[Natural] | WireCounts | Unset = UNSET
-
-    @property
-    def shared(self) -> tuple[object, ...]:
-        """What it says of all that reports share, byte for byte."""
-        score = None if self.score is UNSET else bytes(self.score)
-        risk = None if self.risk is UNSET else bytes(self.risk)
-        split = None if self.strata is UNSET else (self.strata.by, bytes(self.strata.names))
-        return bytes(self.grid), score, self.round, self.model, risk, split
-
-
-Shared = tuple[
-    Binning,
-    Score | None,
-    str | None,
-    str | None,
-    Risk | None,
-    Privacy | None,
-    tuple[StratumKind, StratumNames] | None,
-]
-_DECODER = msgspec.json.Decoder(FastReport)
-_BACKSLASH = ord("\\")  # as a number it is found in a sixth of the time
-_ESCAPED_KEY = re.compile(rb'\\u00[0-9a-fA-F]{2}[^"]{0,30}"\s*:')
-_REFUSED = (msgspec.MsgspecError, ValueError, OverflowError, RecursionError)
-
-
-def fast_report(data: bytes | str) -> FastReport | None:
-    """The report's numbers, to be checked with others'; None where it has to be read strictly."""
-    try:
-        data = data.encode() if isinstance(data, str) else data
-        found = _DECODER.decode(data)
-    except _REFUSED:
-        return None
-    if (
-        data.count(b'"grid"') != 1  # of what is left as it stands only the last would be seen
-        or (found.score is not UNSET and data.count(b'"score"') != 1)
-        or (found.risk is not UNSET and data.count(b'"risk"') != 1)
-        or (found.strata is not UNSET and data.count(b'"names"') != 1)
-        or (_BACKSLASH in data and _ESCAPED_KEY.search(data) is not None)
-    ):
-        return None
-    if found.schema != 1 or (found.counts is UNSET) == (found.strata is UNSET):
-        return None
-    of_scores = (found.strata, found.set_sizes) != (UNSET, UNSET)
-    return None if of_scores and found.risk is not UNSET else found
-
-
-def read_shared(found: FastReport, expected: Binning | None) -> Shared | None:
-    """What the report shares with others, understood; None where something of it is refused."""
-    try:
-        stated = msgspec.json.decode(found.grid, type=WireBinning)
-        if expected is not None:
-            require_expected_binning(found.client, stated, expected)
-        grid = from_wire_binning(stated) if expected is None else expected
-        score, risk, split = None, None, None
-        if found.score is not UNSET:
-            score = from_wire_score(msgspec.json.decode(found.score, type=WireScore | None))
-        if found.risk is not UNSET:
-            risk = msgspec.json.decode(found.risk, type=Risk)
-        if found.strata is not UNSET:
-            names = msgspec.json.decode(found.strata.names)
-            split = found.strata.by, check_stratum_names(found.strata.by, names)
-        for field in ("round", "model"):
-            check_text("report", field, getattr(found, field))
-    except _REFUSED:
-        return None
-    return grid, score, found.round, found.model, risk, None, split

@@ -1,4 +1,4 @@
-"""Reports checked many at a time: the same federation and the same words as one by one."""
+"""Reports read for a round: the same federation and the same words as of report objects."""
 
 import json
 from copy import deepcopy
@@ -10,8 +10,10 @@ from makers import LAC
 
 import robfcp
 from robfcp.binning import Binning
-from robfcp.federation import Federation, _intake
+from robfcp.errors import ReportError
+from robfcp.federation import Federation, RejectedReport, _inbox, _rows
 from robfcp.privacy import Privacy
+from robfcp.reports import _row, _wire
 
 NAMES = ["cat", "dog", "eel"]
 KINDS = ["plain", "dense", "class", "other order", "sizes", "both", "loss", "private"]
@@ -119,20 +121,19 @@ def taken(items, **options):
         return type(error), str(error)
 
 
-@pytest.fixture
-def one_by_one(monkeypatch):
-    """Intake by the rules for a single report alone, which is the independent answer."""
-
-    def take(items, **options):
-        with monkeypatch.context() as patch:
-            patch.setattr(_intake._wire, "fast_report", lambda _: None)
-            return taken(items, **options)
-
-    return take
+def one_by_one(items, binning=None, **options):
+    """A round of report objects, each made of its file alone: they are arrays, not lists."""
+    read = []
+    for number, item in enumerate(items, 1):
+        try:
+            read.append(robfcp.Report.from_json(item, f"report #{number}", binning))
+        except ReportError as error:
+            read.append(RejectedReport.of(error))
+    return taken(read, binning=binning, **options)
 
 
 @pytest.mark.parametrize("kind", thorough(KINDS, "plain", "class"))
-def test_whatever_is_wrong_is_refused_in_the_words_for_a_single_report(kind, one_by_one):
+def test_whatever_is_wrong_is_refused_in_the_words_for_a_single_report(kind):
     honest = texts(*((k, kind) for k in range(4)))
     for lie in lies_about(site(9, kind)):
         items = [*honest[:2], json.dumps(lie), *honest[2:]]
@@ -141,7 +142,7 @@ def test_whatever_is_wrong_is_refused_in_the_words_for_a_single_report(kind, one
 
 @pytest.mark.effort
 @pytest.mark.parametrize("options", [{}, {"binning": Binning.default()}, {"round": "r"}])
-def test_mixed_rounds_with_many_faults_do_not_depend_on_how_they_are_checked(options, one_by_one):
+def test_mixed_rounds_with_many_faults_do_not_depend_on_how_they_are_checked(options):
     rng = np.random.default_rng(3)
     lies = [lie for kind in KINDS for lie in lies_about(site(50, kind))]
     for _ in range(cases(2)):
@@ -153,37 +154,99 @@ def test_mixed_rounds_with_many_faults_do_not_depend_on_how_they_are_checked(opt
         assert taken(items, **options) == one_by_one(items, **options)
 
 
-def test_blocks_of_any_size_give_the_same_federation(monkeypatch, one_by_one):
+def test_columns_of_any_size_give_the_same_federation(monkeypatch):
     items = texts(*((k, ("plain", "class")[k % 2]) for k in range(30)))
     items += [json.dumps(site(40) | {"n_samples": 7}), items[4], json.dumps(site(4, n=20))]
     whole = taken(items)
     assert whole == one_by_one(items)
-    for name, number in (("_REPORTS", 1), ("_REPORTS", 3), ("_REPORTS", 31), ("_ENTRIES", 5)):
-        monkeypatch.setattr(_intake, name, number)
+    for name, number in (("_MAX_RECENT", 1), ("_MAX_RECENT", 31), ("_MAX_POOLED_ENTRIES", 5)):
+        monkeypatch.setattr(_rows, name, number)
         assert taken(items) == whole
 
 
 def test_a_usual_report_is_not_read_twice(monkeypatch):
     items = texts(*enumerate(KINDS[:6]))
-    monkeypatch.setattr(robfcp.Report, "from_json", lambda *_: pytest.fail("was read again"))
+    monkeypatch.setattr(_wire, "decode_message", lambda *_: pytest.fail("was read again"))
     for item in items:
         assert Federation.from_reports([item]).rejected_reports == ()
 
 
-def test_what_is_kept_of_reports_is_bounded_whatever_they_are_called_and_however_long(monkeypatch):
-    for name, most in (("_KEPT_HEADERS", 3), ("_KEPT_BYTES", 1000), ("_WAITING_BYTES", 5000)):
-        monkeypatch.setattr(_intake, name, most)
-    found = _intake.Intake()
+def test_what_is_kept_of_headers_is_bounded_however_many_and_long_they_are(monkeypatch):
+    monkeypatch.setattr(_row, "_MAX_HEADERS", 3)
+    monkeypatch.setattr(_row, "_MAX_HEADER_BYTES", 1000)
+    inbox = _inbox.Inbox()
     for k in range(20):
-        found.add(json.dumps(site(k) | {"round": f"r{k}"}))
-        assert len(found._known_headers) <= 3
-    kept = dict(found._known_headers)
+        inbox.add(json.dumps(site(k) | {"round": f"r{k}"}))
+        assert len(inbox._header_reader._headers) <= 3
+    kept = dict(inbox._header_reader._headers)
     for text in texts(*((k, "class") for k in range(20, 60))):
-        found.add(text.replace('["cat"', "[" + " " * 2000 + '"cat"'))
-        assert sum(len(entry.sent) for entry in found._waiting) < 5000
-    assert found._known_headers == kept
-    found.finish()
-    assert found.valid.sum() == 60
+        inbox.add(text.replace('["cat"', "[" + " " * 2000 + '"cat"'))
+    assert inbox._header_reader._headers == kept
+    assert len(inbox.finish().clients) == 60
+
+
+def test_the_same_report_is_one_and_another_of_the_same_size_is_not():
+    """Whatever differs: a count that moved, a class, or the labels."""
+    for kind in ("plain", "dense", "class", "sizes", "both", "loss"):
+        first, *others = (site(k, kind) | {"client": "a"} for k in (0, 1, 2))
+        reports = [json.dumps(one) for one in (first, *others, site(9, kind))]
+        assert taken([reports[0], reports[0], reports[-1]])[0] == ("a", "s09")
+        found = Federation.from_reports(reports)
+        assert found.clients == ("s09",)
+        assert "sent 3 different reports" in found.rejected_reports[0].reason
+
+
+def test_columns_hold_what_lists_hold(monkeypatch):
+    monkeypatch.setattr(_rows, "_MAX_RECENT", 7)
+    rng = np.random.default_rng(1)
+    column = _rows.GrowingColumn()
+    expected = []
+    for _ in range(300):
+        numbers = rng.integers(-1 if rng.random() < 0.01 else 0, 10 ** rng.integers(1, 13), 5)
+        parts = [numbers, numbers.tolist(), numbers.astype(np.uint32) % 9, np.tile(numbers, 4)]
+        part = parts[rng.integers(len(parts))]
+        if rng.random() < 0.3:
+            column.append(3)
+            expected.append(3)
+        column.extend(part)
+        expected.extend(int(number) for number in part)
+    assert column.whole().tolist() == expected
+
+
+def test_runs_tell_where_each_row_stood():
+    rng = np.random.default_rng(2)
+    runs = _rows.RunsOfPositions()
+    expected = []
+    position = 0
+    for _ in range(200):
+        if rng.random() < 0.5:
+            runs.append(position)
+            expected.append(position)
+            position += int(rng.integers(1, 3))
+        else:
+            is_row = rng.random(6) < 0.7
+            runs.extend(position, is_row)
+            expected += (position + np.flatnonzero(is_row)).tolist()
+            position += 6
+    assert [runs.position_of(row) for row in range(len(expected))] == expected
+
+
+def test_only_equal_rows_have_equal_digests():
+    rng = np.random.default_rng(3)
+    tables = [
+        _rows.SparseCounts.from_lengths(
+            lengths := rng.integers(0, 3, 2000),
+            rng.integers(0, 3, lengths.sum()),
+            rng.integers(1, 3, lengths.sum()),
+        )
+        for _ in range(3)
+    ]
+    digests = [digest.tobytes() for digest in _rows.hash_rows(tables)]
+    contents = [
+        str([(part.bins.tolist(), part.values.tolist()) for part in parts])
+        for parts in ([table.select(np.array([row])) for table in tables] for row in range(2000))
+    ]
+    assert len(set(contents)) == len(set(digests)) == len(set(zip(contents, digests, strict=True)))
 
 
 @pytest.mark.parametrize(
@@ -198,7 +261,7 @@ def test_what_is_kept_of_reports_is_bounded_whatever_they_are_called_and_however
         ("class", '"n\\u0061m\\u0065s" ', "{}"),
     ],
 )
-def test_what_is_said_twice_is_read_as_a_single_report_is(kind, key, value, one_by_one):
+def test_what_is_said_twice_is_read_as_a_single_report_is(kind, key, value):
     plain_key = json.loads(key)
     text = json.dumps(site(0, kind), separators=(",", ":"))
     twice = text.replace(f'"{plain_key}":', f'{key}:{value},"{plain_key}":', 1)

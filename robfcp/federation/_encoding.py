@@ -1,0 +1,105 @@
+"""The reports of a federation as JSON, many at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+
+from robfcp._typing import IndexArray
+from robfcp.federation._tables import CountTable
+from robfcp.reports import Report, WireCounts, WireStratifiedCounts, to_wire_binning, to_wire_score
+
+if TYPE_CHECKING:
+    from robfcp.federation._federation import Federation
+
+
+def encode_reports(federation: Federation, report_of: Callable[[int], Report]) -> Iterator[bytes]:
+    """Yield every client's report as JSON: a tenth of the time of one by one.
+
+    Parameters
+    ----------
+    federation : Federation
+        In memory.
+    report_of : callable
+        Makes the report of the client at a position; used for private ones.
+    """
+    strata = federation.strata
+    all_labels = federation.all_label_counts
+    n_clients = federation.n_clients
+    counts_of_clients = _iter_rows(federation.table, np.arange(n_clients), n_clients)
+    strata_of_clients: Iterator[WireCounts | None] = iter([None] * n_clients)
+    if strata is not None:
+        strata_of_clients = _iter_rows(strata.table, strata.rows, n_clients)
+    labels_of_clients: Iterator[WireCounts | None] = iter([None] * n_clients)
+    if all_labels is not None:
+        labels_of_clients = _iter_rows(all_labels.table, all_labels.rows, n_clients)
+
+    # What all reports share is encoded once.
+    binning = _encode(to_wire_binning(federation.binning))
+    score = _encode(to_wire_score(federation.score))
+    risk = _encode(federation.risk)
+    names = None if strata is None else msgspec.Raw(msgspec.json.encode(strata.names))
+
+    columns = zip(counts_of_clients, strata_of_clients, labels_of_clients, strict=True)
+    for position, (counts, own_strata, labels) in enumerate(columns):
+        if federation.privacy and federation.privacy[position] is not None:
+            yield report_of(position).to_json()
+            continue
+
+        # The order of the keys is that of a record, whose digest others have kept.
+        message: dict[str, Any] = {
+            "kind": Report.KIND,
+            "schema": 1,
+            "client": federation.clients[position],
+            "grid": binning,
+            "n_samples": int(federation.sample_sizes[position]),
+        }
+        if own_strata is None:
+            message["counts"] = counts
+        if score is not None:
+            message["score"] = score
+        message["round"] = federation.round
+        message["model"] = federation.model
+        if risk is not None:
+            message["risk"] = risk
+        if own_strata is not None:
+            assert strata is not None
+            assert names is not None
+            steps = np.diff(own_strata.bins, prepend=0).tolist()
+            message["strata"] = WireStratifiedCounts(strata.by, names, steps, own_strata.counts)
+        if labels is not None:
+            message["set_sizes"] = labels
+        yield msgspec.json.encode(message)
+
+
+def _encode(part: object) -> msgspec.Raw | None:
+    """Return a part of a report as JSON; None where it has none."""
+    return None if part is None else msgspec.Raw(msgspec.json.encode(part))
+
+
+def _iter_rows(table: CountTable, rows: IndexArray, n_clients: int) -> Iterator[WireCounts | None]:
+    """Yield every client's counts as a report lists them; None without a row in the table.
+
+    Parameters
+    ----------
+    table : CountTable
+        In memory.
+    rows : (R,) ndarray of int
+        The positions of its rows among the clients, rising.
+    n_clients : int
+        K.
+    """
+    starts, bins, counts = table.entries()
+    has_row = np.zeros(n_clients, dtype=bool)
+    has_row[rows] = True
+    row_ends = pairwise(starts.tolist())
+    for is_row in has_row.tolist():
+        if is_row:
+            first, stop = next(row_ends)
+            yield WireCounts(bins[first:stop].tolist(), counts[first:stop].tolist())
+        else:
+            yield None

@@ -1,0 +1,484 @@
+"""Untrusted reports in: each is read once, and valid ones become rows of growing tables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from operator import itemgetter
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from robfcp._typing import BoolArray, IndexArray, IntArray
+from robfcp.binning import Binning
+from robfcp.errors import MAX_NAME, ReportError, RobfcpError, printable
+from robfcp.federation._rows import GrowingColumn, GrowingRows, RunsOfPositions, SparseCounts
+from robfcp.reports import (
+    Header,
+    HeaderReader,
+    Report,
+    ReportRow,
+    StratumKind,
+    StratumNames,
+    parse_report,
+    report_row,
+    require_expected_binning,
+    signing,
+    validate_report,
+)
+
+PositionsOf = Callable[[slice | IndexArray], IndexArray]
+
+MAX_REJECTIONS_LISTED = 2**12  # rows of a table that are rejected one by one
+POSITION_DTYPE: Any = np.int32  # of the positions of many clients in a federation
+
+
+class RejectedReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Why a client's report was left out.
+
+    Parameters
+    ----------
+    client
+        The client's name, or the file's where the client is not known.
+    field
+        The part of the report that was wrong.
+    reason
+        What was wrong and what to do, on one printable line.
+
+    Examples
+    --------
+    >>> import robfcp
+    >>> reports = [robfcp.Report.from_scores(name, [0.1, 0.4]) for name in "ab"]
+    >>> federation = robfcp.Federation.from_reports(reports, registered_sizes={"a": 2})
+    >>> federation.rejected_reports[0].reason
+    'b: is not registered; add it to the registry'
+    """
+
+    client: str
+    field: str
+    reason: str
+
+    def __post_init__(self) -> None:
+        normalized = {
+            "client": printable(self.client, MAX_NAME),
+            "reason": printable(self.reason),
+        }
+        for name, value in normalized.items():
+            msgspec.structs.force_setattr(self, name, value)
+
+    @staticmethod
+    def of(error: ReportError) -> RejectedReport:
+        """Why a report was refused.
+
+        Parameters
+        ----------
+        error
+            What reading it raised.
+        """
+        return RejectedReport(error.client, error.field, str(error))
+
+
+class RawReport(NamedTuple):
+    """A report's JSON with the name that errors give it until its client is known."""
+
+    data: bytes | str
+    source: str
+
+
+# A rejected one could not even be read.
+UntrustedReport = Report | bytes | str | Mapping[str, Any] | RejectedReport | RawReport
+
+
+@dataclass(eq=False)
+class Block:
+    """Many reports in columns, as a table holds them.
+
+    Attributes
+    ----------
+    names : sequence of str
+        (n,) the clients' names, in Python or in Arrow.
+    sizes : (n,) ndarray of int
+        n_k.
+    headers : list of Header
+        What reports state besides, each once.
+    kinds : (n,) ndarray of int
+        Which header each report has.
+    counts, strata, told : SparseCounts
+        Counts of the reports without strata; counts by stratum; the scores of all labels.
+    """
+
+    names: Any
+    sizes: IntArray
+    headers: list[Header]
+    kinds: IndexArray
+    counts: SparseCounts
+    strata: SparseCounts
+    told: SparseCounts
+
+
+class TableChunk(NamedTuple):
+    """Some rows of a table of reports.
+
+    Attributes
+    ----------
+    right : (n,) ndarray of bool
+        Which rows are valid.
+    block : Block
+        The valid rows.
+    told : tuple
+        Which of them state the scores of all labels; and the (n, 2) digests of all of them, by
+        which a report that came twice is recognized.
+    others : iterable
+        The other rows: the number of each, and its JSON.
+    """
+
+    right: BoolArray
+    block: Block
+    told: tuple[BoolArray, NDArray[np.uint64]]
+    others: Iterable[tuple[int, bytes]]
+
+
+class StoredTable:
+    """A table of reports, whose counts may be too many for the memory.
+
+    Attributes
+    ----------
+    name : str
+        How errors name it.
+    is_out_of_core : bool
+        Whether its counts stay where they are.
+    rows : list
+        For every chunk its first row among all reports, how many there are, and which rows of the
+        chunk are valid; None where all are.
+    places : list
+        For every chunk the positions of its rows in the federation; -1 where a row is left out.
+    common : tuple or None
+        The round's strata.
+    pieces : callable
+        `pieces(binning)` yields the rows, checked.
+    iter_blocks : callable
+        `iter_blocks(work)` yields the results of `work` for the counts of each chunk.
+    packed : callable
+        Collects many names in little memory.
+    """
+
+    name: Any
+    is_out_of_core: bool
+    rows: list[tuple[int, int, BoolArray | None]]
+    places: list[IndexArray | range]
+    common: tuple[StratumKind, StratumNames] | None
+    pieces: Any
+    iter_blocks: Any
+    packed: Any
+
+    def set_positions(
+        self, positions_of: PositionsOf, common: tuple[StratumKind, StratumNames] | None
+    ) -> None:
+        """Keep where the rows stand in the federation, and the round's strata.
+
+        Parameters
+        ----------
+        positions_of : callable
+            The positions of some of all accepted reports.
+        common : tuple or None
+            The round's strata.
+        """
+        self.common = common
+        self.places = []
+        for first, n_rows, is_valid in self.rows:
+            positions: Any = positions_of(slice(first, first + n_rows))
+            if is_valid is not None:
+                of_all_rows = np.full(len(is_valid), -1, dtype=POSITION_DTYPE)
+                of_all_rows[is_valid] = positions
+                positions = of_all_rows
+            elif _are_consecutive(positions):
+                positions = range(positions[0], positions[-1] + 1)  # instead of many numbers
+            self.places.append(positions)
+
+
+def _are_consecutive(positions: IndexArray) -> bool:
+    """Whether positions, some at least, are all of a range."""
+    if not len(positions) or positions[0] < 0:
+        return False
+    return bool((positions[1:] == positions[:-1] + 1).all())
+
+
+@dataclass(frozen=True, eq=False)
+class AcceptedReports:
+    """The valid reports, row by row in the order of arrival, and the rejected ones.
+
+    Attributes
+    ----------
+    clients : sequence of str
+        (n,) the clients' names: a list, or packed where there are tables.
+    sizes : (n,) ndarray of int
+        n_k.
+    headers : list of Header
+        What reports state besides, each once, in the order of the first that states it.
+    header_index : (n,) ndarray of int
+        Which header each report has.
+    has_all_labels : (n,) ndarray of bool
+        Which reports state the scores of all labels.
+    tables : tuple of three SparseCounts
+        Counts of the reports without strata; counts by stratum; the scores of all labels. Only of
+        the rows whose counts are in memory.
+    digests : (n - m, 2) ndarray of uint64
+        Of the contents of the other rows.
+    is_in_memory : (n,) ndarray of bool
+        Which rows have their counts in memory.
+    positions : RunsOfPositions
+        Where each report stood among all that arrived.
+    is_discarded : (n,) ndarray of bool
+        Rows of tables that could not be read to their end.
+    stored_tables : list of StoredTable
+        The tables whose counts stay where they are.
+    rejected : list
+        The rejected reports, each with its source.
+    n_read : int
+        How many reports arrived.
+    n_signed : int
+        How many of them are signed by the key they name.
+    """
+
+    clients: Any
+    sizes: IntArray
+    headers: list[Header]
+    header_index: IntArray
+    has_all_labels: BoolArray
+    tables: tuple[SparseCounts, SparseCounts, SparseCounts]
+    digests: NDArray[np.uint64]
+    is_in_memory: BoolArray
+    positions: RunsOfPositions
+    is_discarded: BoolArray
+    stored_tables: list[StoredTable]
+    rejected: list[tuple[str, RejectedReport]]
+    n_read: int
+    n_signed: int
+
+
+class Inbox:
+    """Reads untrusted reports, and collects the valid ones in growing tables.
+
+    Reports arrive one by one, or as tables of many. Of each valid one a few numbers are kept in
+    arrays, so that a million reports need little memory.
+
+    Parameters
+    ----------
+    binning : Binning, optional
+        The round's binning where it is known. Reports on another one are rejected before that is
+        built.
+    """
+
+    def __init__(self, binning: Binning | None = None) -> None:
+        self._binning = binning
+        self._header_reader = HeaderReader(binning)
+        self._n_read = 0
+        self._n_signed = 0
+        self._rejected: list[tuple[int, RejectedReport]] = []  # by their position in the arrivals
+
+        # Accepted reports. Row k of every column belongs to the k-th of them.
+        self._n_rows = 0
+        self._names: list[str] = []  # those since the last table
+        self._packed_names: Any = None  # those before it, if a table came
+        self._sizes = GrowingColumn()
+        self._header_index = GrowingColumn()
+        self._has_all_labels = GrowingColumn()
+        self._positions = RunsOfPositions()
+
+        # Equal headers are one. Most reports have the one of the report before.
+        self._headers: dict[Header, int] = {}
+        self._last_header: Header | None = None
+        self._last_header_index = 0
+
+        # Counts of the rows that are in memory.
+        self._counts = GrowingRows()
+        self._strata = GrowingRows()
+        self._all_labels = GrowingRows()
+
+        # Tables may keep their counts where they are: then there are digests of their rows.
+        self._stored_tables: list[StoredTable] = []
+        self._stored_rows: list[slice] = []
+        self._digests: list[NDArray[np.uint64]] = []
+        self._discarded_rows: list[slice] = []
+
+    def add(self, item: UntrustedReport | StoredTable) -> None:
+        """Take one thing that should be a report, or a table of them."""
+        if isinstance(item, StoredTable):
+            self._add_table(item)
+            return
+        position = self._n_read
+        self._n_read += 1
+        if isinstance(item, RejectedReport):
+            self._rejected.append((position, item))
+            return
+        try:
+            row = self._read(item, f"report #{position + 1}")
+        except ReportError as error:
+            self._rejected.append((position, RejectedReport.of(error)))
+        else:
+            self._add_row(row, position)
+
+    def _read(self, item: Any, source: str) -> ReportRow:
+        """Return what a report counts; refuse what is no valid report."""
+        if isinstance(item, (bytes, str)):
+            return self._read_json(item, source)
+        if isinstance(item, RawReport):
+            return self._read_json(item.data, item.source)
+        if isinstance(item, Report):
+            if self._binning is not None:
+                require_expected_binning(item.client, item.grid, self._binning)
+            return report_row(item)
+        if isinstance(item, Mapping):
+            try:
+                data = msgspec.json.encode(dict(item))
+            except (TypeError, ValueError, OverflowError, RecursionError):
+                raise ReportError(source, "report", "is not JSON data", "send a report") from None
+            return self._read_json(data, source)
+        problem = f"{type(item).__name__} is not a report"
+        raise ReportError(source, "report", problem, "pass Report objects or JSON")
+
+    def _read_json(self, data: bytes | str, source: str) -> ReportRow:
+        """Return what a report counts, signed or not; refuse what is no valid report."""
+        if isinstance(data, bytes) and signing.looks_signed(data):
+            signed = data
+            data = signing.unwrap(signed)
+            self._n_signed += signing.check_embedded_key(signed, source)
+        report = parse_report(data, source, self._binning)
+        return validate_report(report, self._header_reader)
+
+    def _add_row(self, row: ReportRow, position: int) -> None:
+        """Keep a valid report that stood at a position of the arrivals."""
+        self._n_rows += 1
+        self._names.append(row.client)
+        self._sizes.append(row.n_samples)
+        self._header_index.append(self._index_of(row.header))
+        self._has_all_labels.append(row.all_label_counts is not None)
+        self._positions.append(position)
+        for rows, counts in (
+            (self._counts, row.counts),
+            (self._strata, row.strata),
+            (self._all_labels, row.all_label_counts),
+        ):
+            if counts is None:
+                rows.append_empty()
+            else:
+                rows.append(counts.cells, counts.counts)
+
+    def _index_of(self, header: Header) -> int:
+        """Return the index of a header among the different ones."""
+        if header is not self._last_header:
+            self._last_header = header
+            self._last_header_index = self._headers.setdefault(header, len(self._headers))
+        return self._last_header_index
+
+    def _add_table(self, table: StoredTable) -> None:
+        """Keep the valid rows of a table; read each other row by itself, for the reason.
+
+        A table that breaks off is one rejected file, and none of its rows counts.
+        """
+        first_row = self._n_rows
+        first_position = self._n_read
+        n_rejected = len(self._rejected)
+        try:
+            for chunk in table.pieces(self._binning):
+                position = self._n_read
+                self._n_read += len(chunk.right)
+                self._add_chunk(chunk, position, table)
+                for number, data in chunk.others:
+                    source = f"{table.name} row {position - first_position + number + 1}"
+                    self._add_single_row(data, source, position + number)
+                n_wrong = len(self._rejected) - n_rejected
+                if n_wrong > max(MAX_REJECTIONS_LISTED, self._n_rows - first_row):
+                    raise RobfcpError(f"{table.name}: most of its rows are no reports; make others")
+        except RobfcpError as error:
+            del self._rejected[n_rejected:]
+            self._discarded_rows.append(slice(first_row, self._n_rows))
+            rejected = RejectedReport(f"file:{table.name}", "file", str(error))
+            self._rejected.append((self._n_read, rejected))
+            self._n_read += 1
+        else:
+            if table.is_out_of_core:
+                self._stored_tables.append(table)
+
+    def _add_single_row(self, data: bytes, source: str, position: int) -> None:
+        """Keep or reject a row of a table that is no plain valid report."""
+        try:
+            row = self._read_json(data, source)
+        except ReportError as error:
+            self._rejected.append((position, RejectedReport.of(error)))
+        else:
+            self._add_row(row, position)
+
+    def _add_chunk(self, chunk: TableChunk, first_position: int, table: StoredTable) -> None:
+        """Keep the valid rows of a part of a table, without their counts where these stay there."""
+        block = chunk.block
+        n_rows = len(block.sizes)
+        are_all_valid = bool(chunk.right.all())
+        table.rows.append((self._n_rows, n_rows, None if are_all_valid else chunk.right))
+        if not n_rows:
+            return
+
+        if self._packed_names is None:
+            self._packed_names = table.packed([])
+        self._pack_names()
+        self._packed_names.extend(block.names)
+        header_indices = [
+            self._headers.setdefault(header, len(self._headers)) for header in block.headers
+        ]
+        has_all_labels, digests = chunk.told
+        self._sizes.extend(block.sizes)
+        self._header_index.extend(np.array(header_indices)[block.kinds])
+        self._has_all_labels.extend(has_all_labels)
+        self._positions.extend(first_position, chunk.right)
+
+        rows = slice(self._n_rows, self._n_rows + n_rows)
+        self._n_rows = rows.stop
+        if table.is_out_of_core:
+            self._stored_rows.append(rows)
+            self._digests.append(digests)
+            return
+        self._counts.extend(block.counts)
+        self._strata.extend(block.strata)
+        self._all_labels.extend(block.told)
+
+    def _pack_names(self) -> None:
+        """Put the names that came one by one where those of tables are."""
+        if self._names:
+            self._packed_names.extend(self._names)
+            self._names = []
+
+    def finish(self) -> AcceptedReports:
+        """Return all valid and rejected reports; nothing may be added any more."""
+        clients: Any = self._names
+        if self._packed_names is not None:
+            self._pack_names()
+            clients = self._packed_names.whole()
+
+        self._rejected.sort(key=itemgetter(0))
+        rejected = [(f"report #{position + 1}", report) for position, report in self._rejected]
+        return AcceptedReports(
+            clients=clients,
+            sizes=self._sizes.whole(),
+            headers=list(self._headers),
+            header_index=self._header_index.whole(),
+            has_all_labels=self._has_all_labels.whole().astype(bool),
+            tables=(self._counts.whole(), self._strata.whole(), self._all_labels.whole()),
+            digests=np.concatenate([np.zeros((0, 2), np.uint64), *self._digests]),
+            is_in_memory=~_mask_of(self._stored_rows, self._n_rows),
+            positions=self._positions,
+            is_discarded=_mask_of(self._discarded_rows, self._n_rows),
+            stored_tables=self._stored_tables,
+            rejected=rejected,
+            n_read=self._n_read,
+            n_signed=self._n_signed,
+        )
+
+
+def _mask_of(slices: Sequence[slice], n_rows: int) -> BoolArray:
+    """Return (n,) which rows are in some slice."""
+    mask = np.zeros(n_rows, dtype=bool)
+    for rows in slices:
+        mask[rows] = True
+    return mask

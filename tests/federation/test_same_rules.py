@@ -1,0 +1,129 @@
+"""Reports one by one and rows of tables: the same ones are valid."""
+
+import json
+
+import numpy as np
+import pytest
+from effort import cases
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from robfcp import Binning
+from robfcp._validation import MAX_SAMPLES, are_client_names
+from robfcp.errors import ReportError
+from robfcp.federation import Block, SparseCounts
+from robfcp.fleet._validation import validate_block
+from robfcp.reports import (
+    BinningDigest,
+    Header,
+    HeaderReader,
+    parse_report,
+    to_wire_binning,
+    validate_report,
+)
+from robfcp.scores import Risk
+
+BINNING = Binning.uniform(6)
+CLASSES = ("a", "b", "c")
+RISK = Risk("fnr", resolution=4)
+
+# Each report keeps counts, counts by class, or counts of losses.
+HEADERS = [
+    Header(BinningDigest.of(BINNING), None, None, None, None),
+    Header(BinningDigest.of(BINNING), None, None, None, None, None, ("class", CLASSES)),
+    Header(BinningDigest.of(BINNING), None, None, None, RISK),
+]
+N_CELLS = [6, 18, 6]
+NAMES = ["s1", "Z\u00fcrich", "", " a", "file:x", "x" * 201, "a\nb"]
+
+# Mostly what is valid: else nearly all examples would be refused for the same reason.
+odd_counts = st.sampled_from([0, -1, MAX_SAMPLES, MAX_SAMPLES + 1, 2**60])
+counts = st.one_of(st.integers(1, 9), st.integers(1, 9), st.integers(1, 9), odd_counts)
+
+
+@st.composite
+def cells_and_counts(draw, n_cells):
+    """Cells that rise, and as many counts; or something near."""
+    cells = sorted(draw(st.sets(st.integers(0, n_cells - 1), min_size=1, max_size=5)))
+    if draw(st.integers(0, 9)) == 0:
+        cells[draw(st.integers(0, len(cells) - 1))] = draw(st.integers(-1, n_cells + 1))
+    plain = [draw(st.integers(1, 9)) for _ in cells]
+    if draw(st.integers(0, 9)) == 0:
+        plain[draw(st.integers(0, len(cells) - 1))] = draw(counts)
+    return cells, plain
+
+
+@st.composite
+def rows(draw):
+    """Name, n_k, the kind of report, its counts and perhaps the scores of all labels."""
+    kind = draw(st.integers(0, 2))
+    cells, values = draw(cells_and_counts(N_CELLS[kind]))
+    counts_per_sample = HEADERS[kind].counts_per_sample
+    if kind == 2 and draw(st.booleans()):
+        values = [counts_per_sample * value for value in values]
+    n_samples = sum(values) // counts_per_sample
+    if draw(st.integers(0, 9)) == 0:
+        n_samples = draw(st.sampled_from([-1, 0, 1, n_samples + 1, MAX_SAMPLES + 1]))
+    labels = None
+    if kind != 2 and draw(st.booleans()):
+        bins, label_counts = draw(cells_and_counts(6))
+        if draw(st.booleans()):
+            label_counts[0] += n_samples - sum(label_counts) % max(n_samples, 1)
+        labels = bins, label_counts
+    name = draw(st.sampled_from(NAMES)) if draw(st.integers(0, 9)) == 0 else "s0"
+    return name, n_samples, kind, (cells, values), labels
+
+
+def is_valid_report(row):
+    """Whether the row is valid as a file."""
+    name, n_samples, kind, (cells, values), labels = row
+    header = HEADERS[kind]
+    report = {"kind": "report", "schema": 1, "client": name, "n_samples": n_samples}
+    grid = to_wire_binning(BINNING)
+    report["grid"] = {"name": grid.name, "digest": grid.digest, "parameters": grid.parameters}
+    if header.strata is None:
+        report["counts"] = {"bins": cells, "counts": values}
+    else:
+        steps = np.diff(cells, prepend=0).tolist()
+        report["strata"] = {"by": "class", "names": CLASSES, "steps": steps, "counts": values}
+    if header.risk is not None:
+        report["risk"] = {"name": "fnr", "bound": 1.0, "resolution": 4}
+    if labels is not None:
+        report["set_sizes"] = dict(zip(("bins", "counts"), labels, strict=True))
+    try:
+        validate_report(parse_report(json.dumps(report), "x"), HeaderReader())
+    except ReportError:
+        return False
+    return True
+
+
+def table_of(parts):
+    """Rows of cells and counts; empty where there are none."""
+    lengths = [0 if part is None else len(part[0]) for part in parts]
+    numbers = [
+        [number for part in parts if part is not None for number in part[place]] for place in (0, 1)
+    ]
+    cells, values = (np.array(column, dtype=np.int64) for column in numbers)
+    return SparseCounts.from_lengths(np.array(lengths), cells, values)
+
+
+def block_of(some):
+    """The rows as a table holds them."""
+    return Block(
+        names=[row[0] for row in some],
+        sizes=np.array([row[1] for row in some], dtype=np.int64),
+        headers=HEADERS,
+        kinds=np.array([row[2] for row in some], dtype=np.intp),
+        counts=table_of([None if row[2] == 1 else row[3] for row in some]),
+        strata=table_of([row[3] if row[2] == 1 else None for row in some]),
+        told=table_of([row[4] for row in some]),
+    )
+
+
+@pytest.mark.effort
+@settings(max_examples=cases(300), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.lists(rows(), min_size=1, max_size=8))
+def test_a_row_of_a_table_is_valid_where_the_report_it_should_be_is(some):
+    block = block_of(some)
+    found = validate_block(block, are_client_names(block.names))
+    assert found.tolist() == [is_valid_report(row) for row in some]
