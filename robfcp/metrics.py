@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from robfcp._probabilities import ClassColumns, check_labels
+from robfcp._typing import BoolArray, FloatArray, IndexArray, IntArray
 from robfcp._validation import (
     as_array,
     as_float_array,
@@ -37,43 +38,58 @@ __all__ = [
 ]
 
 
-Sets = NDArray[np.bool_]
 Classes = Sequence[object] | NDArray[np.generic] | None
 
 
-def _as_membership(sets: ArrayLike) -> Sets:
-    """(n, C) membership, of one sample at least."""
-    members = as_array("sets", sets)
-    if members.ndim != 2 or members.dtype != bool:
+def _as_membership(sets: ArrayLike) -> BoolArray:
+    """Return (n, C) membership, of one sample at least."""
+    membership = as_array("sets", sets)
+    if membership.ndim != 2 or membership.dtype != bool:
         raise RobfcpError("sets: need a boolean (samples, classes) array, one level at a time")
-    if not len(members):
+    if not len(membership):
         raise RobfcpError("sets: there are no samples; pass at least one")
-    return members
+    return membership
 
 
-def _label_columns(sets: ArrayLike, labels: ArrayLike, classes: Classes) -> NDArray[np.intp]:
-    """(n,) each label's column, looked up where the classes have names."""
-    members = _as_membership(sets)
-    names = ClassColumns.names_of(sets) if classes is None else tuple(str(name) for name in classes)
+def _class_names(sets: ArrayLike, classes: Classes) -> tuple[str, ...] | None:
+    """Return the names of the classes, those of a frame's columns if none are given."""
+    if classes is None:
+        return ClassColumns.names_of(sets)
+    return tuple(str(name) for name in classes)
+
+
+def _label_columns(sets: ArrayLike, labels: ArrayLike, classes: Classes) -> IndexArray:
+    """Return (n,) each label's column, looked up where the classes have names."""
+    membership = _as_membership(sets)
+    names = _class_names(sets, classes)
     if not names:
-        return check_labels(labels, members.shape)
-    if len(set(names)) != members.shape[1]:
-        raise RobfcpError(f"classes: need {members.shape[1]} different names, one a column of sets")
-    given = as_array("labels", labels)
-    reject_missing("labels", given)
-    return check_labels(given.astype(str), members.shape, names)
+        return check_labels(labels, membership.shape)
+
+    n_classes = membership.shape[1]
+    if len(set(names)) != n_classes:
+        raise RobfcpError(f"classes: need {n_classes} different names, one a column of sets")
+    label_names = as_array("labels", labels)
+    reject_missing("labels", label_names)
+    return check_labels(label_names.astype(str), membership.shape, names)
 
 
-def _interval_bounds(intervals: ArrayLike) -> NDArray[np.float64]:
-    """(n, 2) numbers, of one interval at least."""
-    ends = as_float_array("intervals", intervals)
-    if ends.ndim != 2 or ends.shape[1] != 2 or not len(ends) or np.isnan(ends).any():
+def _set_sizes(sets: ArrayLike) -> IntArray:
+    """Return (n,) the number of labels in each set."""
+    sizes: IntArray = _as_membership(sets).sum(axis=1)
+    return sizes
+
+
+def _interval_bounds(intervals: ArrayLike) -> FloatArray:
+    """Return (n, 2) numbers, of one interval at least."""
+    bounds = as_float_array("intervals", intervals)
+    is_pairs = bounds.ndim == 2 and bounds.shape[1] == 2 and len(bounds) > 0
+    if not is_pairs or np.isnan(bounds).any():
         raise RobfcpError("intervals: need an (n, 2) array of numbers with at least one row")
-    return ends
+    return bounds
 
 
 def interval_coverage(intervals: ArrayLike, targets: ArrayLike) -> float:
-    """Share of targets inside their (n, 2) interval.
+    """Return the fraction of targets inside their (n, 2) interval.
 
     Parameters
     ----------
@@ -93,14 +109,18 @@ def interval_coverage(intervals: ArrayLike, targets: ArrayLike) -> float:
     >>> metrics.interval_coverage([[0.0, 1.0], [2.0, 3.0]], [0.5, 4.0])
     0.5
     """
-    ends, y = _interval_bounds(intervals), as_float_array("targets", targets)
-    if y.shape != (len(ends),) or np.isnan(y).any():
+    bounds = _interval_bounds(intervals)
+    values = as_float_array("targets", targets)
+    if values.shape != (len(bounds),) or np.isnan(values).any():
         raise RobfcpError("targets: need one number an interval, none of them NaN")
-    return float(((ends[:, 0] <= y) & (y <= ends[:, 1])).mean())
+
+    lower, upper = bounds.T
+    is_inside = (lower <= values) & (values <= upper)
+    return float(is_inside.mean())
 
 
 def interval_width(intervals: ArrayLike) -> float:
-    """Mean width of (n, 2) intervals; crossed ends count as empty.
+    """Return the mean width of (n, 2) intervals; crossed bounds count as empty.
 
     Parameters
     ----------
@@ -118,12 +138,13 @@ def interval_width(intervals: ArrayLike) -> float:
     >>> metrics.interval_width([[0.0, 1.0], [3.0, 2.0]])
     0.5
     """
-    ends = _interval_bounds(intervals)
-    return float(np.maximum(ends[:, 1] - ends[:, 0], 0).mean())
+    lower, upper = _interval_bounds(intervals).T
+    widths = np.maximum(upper - lower, 0)
+    return float(widths.mean())
 
 
-def is_covered(sets: ArrayLike, labels: ArrayLike, *, classes: Classes = None) -> NDArray[np.bool_]:
-    """(n,) whether each sample's set holds its label.
+def is_covered(sets: ArrayLike, labels: ArrayLike, *, classes: Classes = None) -> BoolArray:
+    """Return (n,) whether each sample's set holds its label.
 
     Parameters
     ----------
@@ -141,12 +162,13 @@ def is_covered(sets: ArrayLike, labels: ArrayLike, *, classes: Classes = None) -
     >>> metrics.is_covered([[True, False], [True, True]], [1, 1])
     array([False,  True])
     """
-    members = _as_membership(sets)
-    return members[np.arange(len(members)), _label_columns(sets, labels, classes)]
+    membership = _as_membership(sets)
+    columns = _label_columns(sets, labels, classes)
+    return membership[np.arange(len(membership)), columns]
 
 
 def coverage(sets: ArrayLike, labels: ArrayLike, *, classes: Classes = None) -> float:
-    """Share of samples whose set holds the true label.
+    """Return the fraction of samples whose set holds the true label.
 
     Parameters
     ----------
@@ -174,7 +196,7 @@ def coverage(sets: ArrayLike, labels: ArrayLike, *, classes: Classes = None) -> 
 
 
 def mean_set_size(sets: ArrayLike) -> float:
-    """Mean number of labels in a set.
+    """Return the mean number of labels in a set.
 
     Parameters
     ----------
@@ -192,11 +214,11 @@ def mean_set_size(sets: ArrayLike) -> float:
     >>> metrics.mean_set_size([[True, False], [True, True]])
     1.5
     """
-    return float(_as_membership(sets).sum(axis=1).mean())
+    return float(_set_sizes(sets).mean())
 
 
 def singleton_rate(sets: ArrayLike) -> float:
-    """Share of sets with exactly one label.
+    """Return the fraction of sets with exactly one label.
 
     Parameters
     ----------
@@ -214,11 +236,12 @@ def singleton_rate(sets: ArrayLike) -> float:
     >>> metrics.singleton_rate([[True, False], [True, True]])
     0.5
     """
-    return float((_as_membership(sets).sum(axis=1) == 1).mean())
+    is_singleton = _set_sizes(sets) == 1
+    return float(is_singleton.mean())
 
 
 def empty_set_rate(sets: ArrayLike) -> float:
-    """Share of sets with no label.
+    """Return the fraction of sets with no label.
 
     Parameters
     ----------
@@ -236,13 +259,14 @@ def empty_set_rate(sets: ArrayLike) -> float:
     >>> metrics.empty_set_rate([[True, False], [False, False]])
     0.5
     """
-    return float((~_as_membership(sets).any(axis=1)).mean())
+    is_empty = _set_sizes(sets) == 0
+    return float(is_empty.mean())
 
 
 def class_conditional_coverage(
     sets: ArrayLike, labels: ArrayLike, *, classes: Classes = None
-) -> NDArray[np.float64]:
-    """(C,) coverage of the samples of each class; NaN for a class without samples.
+) -> FloatArray:
+    """Return (C,) coverage of the samples of each class; NaN for a class without samples.
 
     Parameters
     ----------
@@ -260,15 +284,16 @@ def class_conditional_coverage(
     >>> metrics.class_conditional_coverage([[True, False], [True, True], [True, False]], [0, 1, 1])
     array([1. , 0.5])
     """
-    members, label = _as_membership(sets), _label_columns(sets, labels, classes)
-    hit, n_classes = members[np.arange(len(members)), label], members.shape[1]
-    size = np.bincount(label, minlength=n_classes)
-    hits = np.bincount(label, weights=hit, minlength=n_classes)
-    return np.where(size > 0, hits / np.maximum(size, 1), np.nan)
+    n_classes = _as_membership(sets).shape[1]
+    columns = _label_columns(sets, labels, classes)
+    covered = is_covered(sets, labels, classes=classes)
+    n_samples = np.bincount(columns, minlength=n_classes)
+    n_covered = np.bincount(columns, weights=covered, minlength=n_classes)
+    return np.where(n_samples > 0, n_covered / np.maximum(n_samples, 1), np.nan)
 
 
 def covgap(sets: ArrayLike, labels: ArrayLike, level: float, *, classes: Classes = None) -> float:
-    """Mean |class coverage - level| over the classes that occur (CovGap).
+    """Return the mean of |class coverage - level| over the classes that occur (CovGap).
 
     Parameters
     ----------
@@ -293,10 +318,9 @@ def covgap(sets: ArrayLike, labels: ArrayLike, level: float, *, classes: Classes
     >>> metrics.covgap([[True, False], [True, True], [True, False]], [0, 1, 1], 0.75)
     0.25
     """
-    wanted = check_fraction("level", level, "give 0.9, say")
-    return float(
-        np.nanmean(np.abs(class_conditional_coverage(sets, labels, classes=classes) - wanted))
-    )
+    target = check_fraction("level", level, "give 0.9, say")
+    coverages = class_conditional_coverage(sets, labels, classes=classes)
+    return float(np.nanmean(np.abs(coverages - target)))
 
 
 def size_stratified_coverage(
@@ -306,7 +330,7 @@ def size_stratified_coverage(
     *,
     classes: Classes = None,
 ) -> dict[str, tuple[int, float]]:
-    """For each range of set sizes the number of samples and their coverage.
+    """Return the number of samples and their coverage for each range of set sizes.
 
     Parameters
     ----------
@@ -326,25 +350,36 @@ def size_stratified_coverage(
     >>> metrics.size_stratified_coverage([[True, False], [True, True], [True, False]], [0, 1, 1])
     {'1': (2, 0.5), '2': (1, 1.0)}
     """
-    hit, size = is_covered(sets, labels, classes=classes), _as_membership(sets).sum(axis=1)
+    covered = is_covered(sets, labels, classes=classes)
+    sizes = _set_sizes(sets)
     ends = [check_integer("ends", end, "give rising set sizes") for end in ends]
     if sorted(set(ends)) != ends:
         raise RobfcpError(f"ends: {ends} do not rise; sort them and drop repeats")
-    result = {}
-    for low, high in zip([-1, *ends], [*ends, None], strict=True):
-        inside = (size > low) & (True if high is None else size <= high)
-        name = f"{low + 1}+" if high is None else f"{low + 1}-{high}"
-        if high == low + 1:
-            name = str(high)
-        if inside.any():
-            result[name] = (int(inside.sum()), float(hit[inside].mean()))
-    return result
+
+    # Range r is from the end before it, exclusive, to its own; the last range has no end.
+    range_of_sample = np.searchsorted(ends, sizes)
+    coverages = {}
+    for index, name in enumerate(_range_names(ends)):
+        is_inside = range_of_sample == index
+        if is_inside.any():
+            coverages[name] = (int(is_inside.sum()), float(covered[is_inside].mean()))
+    return coverages
+
+
+def _range_names(ends: Sequence[int]) -> list[str]:
+    """Return '0', '1', '2-5', '6+' of ends 0, 1, 5."""
+    names = []
+    first = 0
+    for end in ends:
+        names.append(str(end) if end == first else f"{first}-{end}")
+        first = end + 1
+    return [*names, f"{first}+"]
 
 
 def size_stratified_coverage_violation(
     sets: ArrayLike, labels: ArrayLike, level: float, *, classes: Classes = None
 ) -> float:
-    """Largest |coverage - level| over the ranges of set size (SSCV).
+    """Return the largest |coverage - level| over the ranges of set size (SSCV).
 
     Parameters
     ----------
@@ -369,15 +404,15 @@ def size_stratified_coverage_violation(
     >>> metrics.size_stratified_coverage_violation([[True, False], [True, True]], [0, 1], 0.75)
     0.25
     """
-    wanted = check_fraction("level", level, "give 0.9, say")
-    found = size_stratified_coverage(sets, labels, classes=classes)
-    return max(abs(share - wanted) for _, share in found.values())
+    target = check_fraction("level", level, "give 0.9, say")
+    by_size = size_stratified_coverage(sets, labels, classes=classes)
+    return max(abs(coverage_of_range - target) for _, coverage_of_range in by_size.values())
 
 
 def group_conditional_coverage(
     sets: ArrayLike, labels: ArrayLike, groups: ArrayLike, *, classes: Classes = None
 ) -> dict[str, tuple[int, float]]:
-    """For each group (site, scanner, sex, age band) the number of its samples and their coverage.
+    """Return the number of samples and coverage of each group: site, scanner, sex, age band.
 
     Parameters
     ----------
@@ -397,17 +432,22 @@ def group_conditional_coverage(
     >>> metrics.group_conditional_coverage([[True, False], [True, True]], [1, 1], ["new", "old"])
     {'new': (1, 0.0), 'old': (1, 1.0)}
     """
-    hit = is_covered(sets, labels, classes=classes)
-    name = as_array("groups", groups).astype(str)
-    if name.shape != hit.shape:
+    covered = is_covered(sets, labels, classes=classes)
+    group_of_sample = as_array("groups", groups).astype(str)
+    if group_of_sample.shape != covered.shape:
         raise RobfcpError("groups: need one group a sample")
-    names, which = np.unique(name, return_inverse=True)
-    size, hits = np.bincount(which), np.bincount(which, weights=hit)
-    return {str(c): (int(n), float(h / n)) for c, n, h in zip(names, size, hits, strict=True)}
+
+    names, indices = np.unique(group_of_sample, return_inverse=True)
+    sizes = np.bincount(indices)
+    coverages = np.bincount(indices, weights=covered) / sizes
+    return {
+        str(name): (int(size), float(coverage_of_group))
+        for name, size, coverage_of_group in zip(names, sizes, coverages, strict=True)
+    }
 
 
 def summary(sets: ArrayLike, labels: ArrayLike, *, classes: Classes = None) -> Mapping[str, float]:
-    """The figures most people ask for.
+    """Return the figures most people ask for.
 
     Parameters
     ----------
@@ -430,21 +470,20 @@ def summary(sets: ArrayLike, labels: ArrayLike, *, classes: Classes = None) -> M
     empty 0.0
     worst_class_coverage 0.5
     """
+    coverages = class_conditional_coverage(sets, labels, classes=classes)
     return {
         "coverage": coverage(sets, labels, classes=classes),
         "set_size": mean_set_size(sets),
         "singletons": singleton_rate(sets),
         "empty": empty_set_rate(sets),
-        "worst_class_coverage": float(
-            np.nanmin(class_conditional_coverage(sets, labels, classes=classes))
-        ),
+        "worst_class_coverage": float(np.nanmin(coverages)),
     }
 
 
 def table(
     sets: ArrayLike, labels: ArrayLike, *, classes: Classes = None, clients: ArrayLike | None = None
 ) -> Any:
-    """Samples, coverage and set size of all, of every class and of every site, in one frame.
+    """Return samples, coverage and set size of all, of every class and of every site, in a frame.
 
     Parameters
     ----------
@@ -472,19 +511,36 @@ def table(
         frame = import_module("pandas").DataFrame
     except ImportError:
         raise RobfcpError("table: a frame is pandas'; pip install pandas") from None
-    hit, size = is_covered(sets, labels, classes=classes), _as_membership(sets).sum(axis=1)
-    column = _label_columns(sets, labels, classes)
-    named = ClassColumns.names_of(sets) if classes is None else tuple(map(str, classes))
-    parts = {"all": np.full(len(hit), "all"), "class": np.array(named)[column] if named else column}
+    covered = is_covered(sets, labels, classes=classes)
+    sizes = _set_sizes(sets)
+    names_by_part = {
+        "all": np.full(len(covered), "all"),
+        "class": _class_of_sample(sets, labels, classes),
+    }
     if clients is not None:
-        parts["site"] = as_array("sites", clients)
-        if parts["site"].shape != hit.shape:
+        names_by_part["site"] = as_array("sites", clients)
+        if names_by_part["site"].shape != covered.shape:
             raise RobfcpError("sites: need one a sample")
+
     rows = []
-    for part, names in parts.items():
+    for part, names in names_by_part.items():
         for name in np.unique(names):
-            own = names == name
-            shares = [(size[own] == k).mean() for k in (1, 0)]
-            rows.append((part, str(name), own.sum(), hit[own].mean(), size[own].mean(), *shares))
-    heads = ["part", "name", "samples", "coverage", "set_size", "singletons", "empty"]
-    return frame(rows, columns=heads)
+            selected = names == name
+            row = {
+                "part": part,
+                "name": str(name),
+                "samples": selected.sum(),
+                "coverage": covered[selected].mean(),
+                "set_size": sizes[selected].mean(),
+                "singletons": (sizes[selected] == 1).mean(),
+                "empty": (sizes[selected] == 0).mean(),
+            }
+            rows.append(row)
+    return frame(rows)
+
+
+def _class_of_sample(sets: ArrayLike, labels: ArrayLike, classes: Classes) -> NDArray[Any]:
+    """Return (n,) the name of each sample's class; its column where classes have no names."""
+    columns = _label_columns(sets, labels, classes)
+    names = _class_names(sets, classes)
+    return np.array(names)[columns] if names else columns
