@@ -32,9 +32,14 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Okabe and Ito's colours, told apart with any kind of colour vision.
-BLUE, VERMILION, GREEN, ORANGE = "#0072B2", "#D55E00", "#009E73", "#E69F00"
-PURPLE, SKY, GREY = "#CC79A7", "#56B4E9", "#5B6673"
+# Okabe and Ito's colors, distinct with any kind of color vision.
+BLUE = "#0072B2"
+VERMILION = "#D55E00"
+GREEN = "#009E73"
+ORANGE = "#E69F00"
+PURPLE = "#CC79A7"
+SKY = "#56B4E9"
+GREY = "#5B6673"
 CYCLE = (BLUE, VERMILION, GREEN, ORANGE, PURPLE, SKY, GREY)
 MARKERS = ("o", "^", "s", "D", "v", "P", "X")
 DEFENSE_STYLES = {"none": (VERMILION, "^"), "rob-fcp": (ORANGE, "s"), "consensus": (BLUE, "o")}
@@ -54,13 +59,17 @@ STYLE: dict[Any, Any] = {
     "legend.fontsize": 8.5,
     "svg.hashsalt": "robfcp",
 }
-# By what each kind of file would be dated: the same figure has the same bytes.
+# Of the largest maliciousness score to the median: beyond it, a linear scale hides the others.
+MAX_LINEAR_RATIO = 20
+# Of the largest value of a heat map: darker cells have white figures.
+DARK_FRACTION = 0.55
+# What would date each kind of file. It is left out, so that the same figure has the same bytes.
 FORMATS = {"png": "Software", "svg": "Date", "pdf": "CreationDate"}
 
 
 @contextmanager
 def style() -> Iterator[None]:
-    """The one style of all figures, for a `with` block or, as `@style()`, for a function."""
+    """Apply the one style of all figures, to a `with` block or, as `@style()`, to a function."""
     try:
         import matplotlib
         from cycler import cycler
@@ -73,7 +82,15 @@ def style() -> Iterator[None]:
 
 @style()
 def new_axes(columns: int = 1, height: float = 3.6) -> NDArray[Any]:
-    """(columns,) axes side by side on a new figure, apart from pyplot's."""
+    """Return (columns,) axes side by side on a new figure, apart from pyplot's.
+
+    Parameters
+    ----------
+    columns
+        How many.
+    height
+        Of the figure, in inches.
+    """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -101,33 +118,58 @@ def save(drawn: Axes | Figure | NDArray[Any], path: str | os.PathLike[str]) -> N
     suffix = Path(path).suffix.lower().lstrip(".")
     if suffix not in FORMATS:
         raise RobfcpError(f"{path}: cannot draw .{suffix}; use .png, .svg or .pdf")
-    first = drawn.flat[0] if isinstance(drawn, np.ndarray) else drawn
-    figure: Any = first if hasattr(first, "savefig") else first.figure
     buffer = BytesIO()
+    figure = _figure_of(drawn)
     figure.savefig(buffer, format=suffix, dpi=150, metadata={FORMATS[suffix]: None})
     write_atomically(path, buffer.getvalue())
 
 
+def _figure_of(drawn: Any) -> Any:
+    """Return the figure of axes or of an array of them; a figure as it is."""
+    artist = drawn.flat[0] if isinstance(drawn, np.ndarray) else drawn
+    return artist if hasattr(artist, "savefig") else artist.figure
+
+
+def _axes_or_new(ax: Axes | None) -> Axes:
+    """Return the axes that were given, else new ones."""
+    if ax is not None:
+        return ax
+    axes: Axes = new_axes()[0]
+    return axes
+
+
 def _label_axes(ax: Axes, title: str, xlabel: str, ylabel: str = "") -> Axes:
-    """The axes with their title, labels and legend."""
+    """Return the axes with their title, labels and legend."""
     ax.set(title=title, xlabel=xlabel, ylabel=ylabel)
     ax.legend()
     return ax
 
 
 def _method_styles(names: Iterable[str]) -> list[tuple[str, tuple[str, str]]]:
-    """Colour and mark for each name: defences keep theirs, others take the next free ones."""
-    wanted = list(names)
-    taken = {DEFENSE_STYLES[name][0] for name in wanted if name in DEFENSE_STYLES}
-    free = cycle([look for look in zip(CYCLE, MARKERS, strict=True) if look[0] not in taken])
-    return [
-        (name, DEFENSE_STYLES[name] if name in DEFENSE_STYLES else next(free)) for name in wanted
+    """Return color and marker for each name: defenses have theirs, others the next free ones."""
+    names = list(names)
+    taken_colors = {DEFENSE_STYLES[name][0] for name in names if name in DEFENSE_STYLES}
+    free_styles = [
+        (color, marker)
+        for color, marker in zip(CYCLE, MARKERS, strict=True)
+        if color not in taken_colors
     ]
+    next_styles = cycle(free_styles)
+
+    styles = []
+    for name in names:
+        if name in DEFENSE_STYLES:
+            styles.append((name, DEFENSE_STYLES[name]))
+        else:
+            styles.append((name, next(next_styles)))
+    return styles
 
 
 @style()
 def plot_certificates(calibration: Calibration, ax: Axes | None = None) -> Axes:
-    """Where coverage is proved to lie, for each number of liars; a colour a level.
+    """Draw where coverage is certified to lie, for each number of malicious clients.
+
+    Each level has a color.
 
     Parameters
     ----------
@@ -143,22 +185,26 @@ def plot_certificates(calibration: Calibration, ax: Axes | None = None) -> Axes:
     >>> federation = robfcp.Federation.from_counts([[50, 45, 5]] * 20)
     >>> save(plot_certificates(robfcp.calibrate(federation, [0.5, 0.9])), "curve.png")
     """
-    target: Axes = new_axes()[0] if ax is None else ax
-    for colour, level in zip(cycle(CYCLE), calibration.levels, strict=False):
-        m, lower, upper = np.transpose(
-            [(one.m, one.lower, one.upper) for one in level.certificate_points]
+    axes = _axes_or_new(ax)
+    for color, level in zip(cycle(CYCLE), calibration.levels, strict=False):
+        points = level.certificate_points
+        max_malicious = [point.m for point in points]
+        lower = [point.lower for point in points]
+        upper = [point.upper for point in points]
+        target = float(level.coverage)
+        label = f"threshold {level.threshold:.4g} for {target:g}"
+        axes.fill_between(
+            max_malicious, lower, upper, color=color, alpha=0.25, linewidth=0, label=label
         )
-        name = f"threshold {level.threshold:.4g} for {float(level.coverage):g}"
-        target.fill_between(m, lower, upper, color=colour, alpha=0.25, linewidth=0, label=name)
-        target.plot(m, lower, color=colour)
-        target.axhline(float(level.coverage), color=colour, linestyle=":", linewidth=1)
-    proved = f"Proved coverage, {calibration.certificate_confidence:.0%} confidence"
-    return _label_axes(target, proved, "sites that may lie, m", "coverage of the honest sites")
+        axes.plot(max_malicious, lower, color=color)
+        axes.axhline(target, color=color, linestyle=":", linewidth=1)
+    title = f"Proved coverage, {calibration.certificate_confidence:.0%} confidence"
+    return _label_axes(axes, title, "sites that may lie, m", "coverage of the honest sites")
 
 
 @style()
 def plot_cdf(calibration: Calibration, ax: Axes | None = None) -> Axes:
-    """The trusted clients' pooled CDF, every flagged client's own, and the thresholds.
+    """Draw the benign clients' pooled CDF, the CDF of every flagged client, and the thresholds.
 
     Parameters
     ----------
@@ -174,32 +220,37 @@ def plot_cdf(calibration: Calibration, ax: Axes | None = None) -> Axes:
     >>> federation = robfcp.Federation.from_counts([[50, 45, 5]] * 20)
     >>> save(plot_cdf(robfcp.calibrate(federation, defense="none")), "scores.svg")
     """
-    target: Axes = new_axes()[0] if ax is None else ax
+    axes = _axes_or_new(ax)
     federation = calibration.federation.as_sample_counts().with_integer_counts()
-    trusted = calibration.benign_mask
-    upper = federation.binning.upper_edges
-    inside = np.isfinite(upper)
-    shares = federation.cumulative_counts(np.flatnonzero(inside)) / federation.sample_sizes[:, None]
-    low, high = np.quantile(shares[trusted], [0.05, 0.95], axis=0)
+    benign_mask = calibration.benign_mask
+    sample_sizes = federation.sample_sizes
+    bins = np.flatnonzero(np.isfinite(federation.binning.upper_edges))
+    edges = federation.binning.upper_edges[bins]
+    cdfs = federation.cumulative_counts(bins) / sample_sizes[:, None]
+
+    low, high = np.quantile(cdfs[benign_mask], [0.05, 0.95], axis=0)
     label = "middle 90% of the sites used"
-    target.fill_between(upper[inside], low, high, color=GREY, alpha=0.2, linewidth=0, label=label)
-    look: dict[str, Any] = {"color": VERMILION, "linewidth": 0.9, "alpha": 0.6}
-    for line in target.plot(upper[inside], shares[~trusted].T, **look)[:1]:
-        line.set_label("flagged sites")
-    pooled = (
-        np.cumsum(federation.pooled_counts(trusted))[inside]
-        / federation.sample_sizes[trusted].sum()
-    )
-    target.plot(upper[inside], pooled, color=BLUE, label="sites used, pooled")
-    limits = [level.threshold for level in calibration.levels if np.isfinite(level.threshold)]
-    for limit, name in zip(limits, ("threshold", *[None] * len(limits)), strict=False):
-        target.axvline(limit, color=GREEN, linestyle="--", label=name)
-    return _label_axes(target, "Scores of the sites", "score", "share at or below")
+    axes.fill_between(edges, low, high, color=GREY, alpha=0.2, linewidth=0, label=label)
+
+    flagged_cdfs = cdfs[~benign_mask]
+    if len(flagged_cdfs):
+        lines = axes.plot(edges, flagged_cdfs.T, color=VERMILION, linewidth=0.9, alpha=0.6)
+        lines[0].set_label("flagged sites")
+
+    pooled_counts = np.cumsum(federation.pooled_counts(benign_mask))[bins]
+    pooled_cdf = pooled_counts / sample_sizes[benign_mask].sum()
+    axes.plot(edges, pooled_cdf, color=BLUE, label="sites used, pooled")
+
+    thresholds = [level.threshold for level in calibration.levels if np.isfinite(level.threshold)]
+    for index, threshold in enumerate(thresholds):
+        name = "threshold" if index == 0 else None
+        axes.axvline(threshold, color=GREEN, linestyle="--", label=name)
+    return _label_axes(axes, "Scores of the sites", "score", "share at or below")
 
 
 @style()
 def plot_maliciousness(calibration: Calibration, ax: Axes | None = None) -> Axes:
-    """Sites in the order of their oddness, trusted and flagged ones told apart.
+    """Draw clients in the order of their maliciousness, benign and flagged ones apart.
 
     Parameters
     ----------
@@ -216,16 +267,21 @@ def plot_maliciousness(calibration: Calibration, ax: Axes | None = None) -> Axes
     >>> calibration = robfcp.calibrate(federation, defense=robfcp.RobFCP(liars=1))
     >>> save(plot_maliciousness(calibration), "oddness.png")
     """
-    target: Axes = new_axes()[0] if ax is None else ax
+    axes = _axes_or_new(ax)
     order = np.argsort(calibration.maliciousness, kind="stable")
-    number, trusted = calibration.maliciousness[order], calibration.benign_mask[order]
-    place, some = np.arange(1, len(order) + 1), number[number > 0]
-    kinds = (("used", trusted, BLUE, "o"), ("flagged", ~trusted, VERMILION, "^"))
-    for name, chosen, colour, marker in kinds:
-        target.scatter(place[chosen], number[chosen], s=18, color=colour, marker=marker, label=name)
-    if len(some) > 1 and some[-1] > 20 * np.median(some):
-        target.set_yscale("symlog", linthresh=some[0])  # 0 at the foot, as on the page
-    return _label_axes(target, "Sites by oddness", "sites, least odd first", "oddness")
+    maliciousness = calibration.maliciousness[order]
+    benign_mask = calibration.benign_mask[order]
+    ranks = np.arange(1, len(order) + 1)
+    groups = (("used", benign_mask, BLUE, "o"), ("flagged", ~benign_mask, VERMILION, "^"))
+    for label, mask, color, marker in groups:
+        axes.scatter(
+            ranks[mask], maliciousness[mask], s=18, color=color, marker=marker, label=label
+        )
+
+    positive = maliciousness[maliciousness > 0]
+    if len(positive) > 1 and positive[-1] > MAX_LINEAR_RATIO * np.median(positive):
+        axes.set_yscale("symlog", linthresh=positive[0])  # 0 at the foot, as on the page
+    return _label_axes(axes, "Sites by oddness", "sites, least odd first", "oddness")
 
 
 @style()
@@ -238,7 +294,7 @@ def plot_heatmap(
     label: str = "",
     ax: Axes | None = None,
 ) -> Axes:
-    """Attacks by defences, say: the darker, the farther from zero; every cell holds its number.
+    """Draw attacks by defenses, say: the darker, the farther from zero; each cell has its figure.
 
     Parameters
     ----------
@@ -263,25 +319,28 @@ def plot_heatmap(
     ['+0.000', '-0.300']
     """
     cells = np.asarray(values, dtype=float)
-    target: Axes = new_axes(1, 1.4 + 0.34 * len(rows))[0] if ax is None else ax
-    top = float(np.nanmax(np.abs(cells), initial=0)) or 1.0
-    image = target.imshow(np.abs(cells), cmap="Blues", vmin=0, vmax=top, aspect="auto")
-    for (i, j), value in np.ndenumerate(cells):
-        dark = np.abs(value) > 0.55 * top
-        words = "" if np.isnan(value) else f"{value:+.3f}" if (cells < 0).any() else f"{value:.3f}"
-        ink = "white" if dark else "black"
-        target.text(j, i, words, ha="center", va="center", fontsize=8.5, color=ink)
-    target.set_xticks(range(len(columns)), columns)
-    target.set_yticks(range(len(rows)), rows)
-    target.set_title(title)
-    target.grid(visible=False)
-    target.figure.colorbar(image, ax=target, label=label)
-    return target
+    axes = new_axes(1, 1.4 + 0.34 * len(rows))[0] if ax is None else ax
+    magnitudes = np.abs(cells)
+    largest = float(np.nanmax(magnitudes, initial=0)) or 1.0
+    image = axes.imshow(magnitudes, cmap="Blues", vmin=0, vmax=largest, aspect="auto")
+
+    number_format = "+.3f" if (cells < 0).any() else ".3f"
+    for (row, column), value in np.ndenumerate(cells):
+        text = "" if np.isnan(value) else format(value, number_format)
+        color = "white" if np.abs(value) > DARK_FRACTION * largest else "black"
+        axes.text(column, row, text, ha="center", va="center", fontsize=8.5, color=color)
+
+    axes.set_xticks(range(len(columns)), columns)
+    axes.set_yticks(range(len(rows)), rows)
+    axes.set_title(title)
+    axes.grid(visible=False)
+    axes.figure.colorbar(image, ax=axes, label=label)
+    return axes
 
 
 @style()
 def plot_e_process(monitor: Monitor, ax: Axes | None = None) -> Axes:
-    """How strong each alarm is over the samples, and the line at which it rings.
+    """Draw the e-value of each alarm over the samples, and the line at which it rings.
 
     Parameters
     ----------
@@ -300,15 +359,20 @@ def plot_e_process(monitor: Monitor, ax: Axes | None = None) -> Axes:
     >>> state = monitor.update(np.tile([0.9, 0.1], (100, 1)), np.repeat([0, 1], [80, 20]))
     >>> save(plot_e_process(monitor), "alarm.png")
     """
-    target: Axes = new_axes()[0] if ax is None else ax
+    axes = _axes_or_new(ax)
     points = monitor.state.curve
-    words = ("coverage below the floor", "scores have drifted", "change (R)")
-    kinds = zip(("coverage", "drift", "change"), words, (BLUE, GREEN, ORANGE), strict=True)
-    for name, word, colour in kinds:
-        logs = [getattr(point, name) for point in points]
-        if logs and logs[0] is not None:
-            n = [point.n for point in points]
-            target.plot(n, np.array(logs) / np.log(10), color=colour, label=word)
-    line = monitor.state.log_alarm_threshold / np.log(10)
-    target.axhline(line, color=VERMILION, linestyle="--", linewidth=1, label="alarm")
-    return _label_axes(target, "How strong the alarms are", "samples", "alarm strength, log10")
+    n_samples = [point.n for point in points]
+    kinds = (
+        ("coverage", "coverage below the floor", BLUE),
+        ("drift", "scores have drifted", GREEN),
+        ("change", "change (R)", ORANGE),
+    )
+    for kind, label, color in kinds:
+        log_e_values = [getattr(point, kind) for point in points]
+        is_kept = bool(log_e_values) and log_e_values[0] is not None
+        if is_kept:
+            axes.plot(n_samples, np.array(log_e_values) / np.log(10), color=color, label=label)
+
+    alarm_line = monitor.state.log_alarm_threshold / np.log(10)
+    axes.axhline(alarm_line, color=VERMILION, linestyle="--", linewidth=1, label="alarm")
+    return _label_axes(axes, "How strong the alarms are", "samples", "alarm strength, log10")
