@@ -12,6 +12,7 @@ from math import nan
 from numbers import Real
 from typing import Any, TypeGuard
 
+import msgspec
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -304,3 +305,22 @@ def _as_fraction(level: float | str | Fraction | Decimal) -> Fraction | None:
         return Fraction(level) if _SHORT_NUMBER.fullmatch(str(level)) else None
     printed = str(level)  # float32's 0.9 is 9/10 as it is printed, and no longer as a float64
     return Fraction(f"{float(printed):.12f}")
+
+
+def set_fields(instance: object, **values: object) -> None:
+    """Set fields of a frozen dataclass or struct, whose `__post_init__` normalizes its arguments.
+
+    Nothing but a `__post_init__` may call this: whoever has the object relies on its fields.
+
+    Parameters
+    ----------
+    instance : object
+        What is being constructed.
+    **values : object
+        The new value of each field.
+    """
+    for name, value in values.items():
+        if isinstance(instance, msgspec.Struct):
+            msgspec.structs.force_setattr(instance, name, value)
+        else:
+            object.__setattr__(instance, name, value)

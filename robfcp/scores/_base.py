@@ -8,7 +8,7 @@ from dataclasses import fields
 from typing import Any, ClassVar, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from robfcp._probabilities import (
     ClassColumns,
@@ -17,19 +17,25 @@ from robfcp._probabilities import (
     check_probabilities,
     checked_blocks,
 )
-from robfcp._validation import Rng, as_array, as_floats_or_nan, as_generator, as_integers
+from robfcp._typing import BoolArray, FloatArray, IndexArray
+from robfcp._validation import (
+    Rng,
+    as_array,
+    as_floats_or_nan,
+    as_generator,
+    as_integers,
+    set_fields,
+)
 from robfcp.binning import Binning
 from robfcp.errors import RobfcpError
 
-Scores = NDArray[np.float64]
-SetMembership = NDArray[np.bool_]
 ScoreType = TypeVar("ScoreType", bound=type)
 
 BUILTIN_SCORES: dict[str, type[Any]] = {}  # those a file can name
 
 
 def register_builtin(kind: ScoreType) -> ScoreType:
-    """The score itself, which files can name from now on."""
+    """Return the class of a score, which files can name from now on."""
     BUILTIN_SCORES[kind.name] = kind  # type: ignore[attr-defined]
     return kind
 
@@ -58,8 +64,8 @@ class Score(Protocol):
 
     name: ClassVar[str]
 
-    def __call__(self, predictions: ArrayLike, targets: ArrayLike, rng: Rng = None) -> Scores:
-        """One score a sample, for its true target.
+    def __call__(self, predictions: ArrayLike, targets: ArrayLike, rng: Rng = None) -> FloatArray:
+        """Return one score a sample, for its true target.
 
         Parameters
         ----------
@@ -78,7 +84,7 @@ class Score(Protocol):
         ...
 
     def default_binning(self) -> Binning:
-        """The grid that fits this score's range."""
+        """Return the binning that fits this score's range."""
         ...
 
 
@@ -112,13 +118,14 @@ class ClassificationScore(ABC):
     name: ClassVar[str]
 
     def __post_init__(self) -> None:
-        if hasattr(self, "randomized"):
-            if not isinstance(self.randomized, (bool, np.bool_)):
-                raise RobfcpError(f"{self.name}: randomized must be True or False; fix it")
-            object.__setattr__(self, "randomized", bool(self.randomized))
+        if not hasattr(self, "randomized"):
+            return
+        if not isinstance(self.randomized, (bool, np.bool_)):
+            raise RobfcpError(f"{self.name}: randomized must be True or False; fix it")
+        set_fields(self, randomized=bool(self.randomized))
 
-    def __call__(self, predictions: ArrayLike, targets: ArrayLike, rng: Rng = None) -> Scores:
-        """The (n,) scores of the given labels.
+    def __call__(self, predictions: ArrayLike, targets: ArrayLike, rng: Rng = None) -> FloatArray:
+        """Return the (n,) scores of the given labels.
 
         Parameters
         ----------
@@ -149,15 +156,15 @@ class ClassificationScore(ABC):
         array([0.75])
         """
         table = check_probabilities(predictions)
-        label = check_labels(targets, table.shape, names=ClassColumns.names_of(predictions))
-        u = self._uniforms(len(table), rng)
+        labels = check_labels(targets, table.shape, names=ClassColumns.names_of(predictions))
+        uniforms = self._uniforms(len(table), rng)
         scores = np.empty(len(table))
-        for rows, p in checked_blocks(table):
-            scores[rows] = self._score_labels(p, label[rows], u[rows])
+        for rows, probabilities in checked_blocks(table):
+            scores[rows] = self._score_labels(probabilities, labels[rows], uniforms[rows])
         return scores
 
-    def score_all_labels(self, predictions: ArrayLike, rng: Rng = None) -> Scores:
-        """The (n, C) scores of every label; a sample's u is the same for all its labels.
+    def score_all_labels(self, predictions: ArrayLike, rng: Rng = None) -> FloatArray:
+        """Return the (n, C) scores of every label; a sample's u is the same for all its labels.
 
         Parameters
         ----------
@@ -179,9 +186,10 @@ class ClassificationScore(ABC):
                [0.5 , 0.5 ]])
         """
         table = check_probabilities(predictions)
-        u, scores = self._uniforms(len(table), rng), np.empty(table.shape)
-        for rows, p in checked_blocks(table):
-            scores[rows] = self.label_scores(p, u[rows])
+        uniforms = self._uniforms(len(table), rng)
+        scores = np.empty(table.shape)
+        for rows, probabilities in checked_blocks(table):
+            scores[rows] = self.label_scores(probabilities, uniforms[rows])
         return scores
 
     def prediction_sets(
@@ -191,8 +199,8 @@ class ClassificationScore(ABC):
         rng: Rng = None,
         *,
         non_empty: bool = False,
-    ) -> SetMembership:
-        """Which labels score at most the limits.
+    ) -> BoolArray:
+        """Return which labels score at most the thresholds.
 
         Parameters
         ----------
@@ -208,7 +216,7 @@ class ClassificationScore(ABC):
         Returns
         -------
         (n, C, L) array of bool
-            Whether each label is in each row's set, at every limit.
+            Whether each label is in each row's set, at every threshold.
 
         Examples
         --------
@@ -217,10 +225,11 @@ class ClassificationScore(ABC):
         array([[ True, False]])
         """
         table = check_probabilities(predictions)
-        members = np.empty((*table.shape, np.shape(thresholds)[-1]), dtype=bool)
-        for rows, own in self.iter_prediction_sets(table, thresholds, rng, non_empty=non_empty):
-            members[rows] = own
-        return members
+        membership = np.empty((*table.shape, np.shape(thresholds)[-1]), dtype=bool)
+        blocks = self.iter_prediction_sets(table, thresholds, rng, non_empty=non_empty)
+        for rows, membership_of_rows in blocks:
+            membership[rows] = membership_of_rows
+        return membership
 
     def iter_prediction_sets(
         self,
@@ -229,30 +238,32 @@ class ClassificationScore(ABC):
         rng: Rng = None,
         *,
         non_empty: bool = False,
-    ) -> Iterator[tuple[slice, SetMembership]]:
-        """The same as (rows, members) blocks, for more rows than memory holds.
+    ) -> Iterator[tuple[slice, BoolArray]]:
+        """Yield the same as (rows, membership) blocks, for more rows than memory holds.
 
         Parameters
         ----------
         predictions, thresholds, rng, non_empty
             As `prediction_sets` takes them; a memory map, for instance.
         """
-        table, thresholds = (
-            check_probabilities(predictions),
-            np.asarray(thresholds, dtype=np.float64),
-        )
-        u, floor = self._uniforms(len(table), rng), self._lower_bound(table, thresholds)
-        for rows, p in checked_blocks(table):
-            own = thresholds[rows] if thresholds.ndim == 3 else thresholds
-            yield rows, self._set_members(p, u[rows], own, floor, non_empty)
+        table = check_probabilities(predictions)
+        thresholds = np.asarray(thresholds, dtype=np.float64)
+        uniforms = self._uniforms(len(table), rng)
+        lower_bound = self._lower_bound(table, thresholds)
+        for rows, probabilities in checked_blocks(table):
+            thresholds_of_rows = thresholds[rows] if thresholds.ndim == 3 else thresholds
+            membership = self._set_members(
+                probabilities, uniforms[rows], thresholds_of_rows, lower_bound, non_empty
+            )
+            yield rows, membership
 
     def default_binning(self) -> Binning:
-        """The fine grid on [0, 1].
+        """Return the fine binning on [0, 1].
 
         Returns
         -------
         Binning
-            The same grid for every site, so that reports fit together.
+            The same for every client, so that reports fit together.
 
         Examples
         --------
@@ -263,8 +274,8 @@ class ClassificationScore(ABC):
         return Binning.default()
 
     @abstractmethod
-    def label_scores(self, probabilities: Probabilities, uniforms: Scores) -> Scores:
-        """The formula: (n, C) scores of all labels of some rows.
+    def label_scores(self, probabilities: Probabilities, uniforms: FloatArray) -> FloatArray:
+        """Return (n, C) scores of all labels of some rows: the formula.
 
         Parameters
         ----------
@@ -279,88 +290,160 @@ class ClassificationScore(ABC):
             The score of every label; a row's must not depend on other rows.
         """
 
-    def _lower_bound(self, p: Probabilities, limits: Scores) -> float:
-        """A guess, from unchecked rows, of the probability up to which no label is in a set."""
+    def _lower_bound(self, probabilities: Probabilities, thresholds: FloatArray) -> float:
+        """Return a guess, from unchecked rows, up to which probability no label is in a set."""
         return -1.0
 
     def _set_members(
-        self, p: Probabilities, u: Scores, limits: Scores, floor: float, non_empty: bool
-    ) -> SetMembership:
-        """(n, C, L) whether each label scores at most the limits."""
-        scores = self.label_scores(p, u)
-        members = scores[:, :, None] <= limits
-        if non_empty:
-            row, level = np.nonzero(~members.any(axis=1))
-            members[row, scores[row].argmin(axis=1), level] = True
-        return members
+        self,
+        probabilities: Probabilities,
+        uniforms: FloatArray,
+        thresholds: FloatArray,
+        lower_bound: float,
+        non_empty: bool,
+    ) -> BoolArray:
+        """Return (n, C, L) whether each label scores at most the thresholds.
 
-    def _uniforms(self, n: int, rng: Rng) -> Scores:
-        """u of every sample; 1 without randomisation."""
+        Parameters
+        ----------
+        probabilities
+            (n, C) of some rows.
+        uniforms
+            (n,) their uniform numbers.
+        thresholds
+            (L,), (C, L) or (n, 1, L), as `prediction_sets` takes them.
+        lower_bound
+            The guess of `_lower_bound`, from all rows.
+        non_empty
+            Whether to put the label with the least score into sets that would be empty.
+        """
+        scores = self.label_scores(probabilities, uniforms)
+        membership = scores[:, :, None] <= thresholds
+        if non_empty:
+            empty_rows, empty_levels = np.nonzero(~membership.any(axis=1))
+            best_labels = scores[empty_rows].argmin(axis=1)
+            membership[empty_rows, best_labels, empty_levels] = True
+        return membership
+
+    def _uniforms(self, n_samples: int, rng: Rng) -> FloatArray:
+        """Return (n,) the uniform number of every sample; 1 without randomization."""
         if not getattr(self, "randomized", False):
-            return np.broadcast_to(1.0, n)
+            return np.broadcast_to(1.0, n_samples)
         if rng is None:
             raise RobfcpError(
                 f"{self.name}: a randomised score needs rng=; pass a seed or use randomized=False"
             )
-        return as_generator(rng).random(n)
+        return as_generator(rng).random(n_samples)
 
-    def _score_labels(self, p: Probabilities, label: NDArray[np.intp], u: Scores) -> Scores:
-        """The scores of one label a row."""
-        return self.label_scores(p, u)[np.arange(len(p)), label]
+    def _score_labels(
+        self, probabilities: Probabilities, labels: IndexArray, uniforms: FloatArray
+    ) -> FloatArray:
+        """Return (n,) the scores of one label a row."""
+        rows = np.arange(len(probabilities))
+        return self.label_scores(probabilities, uniforms)[rows, labels]
 
 
 def get_score(name: str, /, **parameters: Any) -> Score:
-    """The score a report names, its parameters checked against the types of the defaults."""
+    """Return the score that a report names.
+
+    Parameters
+    ----------
+    name : str
+        One of those built in.
+    **parameters : Any
+        Its parameters, of the types of their defaults.
+
+    Raises
+    ------
+    RobfcpError
+        Where the score or a parameter is unknown, or a parameter is of another type.
+    """
     if name not in BUILTIN_SCORES:
         raise RobfcpError(f"score: unknown score {name!r}; known are {', '.join(BUILTIN_SCORES)}")
-    defaults = {field.name: field.default for field in fields(BUILTIN_SCORES[name])}
-    for key, value in parameters.items():
-        kind = type(defaults.get(key))
-        if type(value) is not kind and not (kind is float and type(value) is int):
-            raise RobfcpError(f"score: {name} does not take {key}={value!r}; fix its parameters")
-    score: Score = BUILTIN_SCORES[name](**parameters)
+    score_class = BUILTIN_SCORES[name]
+    defaults = {field.name: field.default for field in fields(score_class)}
+    for parameter, value in parameters.items():
+        expected_type = type(defaults.get(parameter))
+        is_integer_for_float = expected_type is float and type(value) is int
+        if type(value) is not expected_type and not is_integer_for_float:
+            raise RobfcpError(
+                f"score: {name} does not take {parameter}={value!r}; fix its parameters"
+            )
+    score: Score = score_class(**parameters)
     return score
 
 
 def scores_with_nan(
     score: Score, predictions: ArrayLike, targets: ArrayLike, rng: Rng = None
-) -> Scores:
-    """(n,) scores, NaN where the score refuses a sample; no sample changes another's score.
+) -> FloatArray:
+    """Return (n,) scores, NaN where the score refuses a sample.
 
-    A private report may not fail because of one sample: that it failed would tell of it.
+    No sample changes another's score. A private report may not fail because of one sample: that it
+    failed would tell of it.
+
+    Parameters
+    ----------
+    score : Score
+        The score to compute.
+    predictions, targets : array_like
+        n samples, as the score takes them; single ones may be broken.
+    rng : int or Generator, optional
+        As the score takes it.
     """
-    rows, truth = as_array("predictions", predictions), as_array("targets", targets)
-    if rows.ndim == 0 or truth.ndim != 1 or len(rows) != len(truth):
+    inputs = as_array("predictions", predictions)
+    truth = as_array("targets", targets)
+    if inputs.ndim == 0 or truth.ndim != 1 or len(inputs) != len(truth):
         raise RobfcpError("targets: need one a prediction; pass arrays of the same length")
-    classes = isinstance(score, ClassificationScore)
-    if rows.dtype.kind in "iuO":
-        rows = as_floats_or_nan(rows)
-    if classes and truth.dtype.kind not in "iu":  # one missing label makes a whole column float
+    is_classification = isinstance(score, ClassificationScore)
+    if inputs.dtype.kind in "iuO":
+        inputs = as_floats_or_nan(inputs)
+    if is_classification and truth.dtype.kind not in "iu":
+        # One missing label makes a whole column float.
         truth = as_integers(as_floats_or_nan(truth))
 
-    def attempt(part: slice, rng: np.random.Generator) -> Scores | None:
-        """The scores of some rows, None where they cannot be had."""
-        try:
-            with np.errstate(all="ignore"):
-                values = np.asarray(score(rows[part], truth[part], rng), dtype=np.float64)
-        except Exception:  # whatever one sample does
-            return None
-        return values if values.shape == truth[part].shape else None
+    # Put a valid sample in the place of each refused one.
+    is_refused = _refused_samples(score, inputs, truth)
+    inputs = inputs.astype(np.result_type(inputs.dtype, np.float16), copy=True)
+    is_matrix_of_probabilities = is_classification and inputs.ndim > 1
+    inputs[is_refused] = 1 / inputs.shape[1] if is_matrix_of_probabilities else 0
+    truth = np.where(is_refused, 0, truth)
 
-    refused, trial = np.zeros(len(truth), dtype=bool), np.random.default_rng(0)
-    parts = [slice(0, len(truth))] if len(truth) else []
-    while parts:  # what is refused is halved until it is one row
-        part = parts.pop()
-        if attempt(part, trial) is not None:
+    # All rows at once: which random numbers a sample gets depends on its position alone.
+    scores = _try_score(score, inputs, truth, np.random.default_rng(rng))
+    if scores is None:
+        return np.full(len(inputs), np.nan)
+    return np.where(is_refused, np.nan, scores)
+
+
+def _refused_samples(score: Score, inputs: Any, truth: Any) -> BoolArray:
+    """Return (n,) whether the score refuses each sample.
+
+    Whatever rows are refused are halved until a single row is refused.
+    """
+    n_samples = len(truth)
+    is_refused = np.zeros(n_samples, dtype=bool)
+    generator = np.random.default_rng(0)
+    untried = [slice(0, n_samples)] if n_samples else []
+    while untried:
+        rows = untried.pop()
+        if _try_score(score, inputs[rows], truth[rows], generator) is not None:
             continue
-        middle = (part.start + part.stop) // 2
-        if middle == part.start:
-            refused[part] = True
+        midpoint = (rows.start + rows.stop) // 2
+        if midpoint == rows.start:
+            is_refused[rows] = True
         else:
-            parts += [slice(part.start, middle), slice(middle, part.stop)]
-    rows = rows.astype(np.result_type(rows.dtype, np.float16), copy=True)
-    rows[refused] = 1 / rows.shape[1] if rows.ndim > 1 and classes else 0
-    truth = np.where(refused, 0, truth)
-    # All rows at once: which random numbers a sample gets depends on its place alone.
-    values = attempt(slice(None), np.random.default_rng(rng))
-    return np.where(refused, np.nan, values) if values is not None else np.full(len(rows), np.nan)
+            untried.append(slice(rows.start, midpoint))
+            untried.append(slice(midpoint, rows.stop))
+    return is_refused
+
+
+def _try_score(
+    score: Score, inputs: Any, truth: Any, rng: np.random.Generator
+) -> FloatArray | None:
+    """Return the scores of some rows, None where they cannot be computed."""
+    try:
+        with np.errstate(all="ignore"):
+            scores = np.asarray(score(inputs, truth, rng), dtype=np.float64)
+    except Exception:  # whatever a sample does
+        return None
+    return scores if scores.shape == truth.shape else None

@@ -7,20 +7,20 @@ from dataclasses import dataclass
 from typing import ClassVar, cast
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from robfcp._probabilities import Probabilities, accumulator
-from robfcp._validation import as_float_array, check_integer
+from robfcp._typing import BoolArray, FloatArray, IndexArray
+from robfcp._validation import as_float_array, check_integer, set_fields
 from robfcp.binning import Binning
 from robfcp.errors import RobfcpError
-from robfcp.scores._base import ClassificationScore, Scores, SetMembership, register_builtin
-
-Ranks = NDArray[np.intp]
+from robfcp.scores._base import ClassificationScore, register_builtin
 
 MAX_PENALTY = 1e6
 ROUNDING = 2.0**-50  # by what a score can differ, for each term of a sum
-SAMPLED_ROWS = 64
-MAX_PARTIAL_SORT_FRACTION = 0.25  # the share of labels up to which it pays to pick them out
+N_SAMPLED_ROWS = 64  # from which the probability of labels outside every set is guessed
+LOWER_BOUND_MARGIN = 0.9  # of the guess: rows that were not sampled may need lower ones
+MAX_PARTIAL_SORT_FRACTION = 0.25  # of labels, up to which it pays to sort them alone
 
 
 @register_builtin
@@ -44,24 +44,32 @@ class LAC(ClassificationScore):
 
     name: ClassVar[str] = "lac"
 
-    def label_scores(self, probabilities: Probabilities, uniforms: Scores) -> Scores:
+    def label_scores(self, probabilities: Probabilities, uniforms: FloatArray) -> FloatArray:
         scores = np.maximum(1 - probabilities.astype(np.float64), 0)
-        top = probabilities.argmax(axis=1)
-        scores[np.arange(len(probabilities)), top] = self._score_labels(
-            probabilities, top, uniforms
-        )
+        rows = np.arange(len(probabilities))
+        top_labels = probabilities.argmax(axis=1)
+        scores[rows, top_labels] = self._score_labels(probabilities, top_labels, uniforms)
         return scores
 
-    def _score_labels(self, p: Probabilities, label: Ranks, u: Scores) -> Scores:
-        # A sum of positive numbers keeps their digits, so it is taken in their own kind: in each
-        # row that of the probabilities before the label, of the label and of those behind it.
-        n_classes = p.shape[1]
-        parts = np.stack([0 * label, label, label + 1], axis=1)
-        cuts = np.minimum(np.arange(len(p))[:, None] * n_classes + parts, p.size - 1).ravel()
-        sums = np.add.reduceat(p.reshape(-1), cuts, dtype=accumulator(p)).reshape(-1, 3)
-        before, chosen, behind = sums.astype(np.float64).T
-        others = np.where(label > 0, before, 0) + np.where(label < n_classes - 1, behind, 0)
-        return np.where(chosen > 0.5, np.minimum(others, 1), 1 - chosen)
+    def _score_labels(
+        self, probabilities: Probabilities, labels: IndexArray, uniforms: FloatArray
+    ) -> FloatArray:
+        # A sum of positive numbers keeps their digits, so it is taken in their own precision. Three
+        # sums a row: of the probabilities before the label, of the label, and of those behind it.
+        n_samples, n_classes = probabilities.shape
+        row_starts = np.arange(n_samples)[:, None] * n_classes
+        columns = np.stack([0 * labels, labels, labels + 1], axis=1)
+        cuts = np.minimum(row_starts + columns, probabilities.size - 1).ravel()
+        sums = np.add.reduceat(
+            probabilities.reshape(-1), cuts, dtype=accumulator(probabilities)
+        ).reshape(-1, 3)
+        before, label_probabilities, behind = sums.astype(np.float64).T
+
+        # An empty range has no sum: reduceat gives its first number instead.
+        before = np.where(labels > 0, before, 0)
+        behind = np.where(labels < n_classes - 1, behind, 0)
+        complement = np.minimum(before + behind, 1)
+        return np.where(label_probabilities > 0.5, complement, 1 - label_probabilities)
 
 
 class _RankScore(ClassificationScore):
@@ -72,125 +80,204 @@ class _RankScore(ClassificationScore):
     """
 
     @abstractmethod
-    def _score_ranked(self, falling: Scores, first: Ranks, u: Scores) -> Scores:
-        """(n, k) scores of each row's k likeliest labels, given from the likeliest down.
+    def _score_ranked(
+        self, sorted_probabilities: FloatArray, ranks: IndexArray, uniforms: FloatArray
+    ) -> FloatArray:
+        """Return (n, k) scores of each row's k likeliest labels.
 
-        `first` is each one's rank from 0, the same among equals: (n, k), or (1, k) where no row has
-        equals; `u` is (n, 1).
+        Parameters
+        ----------
+        sorted_probabilities
+            (n, k) the probabilities of these labels, from the likeliest down.
+        ranks
+            (n, k) the rank of each from 0, the same among equals; (1, k) where no row has equals.
+        uniforms
+            (n, 1) a uniform number for each row.
         """
 
-    def label_scores(self, probabilities: Probabilities, uniforms: Scores) -> Scores:
+    def label_scores(self, probabilities: Probabilities, uniforms: FloatArray) -> FloatArray:
         order = np.argsort(-_sortable(probabilities), axis=1)
-        falling = np.take_along_axis(probabilities, order, axis=1).astype(np.float64)
-        return _undo_sort(self._score_ranked(falling, _ranks(falling), uniforms[:, None]), order)
+        in_order = np.take_along_axis(probabilities, order, axis=1).astype(np.float64)
+        scores = self._score_ranked(in_order, _ranks(in_order), uniforms[:, None])
+        return _undo_sort(scores, order)
 
-    def _lower_bound(self, p: Probabilities, limits: Scores) -> float:
-        if not p.size:
+    def _lower_bound(self, probabilities: Probabilities, thresholds: FloatArray) -> float:
+        if not probabilities.size:
             return -1.0
-        rows = np.unique(np.linspace(0, len(p) - 1, SAMPLED_ROWS).astype(np.intp))
-        falling = -np.sort(-_sortable(p[rows]), axis=1).astype(np.float64)
+        n_samples, n_classes = probabilities.shape
+        sampled = np.unique(np.linspace(0, n_samples - 1, N_SAMPLED_ROWS).astype(np.intp))
+        in_order = -np.sort(-_sortable(probabilities[sampled]), axis=1).astype(np.float64)
+        ranks = np.arange(n_classes)[None]
         with np.errstate(all="ignore"):
-            scores = self._score_ranked(
-                falling, np.arange(p.shape[1])[None], np.ones((len(rows), 1))
-            )
-        outside = scores > _max_finite_threshold(limits[rows] if limits.ndim == 3 else limits)
-        if not outside.any(axis=1).all():
+            scores = self._score_ranked(in_order, ranks, np.ones((len(sampled), 1)))
+
+        sampled_thresholds = thresholds[sampled] if thresholds.ndim == 3 else thresholds
+        is_outside = scores > _max_finite_threshold(sampled_thresholds)
+        if not is_outside.any(axis=1).all():
             return -1.0
-        last = np.take_along_axis(falling, outside.argmax(axis=1)[:, None], axis=1)
-        return 0.9 * float(last.min())
+        first_outside = is_outside.argmax(axis=1)[:, None]
+        largest_outside = np.take_along_axis(in_order, first_outside, axis=1)
+        return LOWER_BOUND_MARGIN * float(largest_outside.min())
 
     def _set_members(
-        self, p: Probabilities, u: Scores, limits: Scores, floor: float, non_empty: bool
-    ) -> SetMembership:
-        n, n_classes = p.shape
-        if type(self).label_scores is not _RankScore.label_scores or floor < 0:
-            return super()._set_members(p, u, limits, floor, non_empty)
-        picked = np.flatnonzero(p > p.dtype.type(floor))
-        if picked.size > MAX_PARTIAL_SORT_FRACTION * p.size:
-            return super()._set_members(p, u, limits, floor, non_empty)
-        # The likely labels of each row from the likeliest down; behind them at least one zero.
-        numbers = np.diff(np.searchsorted(picked, np.arange(n + 1) * n_classes))
-        held = np.arange(numbers.max() + 1) < numbers[:, None]
-        chosen = _sortable(p.take(picked))
-        values = np.zeros(held.shape, dtype=chosen.dtype)
-        values[held] = -chosen
-        order = np.argsort(values, axis=1)
-        falling = -np.take_along_axis(values, order, axis=1).astype(np.float64)
-        scores = self._score_ranked(falling, _ranks(falling, held), u[:, None])
-        row, label = np.divmod(picked, n_classes)
-        own = limits[label] if limits.ndim == 2 else limits[row, 0] if limits.ndim == 3 else limits
-        members = np.empty((n, n_classes, limits.shape[-1]), dtype=bool)
-        members[:] = limits == np.inf
-        members[row, label] = _undo_sort(scores, order)[held][:, None] <= own
-        # A label that was not picked scores at least as one of probability zero, rounding aside.
-        zero = scores[np.arange(n), numbers]
-        beyond = zero - n_classes * ROUNDING * np.maximum(np.abs(zero), 1)
-        left = ~(beyond > _max_finite_threshold(limits)[:, 0])
+        self,
+        probabilities: Probabilities,
+        uniforms: FloatArray,
+        thresholds: FloatArray,
+        lower_bound: float,
+        non_empty: bool,
+    ) -> BoolArray:
+        has_own_formula = type(self).label_scores is not _RankScore.label_scores
+        if has_own_formula or lower_bound < 0:
+            return super()._set_members(probabilities, uniforms, thresholds, lower_bound, non_empty)
+        likely_cells = np.flatnonzero(probabilities > probabilities.dtype.type(lower_bound))
+        if likely_cells.size > MAX_PARTIAL_SORT_FRACTION * probabilities.size:
+            return super()._set_members(probabilities, uniforms, thresholds, lower_bound, non_empty)
+
+        n_samples, n_classes = probabilities.shape
+        likely = _LikelyLabels(probabilities, likely_cells)
+        sorted_scores = self._score_ranked(
+            likely.sorted_probabilities, likely.ranks, uniforms[:, None]
+        )
+
+        # Infinite thresholds let in every label, finite ones only likely labels.
+        membership = np.empty((n_samples, n_classes, thresholds.shape[-1]), dtype=bool)
+        membership[:] = thresholds == np.inf
+        if thresholds.ndim == 3:
+            cell_thresholds = thresholds[likely.rows, 0]
+        elif thresholds.ndim == 2:
+            cell_thresholds = thresholds[likely.labels]
+        else:
+            cell_thresholds = thresholds
+        cell_scores = likely.scores_of_cells(sorted_scores)[:, None]
+        membership[likely.rows, likely.labels] = cell_scores <= cell_thresholds
+
+        # Where an unlikely label may be in a set after all, compute the scores of all labels. Such
+        # a label scores at least as one of probability zero, rounding aside.
+        zero_scores = sorted_scores[np.arange(n_samples), likely.n_of_row]
+        rounding = n_classes * ROUNDING * np.maximum(np.abs(zero_scores), 1)
+        is_certain = zero_scores - rounding > _max_finite_threshold(thresholds)[:, 0]
+        needs_all_labels = ~is_certain
         if non_empty:
-            left |= np.any(~members.any(axis=1), axis=1)
-        if left.any():
-            own = limits[left] if limits.ndim == 3 else limits
-            members[left] = super()._set_members(p[left], u[left], own, floor, non_empty)
-        return members
+            needs_all_labels |= np.any(~membership.any(axis=1), axis=1)
+        if needs_all_labels.any():
+            thresholds_of_rows = thresholds
+            if thresholds.ndim == 3:
+                thresholds_of_rows = thresholds[needs_all_labels]
+            membership[needs_all_labels] = super()._set_members(
+                probabilities[needs_all_labels],
+                uniforms[needs_all_labels],
+                thresholds_of_rows,
+                lower_bound,
+                non_empty,
+            )
+        return membership
 
 
-def _sortable(p: Probabilities) -> Probabilities:
-    """Halves as singles: among negative zeros numpy sorts halves wrongly on some machines.
+class _LikelyLabels:
+    """The likely labels of some rows, from the likeliest down, filled up with zeros.
 
-    Long doubles as doubles: ranks are those of the float64.
+    Attributes
+    ----------
+    rows, labels : (N,) ndarray of int
+        Where each of the N likely labels is.
+    n_of_row : (n,) ndarray of int
+        How many likely labels each row has.
+    sorted_probabilities : (n, k) ndarray of float
+        Those of each row in order; behind them at least one zero.
+    ranks : (n, k) or (1, k) ndarray of int
+        Their ranks from 0, the same among equals.
     """
-    return p.astype({2: np.float32, 4: np.float32}.get(p.itemsize, np.float64), copy=False)
+
+    def __init__(self, probabilities: Probabilities, likely_cells: IndexArray) -> None:
+        n_samples, n_classes = probabilities.shape
+        self.rows, self.labels = np.divmod(likely_cells, n_classes)
+        row_starts = np.arange(n_samples + 1) * n_classes
+        self.n_of_row = np.diff(np.searchsorted(likely_cells, row_starts))
+        columns = np.arange(self.n_of_row.max() + 1)
+        self._is_likely = columns < self.n_of_row[:, None]
+
+        likely_probabilities = _sortable(probabilities.take(likely_cells))
+        negated = np.zeros(self._is_likely.shape, dtype=likely_probabilities.dtype)
+        negated[self._is_likely] = -likely_probabilities
+        self._order = np.argsort(negated, axis=1)
+        in_order = -np.take_along_axis(negated, self._order, axis=1).astype(np.float64)
+        self.sorted_probabilities: FloatArray = in_order
+        self.ranks = _ranks(in_order, self._is_likely)
+
+    def scores_of_cells(self, sorted_scores: FloatArray) -> FloatArray:
+        """Return (N,) the score of each likely label, from the scores in the order of ranks."""
+        return _undo_sort(sorted_scores, self._order)[self._is_likely]
 
 
-def _ranks(falling: Scores, held: SetMembership | None = None) -> Ranks:
-    """(n, k) ranks from 0, the same among equals; (1, k) where no row has equals."""
-    place = np.arange(falling.shape[1])[None]
-    tied = falling[:, 1:] == falling[:, :-1]
-    if held is not None:
-        tied &= held[:, 1:]
-    if not tied.any():
-        return place
-    place = np.repeat(place, len(falling), axis=0)
-    place[:, 1:][tied] = 0
-    return np.maximum.accumulate(place, axis=1)
+def _sortable(probabilities: Probabilities) -> Probabilities:
+    """Return halves as singles: among negative zeros numpy sorts halves wrongly on some machines.
+
+    Long doubles become doubles: ranks are those of the float64.
+    """
+    kind = np.float32 if probabilities.itemsize <= 4 else np.float64
+    return probabilities.astype(kind, copy=False)
 
 
-def _undo_sort(values: Scores, order: Ranks) -> Scores:
-    """Values in the order of the ranks, back in the order of the labels."""
-    back = np.empty(values.shape)
-    np.put_along_axis(back, order, values, axis=1)
-    return back
+def _ranks(sorted_probabilities: FloatArray, is_likely: BoolArray | None = None) -> IndexArray:
+    """Return (n, k) ranks from 0, the same among equals; (1, k) where no row has equals."""
+    n_samples, n_columns = sorted_probabilities.shape
+    positions = np.arange(n_columns)[None]
+    is_tied = sorted_probabilities[:, 1:] == sorted_probabilities[:, :-1]
+    if is_likely is not None:
+        is_tied &= is_likely[:, 1:]
+    if not is_tied.any():
+        return positions
+    ranks = np.repeat(positions, n_samples, axis=0)
+    ranks[:, 1:][is_tied] = 0
+    return np.maximum.accumulate(ranks, axis=1)
 
 
-def _max_finite_threshold(limits: Scores) -> Scores:
-    """(1, 1) or (n, 1) the largest limit that is a number: infinite ones let in every label."""
-    finite = np.where(np.isfinite(limits), limits, -np.inf)
-    return finite.max(axis=(1, 2))[:, None] if limits.ndim == 3 else finite.max().reshape(1, 1)
+def _undo_sort(values: FloatArray, order: IndexArray) -> FloatArray:
+    """Return values that are in the order of ranks in the order of labels."""
+    unsorted = np.empty(values.shape)
+    np.put_along_axis(unsorted, order, values, axis=1)
+    return unsorted
+
+
+def _max_finite_threshold(thresholds: FloatArray) -> FloatArray:
+    """Return (1, 1) or (n, 1) the largest finite threshold: infinite ones let in every label."""
+    finite = np.where(np.isfinite(thresholds), thresholds, -np.inf)
+    if thresholds.ndim == 3:
+        return finite.max(axis=(1, 2))[:, None]
+    return finite.max().reshape(1, 1)
 
 
 class _CumulativeMassScore(_RankScore):
     """sum_j p_j [p_j > p_y] + u p_y plus a penalty on the label's rank."""
 
-    def _score_labels(self, p: Probabilities, label: Ranks, u: Scores) -> Scores:
-        chosen = p[np.arange(len(p)), label]
-        above = p > chosen[:, None]
-        mass = np.multiply(p, above).sum(axis=1, dtype=np.float64) + u * chosen
-        return np.minimum(mass, 1) + self._penalties(1 + np.count_nonzero(above, axis=1))
+    def _score_labels(
+        self, probabilities: Probabilities, labels: IndexArray, uniforms: FloatArray
+    ) -> FloatArray:
+        label_probabilities = probabilities[np.arange(len(probabilities)), labels]
+        is_above = probabilities > label_probabilities[:, None]
+        mass_above = np.multiply(probabilities, is_above).sum(axis=1, dtype=np.float64)
+        mass = mass_above + uniforms * label_probabilities
+        ranks = 1 + np.count_nonzero(is_above, axis=1)
+        return np.minimum(mass, 1) + self._penalties(ranks)
 
-    def _score_ranked(self, falling: Scores, first: Ranks, u: Scores) -> Scores:
-        before = np.cumsum(falling, axis=1)
-        before -= falling
-        if first.shape == before.shape:
-            before = np.take_along_axis(before, first, axis=1)
-        before += u * falling
-        return np.minimum(before, 1, out=before) + self._penalties(1 + first)
+    def _score_ranked(
+        self, sorted_probabilities: FloatArray, ranks: IndexArray, uniforms: FloatArray
+    ) -> FloatArray:
+        mass = np.cumsum(sorted_probabilities, axis=1)
+        mass -= sorted_probabilities
+        if ranks.shape == mass.shape:
+            mass = np.take_along_axis(mass, ranks, axis=1)  # of equals that above the first
+        mass += uniforms * sorted_probabilities
+        return np.minimum(mass, 1, out=mass) + self._penalties(1 + ranks)
 
-    def _penalties(self, rank: Ranks) -> Scores | float:
+    def _penalties(self, ranks: IndexArray) -> FloatArray | float:
+        """Return what each rank from 1 adds to the score."""
         return 0.0
 
 
 def check_penalty(field: str, value: object) -> float:
-    """A penalty as a number from 0 to the largest allowed."""
+    """Return a penalty as a number from 0 to the largest allowed; refuse anything else."""
     penalty = as_float_array(field, cast(ArrayLike, value))
     if penalty.ndim or not 0 <= penalty <= MAX_PENALTY:
         raise RobfcpError(f"{field} is {value!r}; give 0 to {MAX_PENALTY:g}")
@@ -261,15 +348,18 @@ class RAPS(_CumulativeMassScore):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "penalty", check_penalty("raps: penalty", self.penalty))
-        object.__setattr__(self, "k_reg", check_integer("raps: k_reg", self.k_reg, "give 5, say"))
+        set_fields(
+            self,
+            penalty=check_penalty("raps: penalty", self.penalty),
+            k_reg=check_integer("raps: k_reg", self.k_reg, "give 5, say"),
+        )
 
     def default_binning(self) -> Binning:
-        """Fine on [0, 1] and open-ended beyond."""
+        """Return a binning that is fine on [0, 1] and open-ended beyond."""
         return Binning.extended()
 
-    def _penalties(self, rank: Ranks) -> Scores | float:
-        return self.penalty * np.maximum(0.0, rank - self.k_reg)
+    def _penalties(self, ranks: IndexArray) -> FloatArray | float:
+        return self.penalty * np.maximum(0.0, ranks - self.k_reg)
 
 
 @register_builtin
@@ -304,15 +394,18 @@ class SAPS(_RankScore):
     name: ClassVar[str] = "saps"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "weight", check_penalty("saps: weight", self.weight))
+        set_fields(self, weight=check_penalty("saps: weight", self.weight))
         super().__post_init__()
 
-    def _score_ranked(self, falling: Scores, first: Ranks, u: Scores) -> Scores:
-        top = falling[:, :1]
-        return np.where(first == 0, u * top, top + (first - 1 + u) * self.weight)
+    def _score_ranked(
+        self, sorted_probabilities: FloatArray, ranks: IndexArray, uniforms: FloatArray
+    ) -> FloatArray:
+        top = sorted_probabilities[:, :1]
+        scores_of_others = top + (ranks - 1 + uniforms) * self.weight
+        return np.where(ranks == 0, uniforms * top, scores_of_others)
 
     def default_binning(self) -> Binning:
-        """Fine on [0, 1] and open-ended beyond."""
+        """Return a binning that is fine on [0, 1] and open-ended beyond."""
         return Binning.extended()
 
 
@@ -345,21 +438,27 @@ class OrdinalAPS(ClassificationScore):
     randomized: bool = True
     name: ClassVar[str] = "ordinal-aps"
 
-    def label_scores(self, probabilities: Probabilities, uniforms: Scores) -> Scores:
-        n, n_classes = probabilities.shape
-        rows = np.arange(n)
-        walled = np.full((n, n_classes + 2), -1.0)  # nothing lies beyond either end
+    def label_scores(self, probabilities: Probabilities, uniforms: FloatArray) -> FloatArray:
+        n_samples, n_classes = probabilities.shape
+        rows = np.arange(n_samples)
+
+        # Column 1 + y holds class y; beyond either end -1 stands, which no range grows into.
+        walled = np.full((n_samples, n_classes + 2), -1.0)
         walled[:, 1:-1] = probabilities
-        low = probabilities.argmax(axis=1)
-        high = low + 2  # the next classes on both sides, in the columns of `walled`
+
+        # The range of each row ends between columns `low` and `high`, which come next.
+        likeliest = probabilities.argmax(axis=1)
+        low = likeliest
+        high = likeliest + 2
         scores = np.empty(probabilities.shape)
-        mass = walled[rows, low + 1]
-        scores[rows, low] = uniforms * mass
+        mass = walled[rows, likeliest + 1]
+        scores[rows, likeliest] = uniforms * mass
         for _ in range(n_classes - 1):
-            down = walled[rows, low] >= walled[rows, high]
-            joined = np.where(down, low, high)
-            own = walled[rows, joined]
-            scores[rows, joined - 1] = mass + uniforms * own
-            mass = mass + own
-            low, high = low - down, high + ~down
+            grows_down = walled[rows, low] >= walled[rows, high]
+            joining = np.where(grows_down, low, high)
+            joining_mass = walled[rows, joining]
+            scores[rows, joining - 1] = mass + uniforms * joining_mass
+            mass = mass + joining_mass
+            low = low - grows_down
+            high = high + ~grows_down
         return np.minimum(scores, 1)

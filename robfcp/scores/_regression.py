@@ -8,20 +8,21 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import ArrayLike
 
+from robfcp._typing import FloatArray
 from robfcp._validation import Rng, as_float_array
 from robfcp.binning import Binning
 from robfcp.errors import RobfcpError
-from robfcp.scores._base import Scores, register_builtin
+from robfcp.scores._base import register_builtin
 
 
 class _RegressionScore:
-    """max(low - y, y - high) for the ends of a prediction; both ends are one without quantiles."""
+    """max(low - y, y - high) for the bounds of a prediction; without quantiles both are equal."""
 
     name: ClassVar[str]
     _columns: ClassVar[tuple[int, ...]]  # of the predictions, beyond one row a sample
 
-    def __call__(self, predictions: ArrayLike, targets: ArrayLike, rng: Rng = None) -> Scores:
-        """One score a sample.
+    def __call__(self, predictions: ArrayLike, targets: ArrayLike, rng: Rng = None) -> FloatArray:
+        """Return one score a sample.
 
         Parameters
         ----------
@@ -37,49 +38,53 @@ class _RegressionScore:
         (n,) array
             The scores; bigger is stranger.
         """
-        given, y = self._interval_bounds(predictions), _finite("targets", targets, ())
-        if len(y) != len(given):
+        bounds = self._interval_bounds(predictions)
+        truth = _finite("targets", targets, ())
+        if len(truth) != len(bounds):
             raise RobfcpError(
-                f"targets: {len(y)} do not fit {len(given)} predictions; give as many"
+                f"targets: {len(truth)} do not fit {len(bounds)} predictions; give as many"
             )
         with np.errstate(over="ignore"):
-            return np.maximum(given[:, 0] - y, y - given[:, -1])
+            return np.maximum(bounds[:, 0] - truth, truth - bounds[:, -1])
 
-    def interval(self, predictions: ArrayLike, threshold: float) -> Scores:
-        """(n, 2) ends of the intervals that hold what scores at most the threshold.
+    def interval(self, predictions: ArrayLike, threshold: float) -> FloatArray:
+        """Return (n, 2) bounds of the intervals that hold what scores at most the threshold.
 
         Parameters
         ----------
         predictions
             As the score takes them.
         threshold
-            How far the ends move outwards; inwards where it is negative.
+            How far the bounds move outwards; inwards where it is negative.
 
         Returns
         -------
         (n, 2) array
-            Lower and upper ends.
+            Lower and upper bounds.
         """
         return self._interval_bounds(predictions) + np.array([-threshold, threshold])
 
     def default_binning(self) -> Binning:
-        """Log-spaced on both sides of 0, open-ended: for targets of any scale."""
+        """Return a binning log-spaced on both sides of 0, open-ended: for targets of any scale."""
         return Binning.open_ended()
 
-    def _interval_bounds(self, predictions: ArrayLike) -> Scores:
-        """(n, 2) or, where both ends are one, (n, 1)."""
-        given = _finite("predictions", predictions, self._columns)
-        return given.reshape(len(given), -1)
+    def _interval_bounds(self, predictions: ArrayLike) -> FloatArray:
+        """Return (n, 2) or, where both bounds are equal, (n, 1)."""
+        bounds = _finite("predictions", predictions, self._columns)
+        return bounds.reshape(len(bounds), -1)
 
 
-def _finite(field: str, values: ArrayLike, columns: tuple[int, ...]) -> Scores:
+def _finite(field: str, values: ArrayLike, columns: tuple[int, ...]) -> FloatArray:
+    """Return finite numbers, (n,) or (n, columns); refuse anything else."""
     array = as_float_array(field, values)
     if not array.ndim or array.shape[1:] != columns:
-        shape, many = (f"(n, {columns[0]})", columns[0]) if columns else ("(n,)", "one")
-        raise RobfcpError(f"{field}: shape {array.shape} is not {shape}; give {many} a sample")
-    broken = ~np.isfinite(array).reshape(len(array), -1).all(axis=1)
-    if broken.any():
-        row = int(np.argmax(broken))
+        shape = f"(n, {columns[0]})" if columns else "(n,)"
+        n_values = columns[0] if columns else "one"
+        raise RobfcpError(f"{field}: shape {array.shape} is not {shape}; give {n_values} a sample")
+
+    is_finite = np.isfinite(array).reshape(len(array), -1).all(axis=1)
+    if not is_finite.all():
+        row = int(np.argmin(is_finite))
         raise RobfcpError(f"{field}: row {row} is NaN or infinite; find the broken sample first")
     return array
 
