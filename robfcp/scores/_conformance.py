@@ -10,11 +10,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from robfcp._typing import FloatArray
 from robfcp.binning import Binning
 from robfcp.errors import MAX_NAME, RobfcpError
 from robfcp.scores._base import ClassificationScore, Score
 
-_ROWS, _CLASSES = 120, 5
+_N_ROWS = 120
+_N_CLASSES = 5
 
 
 def check_score(score: Score) -> tuple[str, ...]:
@@ -54,128 +56,201 @@ def check_score(score: Score) -> tuple[str, ...]:
     return tuple(_checked_properties(score))
 
 
-def _require(holds: object, otherwise: str) -> None:
-    if not holds:
-        raise RobfcpError(otherwise)
+def _require(condition: object, message: str) -> None:
+    """Refuse a score with a message where a condition does not hold."""
+    if not condition:
+        raise RobfcpError(message)
 
 
 def _checked_properties(score: Any) -> Iterator[str]:
-    """Each promise once it was found to hold."""
+    """Yield each property once it was checked."""
+    _check_declaration(score)
+    yield "it is a frozen dataclass with a name"
+
+    _check_parameters(score)
+    yield "its parameters can stand in a report"
+
+    trial = _Trial(score)
+    trial.check_range()
+    yield "its default grid holds its scores"
+
+    trial.check_repeatable()
+    yield "one finite score a sample, and the same again with the same rng"
+
+    trial.check_independent()
+    yield "a sample's score depends on that sample alone"
+
+    trial.check_inputs_unchanged()
+    yield "what it is given stays as it was"
+
+    if trial.is_classification:
+        yield from _check_sets(trial)
+    else:
+        trial.check_intervals()
+        yield "the interval holds the targets whose score is at most the threshold"
+
+
+def _check_declaration(score: Any) -> None:
+    """Refuse what is no frozen dataclass with a name."""
     name: Any = getattr(score, "name", None)
-    plain = "score: is no instance of a dataclass; put @dataclass(frozen=True) on it"
-    _require(is_dataclass(type(score)), plain)
-    named = isinstance(name, str) and 0 < len(name) <= MAX_NAME and name.isprintable()
-    _require(named, 'score: has no name; add name = "margin", say')
-    free = all(field.name != "name" for field in fields(score))
-    _require(free, f"{name}: the name is a parameter; write name = ... without a type")
+    message = "score: is no instance of a dataclass; put @dataclass(frozen=True) on it"
+    _require(is_dataclass(type(score)), message)
+    is_name = isinstance(name, str) and 0 < len(name) <= MAX_NAME and name.isprintable()
+    _require(is_name, 'score: has no name; add name = "margin", say')
+    is_parameter = any(field.name == "name" for field in fields(score))
+    _require(not is_parameter, f"{name}: the name is a parameter; write name = ... without a type")
     try:
         score.name = name
     except FrozenInstanceError:
-        yield "it is a frozen dataclass with a name"
-    else:
-        raise RobfcpError(f"{name}: can be changed; put @dataclass(frozen=True) on it")
+        return
+    raise RobfcpError(f"{name}: can be changed; put @dataclass(frozen=True) on it")
 
+
+def _check_parameters(score: Any) -> None:
+    """Refuse parameters that do not come back from JSON."""
     try:
-        same = type(score)(**json.loads(json.dumps(asdict(score)))) == score
+        restored = type(score)(**json.loads(json.dumps(asdict(score))))
+        is_same = restored == score
     except (TypeError, ValueError):
-        same = False
-    _require(same, f"{name}: parameters must be plain numbers, words or booleans")
-    yield "its parameters can stand in a report"
+        is_same = False
+    _require(is_same, f"{score.name}: parameters must be plain numbers, words or booleans")
 
-    grid = score.default_binning()
-    _require(isinstance(grid, Binning), f"{name}: default_grid must return a robfcp.Grid")
-    predictions, targets = _sample_inputs(score)
 
-    def scores(number: int | None = None) -> NDArray[np.float64]:
-        values = score(predictions[:number].copy(), targets[:number], 0)
-        return np.asarray(values, dtype=np.float64)
+class _Trial:
+    """A score, samples to try it on, and their scores."""
 
-    values = scores()
-    shape = f"{name}: gives shape {values.shape} for {len(targets)} samples; return (n,)"
-    _require(values.shape == targets.shape, shape)
-    low, high = float(grid.edges[0]), float(grid.edges[-1])
-    _require(
-        not (values.min() < low or values.max() > high),
-        f"{name}: scores from {values.min():.4g} to {values.max():.4g} leave its default grid "
-        f"[{low:g}, {high:g}]; return Binning.extended() or Binning.open_ended()",
-    )
-    yield "its default grid holds its scores"
+    def __init__(self, score: Any) -> None:
+        self.score = score
+        self.is_classification = isinstance(score, ClassificationScore)
+        self.binning = score.default_binning()
+        message = f"{score.name}: default_grid must return a robfcp.Grid"
+        _require(isinstance(self.binning, Binning), message)
 
-    _require(np.isfinite(values).all(), f"{name}: some scores are NaN or infinite; bound them")
-    again = values.tobytes() == scores().tobytes()
-    _require(again, f"{name}: draws numbers of its own; take them from rng only")
-    yield "one finite score a sample, and the same again with the same rng"
-
-    alone = np.allclose(scores(7), values[:7], rtol=1e-12, atol=1e-12)
-    _require(alone, f"{name}: a score depends on other samples; use its own row alone")
-    yield "a sample's score depends on that sample alone"
-
-    classes = isinstance(score, ClassificationScore)
-    for call, *others in (
-        [(score, targets), (score.score_all_labels,)] if classes else [(score, targets)]
-    ):
-        given = predictions.copy()
-        call(given, *others, rng=0)
-        _require(
-            np.array_equal(given, predictions), f"{name}: changes the array it is given; copy it"
+        self.predictions, self.targets = _sample_inputs(score)
+        self.scores = self.score_first()
+        message = (
+            f"{score.name}: gives shape {self.scores.shape} for {len(self.targets)} samples; "
+            "return (n,)"
         )
-    yield "what it is given stays as it was"
-    yield from (_check_sets if classes else _check_intervals)(score, predictions, targets, values)
+        _require(self.scores.shape == self.targets.shape, message)
+
+    def score_first(self, n_samples: int | None = None) -> FloatArray:
+        """Return the scores of the first samples, of all if None."""
+        predictions = self.predictions[:n_samples].copy()
+        scores = self.score(predictions, self.targets[:n_samples], 0)
+        return np.asarray(scores, dtype=np.float64)
+
+    def check_range(self) -> None:
+        """Refuse scores outside the default binning."""
+        low = float(self.binning.edges[0])
+        high = float(self.binning.edges[-1])
+        smallest = self.scores.min()
+        largest = self.scores.max()
+        _require(
+            not (smallest < low or largest > high),
+            f"{self.score.name}: scores from {smallest:.4g} to {largest:.4g} leave its default "
+            f"grid [{low:g}, {high:g}]; return Binning.extended() or Binning.open_ended()",
+        )
+
+    def check_repeatable(self) -> None:
+        """Refuse scores that are not finite, or differ with the same rng."""
+        name = self.score.name
+        is_finite = np.isfinite(self.scores).all()
+        _require(is_finite, f"{name}: some scores are NaN or infinite; bound them")
+        is_same = self.scores.tobytes() == self.score_first().tobytes()
+        _require(is_same, f"{name}: draws numbers of its own; take them from rng only")
+
+    def check_independent(self) -> None:
+        """Refuse scores that depend on other samples."""
+        n_samples = 7
+        scores = self.score_first(n_samples)
+        is_same = np.allclose(scores, self.scores[:n_samples], rtol=1e-12, atol=1e-12)
+        message = f"{self.score.name}: a score depends on other samples; use its own row alone"
+        _require(is_same, message)
+
+    def check_inputs_unchanged(self) -> None:
+        """Refuse a score that writes into what it is given."""
+        message = f"{self.score.name}: changes the array it is given; copy it"
+        predictions = self.predictions.copy()
+        self.score(predictions, self.targets, rng=0)
+        _require(np.array_equal(predictions, self.predictions), message)
+        if self.is_classification:
+            self.score.score_all_labels(predictions, rng=0)
+            _require(np.array_equal(predictions, self.predictions), message)
+
+    def check_intervals(self) -> None:
+        """Refuse intervals that are not where the score is at most the threshold."""
+        name = self.score.name
+        message = f"{name}: is no ClassificationScore and has no interval(predictions, threshold)"
+        _require(callable(getattr(self.score, "interval", None)), message)
+        for threshold in np.quantile(self.scores, [0.2, 0.9]):
+            bounds = np.asarray(self.score.interval(self.predictions, float(threshold)))
+            is_inside = (bounds[:, 0] <= self.targets) & (self.targets <= bounds[:, 1])
+            is_clear = np.abs(self.scores - threshold) > 1e-9
+            is_covered = self.scores <= threshold
+            is_same = np.array_equal(is_inside[is_clear], is_covered[is_clear])
+            message = f"{name}: interval is not where the score is at most threshold"
+            _require(is_same, message)
 
 
-def _check_sets(score: Any, predictions: Any, targets: Any, values: Any) -> Iterator[str]:
-    """What prediction sets rely on."""
-    exact = np.asarray(score.label_scores(predictions, score._uniforms(len(predictions), 0)))
+def _check_sets(trial: _Trial) -> Iterator[str]:
+    """Yield each property that prediction sets rely on, once it was checked."""
+    score = trial.score
+    predictions = trial.predictions
+    uniforms = score._uniforms(len(predictions), 0)
+    exact = np.asarray(score.label_scores(predictions, uniforms))
     _require(
         exact.shape == predictions.shape,
         f"{score.name}: of_all gives shape {exact.shape} for {predictions.shape} probabilities; "
         "return a score for every label",
     )
-    same = np.allclose(exact[np.arange(len(exact)), targets], values, atol=1e-12)
-    _require(same, f"{score.name}: of_all and the score of a given label differ")
+    scores_of_targets = exact[np.arange(len(exact)), trial.targets]
+    is_same = np.allclose(scores_of_targets, trial.scores, atol=1e-12)
+    _require(is_same, f"{score.name}: of_all and the score of a given label differ")
     yield "scores of given labels are those of all labels"
 
-    size = max(1.0, float(np.abs(exact).max()))
+    magnitude = max(1.0, float(np.abs(exact).max()))
     for kind, tolerance in ((np.float32, 1e-4), (np.float16, 0.05)):
         table = np.asarray(score.score_all_labels(predictions.astype(kind), 0), dtype=np.float64)
-        close = np.median(np.abs(table - exact)) <= tolerance * size
-        _require(close, f"{score.name}: {np.dtype(kind)} gives other scores; use float64")
+        is_close = np.median(np.abs(table - exact)) <= tolerance * magnitude
+        _require(is_close, f"{score.name}: {np.dtype(kind)} gives other scores; use float64")
     yield "float16 and float32 are taken"
 
     for row in ([0.5, 0.9], [1.5, -0.5], [np.nan, 1.0]):
-        for call, *others in ((score, [0]), (score.score_all_labels,)):
-            try:
-                call(np.array([row]), *others, rng=0)
-            except RobfcpError:
-                continue
-            raise RobfcpError(f"{score.name}: takes {row}; write of_all alone, the base checks")
+        message = f"{score.name}: takes {row}; write of_all alone, the base checks"
+        _require(_refuses(score, np.array([row]), [0]), message)
+        _require(_refuses(score.score_all_labels, np.array([row])), message)
     yield "rows that are no probabilities are refused"
 
 
-def _check_intervals(score: Any, predictions: Any, targets: Any, values: Any) -> Iterator[str]:
-    """What prediction intervals rely on."""
-    lacking = f"{score.name}: is no ClassificationScore and has no interval(predictions, threshold)"
-    _require(callable(getattr(score, "interval", None)), lacking)
-    for threshold in np.quantile(values, [0.2, 0.9]):
-        ends = np.asarray(score.interval(predictions, float(threshold)))
-        inside = (ends[:, 0] <= targets) & (targets <= ends[:, 1])
-        clear = np.abs(values - threshold) > 1e-9
-        fits = np.array_equal(inside[clear], (values <= threshold)[clear])
-        _require(fits, f"{score.name}: interval is not where the score is at most threshold")
-    yield "the interval holds the targets whose score is at most the threshold"
+def _refuses(function: Any, *arguments: Any) -> bool:
+    """Return whether a function of a score refuses its arguments."""
+    try:
+        function(*arguments, rng=0)
+    except RobfcpError:
+        return True
+    return False
 
 
-def _sample_inputs(score: Any) -> tuple[NDArray[np.float64], NDArray[Any]]:
-    """Probabilities with ties and certainties among them, or predictions, and their targets."""
+def _sample_inputs(score: Any) -> tuple[FloatArray, NDArray[Any]]:
+    """Return predictions and their targets.
+
+    Probabilities with ties and certainties among them, for regression numbers, or pairs of
+    quantiles where the score refuses numbers.
+    """
     rng = np.random.default_rng(0)
     if isinstance(score, ClassificationScore):
-        p = rng.dirichlet(np.full(_CLASSES, 0.5), _ROWS)
-        p[0], p[1], p[2] = np.eye(_CLASSES)[0], 1 / _CLASSES, [0.4, 0.4, 0.1, 0.1, 0.0]
-        return p, rng.integers(0, _CLASSES, _ROWS)
-    centre = rng.normal(size=_ROWS)
-    targets = centre + rng.normal(size=_ROWS)
+        probabilities = rng.dirichlet(np.full(_N_CLASSES, 0.5), _N_ROWS)
+        probabilities[0] = np.eye(_N_CLASSES)[0]
+        probabilities[1] = 1 / _N_CLASSES
+        probabilities[2] = [0.4, 0.4, 0.1, 0.1, 0.0]
+        return probabilities, rng.integers(0, _N_CLASSES, _N_ROWS)
+
+    centers = rng.normal(size=_N_ROWS)
+    targets = centers + rng.normal(size=_N_ROWS)
     try:
-        score(centre, targets, 0)
+        score(centers, targets, 0)
     except RobfcpError:
-        return np.stack([centre - 0.5, centre + 0.5], axis=1), targets
-    return centre, targets
+        quantiles = np.stack([centers - 0.5, centers + 0.5], axis=1)
+        return quantiles, targets
+    return centers, targets

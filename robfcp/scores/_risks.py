@@ -7,21 +7,22 @@ to parts of B / resolution: sums of them are whole numbers and never too small.
 from __future__ import annotations
 
 from fractions import Fraction
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import msgspec
 import numpy as np
-from msgspec.structs import force_setattr
 from numpy.typing import ArrayLike, NDArray
 
-from robfcp._validation import as_array, as_float_array, check_integer
+from robfcp._typing import BoolArray, FloatArray, IntArray
+from robfcp._validation import as_array, as_float_array, check_integer, set_fields
 from robfcp.binning import Binning
 from robfcp.errors import MAX_NAME, RobfcpError
 
 MAX_RESOLUTION = 10**6
 MAX_BOUND = 1e9
-
-LossDrops = NDArray[np.int64]
+_RISE_TOLERANCE = 1e-9  # of the bound: losses may rise so far with lambda, by rounding
+_GAIN_ROUNDING = 1e-12  # relative: gains that are whole parts but for rounding are rounded up
+_FRACTION_ROUNDING = 1e-9  # the same of fractions of weights, whose sums round more
 
 
 class Risk(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -55,20 +56,19 @@ class Risk(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     multilabel: ClassVar[tuple[str, ...]] = ("fnr", "miss-rate")
 
     def __post_init__(self) -> None:
-        named = isinstance(self.name, str) and 0 < len(self.name) <= MAX_NAME
-        if not named or not self.name.isprintable():
+        is_text = isinstance(self.name, str) and 0 < len(self.name) <= MAX_NAME
+        if not is_text or not self.name.isprintable():
             raise RobfcpError(f"risk: {self.name!r} is no name; use fnr, say")
         bound = as_float_array("risk: bound", self.bound)
         if bound.ndim or not 0 < bound <= MAX_BOUND:
             raise RobfcpError(f"risk: bound is {self.bound!r}; give the largest possible loss")
-        parts = check_integer("risk: resolution", self.resolution, "give 27720, say", 1)
-        if parts > MAX_RESOLUTION:
-            raise RobfcpError(f"risk: resolution is {parts}; give at most {MAX_RESOLUTION}")
-        force_setattr(self, "bound", float(bound))
-        force_setattr(self, "resolution", parts)
+        resolution = check_integer("risk: resolution", self.resolution, "give 27720, say", 1)
+        if resolution > MAX_RESOLUTION:
+            raise RobfcpError(f"risk: resolution is {resolution}; give at most {MAX_RESOLUTION}")
+        set_fields(self, bound=float(bound), resolution=resolution)
 
     def coverage_level(self, risk: object) -> Fraction:
-        """1 - risk / B: a mean loss of at most `risk` is a mean gain of at least this.
+        """Return 1 - risk / B: a mean loss of at most `risk` is a mean gain of at least this.
 
         Parameters
         ----------
@@ -82,17 +82,17 @@ class Risk(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Fraction(9, 10)
         """
         try:
-            share = Fraction(str(risk)[:40]) / Fraction(str(self.bound))
+            relative_risk = Fraction(str(risk)[:40]) / Fraction(str(self.bound))
         except (ValueError, ZeroDivisionError):
-            share = Fraction(0)
-        if not 0 < share < 1:
+            relative_risk = Fraction(0)
+        if not 0 < relative_risk < 1:
             raise RobfcpError(f"risk: {risk!r} is not in (0, {self.bound:g}); give 0.1, say")
-        return 1 - share
+        return 1 - relative_risk
 
     def count_loss_drops(
         self, losses: ArrayLike, lambdas: ArrayLike
-    ) -> tuple[Binning, LossDrops, int]:
-        """The grid of the lambdas, by how many parts the summed loss falls at each, and n.
+    ) -> tuple[Binning, IntArray, int]:
+        """Return the binning of the lambdas, by how many parts the summed loss drops at each, n.
 
         Parameters
         ----------
@@ -106,30 +106,40 @@ class Risk(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise RobfcpError("lambdas: need finite numbers; give np.linspace(0, 1, 101)")
         if (np.diff(steps) <= 0).any():
             raise RobfcpError("lambdas: must rise strictly; sort them and drop repeats")
+        table = self._check_losses(losses, steps.size)
+
+        # The gain 1 - loss / B in parts, rounded down. The loss drops where the gain rises.
+        exact_parts = (1 - table / self.bound) * self.resolution
+        gained = np.floor(exact_parts * (1 + _GAIN_ROUNDING)).astype(np.int64)
+        gained = np.maximum.accumulate(np.clip(gained, 0, self.resolution), axis=1)
+        drops = np.diff(gained, axis=1, prepend=0, append=self.resolution).sum(axis=0)
+        binning = Binning(np.concatenate([[-np.inf], steps, [np.inf]]))
+        return binning, drops, len(table)
+
+    def _check_losses(self, losses: ArrayLike, n_lambdas: int) -> FloatArray:
+        """Return (n, L) losses; refuse any outside [0, B] and those that rise with lambda."""
         table = as_float_array("losses", losses)
-        if table.ndim != 2 or table.shape[1] != steps.size or not len(table):
+        if table.ndim != 2 or table.shape[1] != n_lambdas or not len(table):
             raise RobfcpError(
-                f"losses: shape {table.shape} is not (samples, {steps.size} lambdas); "
+                f"losses: shape {table.shape} is not (samples, {n_lambdas} lambdas); "
                 "give a row a sample and a column a lambda"
             )
         if np.isnan(table).any() or table.min() < 0 or table.max() > self.bound:
             raise RobfcpError(
                 f"losses: leave [0, {self.bound:g}]; state the largest possible loss as the bound"
             )
-        if (np.diff(table, axis=1) > 1e-9 * self.bound).any():
+        if (np.diff(table, axis=1) > _RISE_TOLERANCE * self.bound).any():
             raise RobfcpError("losses: rise with lambda; larger sets must not cost more")
-        gained = np.floor((1 - table / self.bound) * self.resolution * (1 + 1e-12)).astype(np.int64)
-        gained = np.maximum.accumulate(np.clip(gained, 0, self.resolution), axis=1)
-        parts = np.diff(gained, axis=1, prepend=0, append=self.resolution).sum(axis=0)
-        return Binning(np.concatenate([[-np.inf], steps, [np.inf]])), parts, len(table)
+        return table
 
     def count_multilabel_loss_drops(
         self, probabilities: ArrayLike, labels: ArrayLike, grid: Binning, weights: ArrayLike = ()
-    ) -> tuple[LossDrops, int]:
-        """(H,) by how many parts the summed share of missed labels falls at each upper edge, and n.
+    ) -> tuple[IntArray, int]:
+        """Return (H,) by how many parts the summed fraction of missed labels drops, and n.
 
-        The j-th true label from below, in the order of 1 - p, takes a sample's gain from the share
-        of the weights before it to the share with it; both are rounded down to parts.
+        It drops at the upper edges of the bins. The j-th true label from below, in the order of
+        1 - p, takes a sample's gain from the fraction of the weights before it to the fraction with
+        it; both are rounded down to parts.
 
         Parameters
         ----------
@@ -142,36 +152,42 @@ class Risk(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         weights
             (C,) what a label counts; all alike if empty.
         """
-        p = _multilabel(probabilities)
-        truth = as_array("labels", labels)
-        truth = truth.reshape(len(truth), -1) if truth.ndim > 2 else truth
-        real = truth.shape == p.shape and truth.dtype.kind in "biuf"
-        if not real or not np.isin(truth, (0, 1)).all():
-            raise RobfcpError(
-                f"labels: need 0 or 1 for each of the {p.shape[0]} x {p.shape[1]} probabilities"
-            )
-        weight = _weights(weights, p.shape[1])
-        sample, label = np.nonzero(truth)
-        bins = grid.bin_indices(1 - p[sample, label])
-        order = np.lexsort((bins, sample))
-        sample, bins = sample[order], bins[order]
-        weight = weight[label[order]]
-        total = np.bincount(sample, weights=weight, minlength=len(p))
-        running = np.cumsum(weight)
-        before = np.concatenate([[0.0], running])[np.searchsorted(sample, np.arange(len(p)))]
-        share = (running - before[sample]) / total[sample]
-        parts = np.floor(share * self.resolution * (1 + 1e-9) + 1e-9).astype(np.int64)
-        parts = np.minimum(parts, self.resolution)
-        edge = np.diff(sample, prepend=-1, append=len(p)) > 0  # where a sample begins
-        parts[edge[1:]] = self.resolution
-        steps = np.where(edge[:-1], parts, np.diff(parts, prepend=0))
-        gains = np.zeros(grid.n_bins, dtype=np.int64)
-        np.add.at(gains, bins, steps)
-        gains[0] += self.resolution * int((total == 0).sum())  # without true labels none is missed
-        return gains, len(p)
+        p = _check_multilabel_probabilities(probabilities)
+        n_samples, n_classes = p.shape
+        truth = _check_multilabel_truth(labels, p.shape)
+        label_weights = _check_weights(weights, n_classes)
 
-    def multilabel_sets(self, probabilities: ArrayLike, lambdas: ArrayLike) -> NDArray[np.bool_]:
-        """(n, C, L) whether each label is taken: 1 - p at most lambda.
+        # One entry for each true label, ordered by sample and within a sample by bin.
+        samples, columns = np.nonzero(truth)
+        bins = grid.bin_indices(1 - p[samples, columns])
+        order = np.lexsort((bins, samples))
+        samples = samples[order]
+        bins = bins[order]
+        entry_weights = label_weights[columns[order]]
+
+        # The fraction of its sample's weights up to and with each entry.
+        total_weights = np.bincount(samples, weights=entry_weights, minlength=n_samples)
+        running = np.cumsum(entry_weights)
+        first_entries = np.searchsorted(samples, np.arange(n_samples))
+        running_before_sample = np.concatenate([[0.0], running])[first_entries]
+        fractions = (running - running_before_sample[samples]) / total_weights[samples]
+
+        # In whole parts; the last entry of a sample has them all.
+        exact_parts = fractions * self.resolution
+        gained = np.floor(exact_parts * (1 + _FRACTION_ROUNDING) + _FRACTION_ROUNDING)
+        gained = np.minimum(gained.astype(np.int64), self.resolution)
+        begins_sample = np.diff(samples, prepend=-1, append=n_samples) > 0  # and one at the end
+        gained[begins_sample[1:]] = self.resolution
+
+        drops_of_entries = np.where(begins_sample[:-1], gained, np.diff(gained, prepend=0))
+        drops = np.zeros(grid.n_bins, dtype=np.int64)
+        np.add.at(drops, bins, drops_of_entries)
+        n_without_labels = int((total_weights == 0).sum())
+        drops[0] += self.resolution * n_without_labels  # they miss nothing
+        return drops, n_samples
+
+    def multilabel_sets(self, probabilities: ArrayLike, lambdas: ArrayLike) -> BoolArray:
+        """Return (n, C, L) whether each label is taken: 1 - p at most lambda.
 
         Parameters
         ----------
@@ -180,12 +196,13 @@ class Risk(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         lambdas
             (L,) numbers.
         """
-        return (1 - _multilabel(probabilities))[:, :, None] <= np.asarray(lambdas)
+        scores = 1 - _check_multilabel_probabilities(probabilities)
+        return scores[:, :, None] <= np.asarray(lambdas)
 
     def multilabel_losses(
         self, sets: ArrayLike, labels: ArrayLike, weights: ArrayLike = ()
-    ) -> NDArray[np.float64]:
-        """(n,) the share of each sample's true labels that its set misses.
+    ) -> FloatArray:
+        """Return (n,) the fraction of each sample's true labels that its set misses.
 
         Parameters
         ----------
@@ -200,28 +217,45 @@ class Risk(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         >>> robfcp.Risk("fnr").multilabel_losses([[True, False]], [[1, 1]])
         array([0.5])
         """
-        members, truth = np.asarray(sets, dtype=bool), np.asarray(labels).astype(bool)
-        weight = _weights(weights, truth.shape[1])
-        total = truth @ weight
-        missed = (truth & ~members) @ weight
-        return np.asarray(np.where(total > 0, missed / np.maximum(total, 1e-300), 0.0))
+        membership = np.asarray(sets, dtype=bool)
+        truth = np.asarray(labels).astype(bool)
+        label_weights = _check_weights(weights, truth.shape[1])
+        total = truth @ label_weights
+        missed = (truth & ~membership) @ label_weights
+        losses = missed / np.maximum(total, 1e-300)
+        return np.asarray(np.where(total > 0, losses, 0.0))
 
 
-def _weights(weights: ArrayLike, n_classes: int) -> NDArray[np.float64]:
-    given = as_float_array("risk: weights", weights)
-    if not given.size:
+def _check_weights(weights: ArrayLike, n_classes: int) -> FloatArray:
+    """Return (C,) what a label counts, ones if nothing is given; refuse what is not positive."""
+    values = as_float_array("risk: weights", weights)
+    if not values.size:
         return np.ones(n_classes)
-    if given.shape != (n_classes,) or (given <= 0).any():
+    if values.shape != (n_classes,) or (values <= 0).any():
         raise RobfcpError(f"risk: weights: need {n_classes} positive numbers, one a class")
-    return given
+    return values
 
 
-def _multilabel(probabilities: ArrayLike) -> NDArray[np.float64]:
-    """(n, C) probabilities in [0, 1], one a label."""
+def _check_multilabel_probabilities(probabilities: ArrayLike) -> FloatArray:
+    """Return (n, C) probabilities in [0, 1], one a label; refuse anything else."""
     p = as_float_array("probabilities", probabilities)
-    p = p.reshape(len(p), -1) if p.ndim > 2 else p
+    if p.ndim > 2:
+        p = p.reshape(len(p), -1)
     if p.ndim != 2 or not p.size:
         raise RobfcpError(f"probabilities: shape {p.shape} is not (samples, labels); reshape them")
     if not (p.min() >= 0 and p.max() <= 1):
         raise RobfcpError("probabilities: leave [0, 1] or hold NaN; apply a sigmoid to each label")
     return p
+
+
+def _check_multilabel_truth(labels: ArrayLike, shape: tuple[int, ...]) -> NDArray[Any]:
+    """Return (n, C) true labels, each 0 or 1; refuse anything else."""
+    truth = as_array("labels", labels)
+    if truth.ndim > 2:
+        truth = truth.reshape(len(truth), -1)
+    is_table_of_numbers = truth.shape == shape and truth.dtype.kind in "biuf"
+    if not is_table_of_numbers or not np.isin(truth, (0, 1)).all():
+        raise RobfcpError(
+            f"labels: need 0 or 1 for each of the {shape[0]} x {shape[1]} probabilities"
+        )
+    return truth
