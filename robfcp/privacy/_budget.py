@@ -12,9 +12,10 @@ from typing import Any, Literal, get_args
 
 import msgspec
 import numpy as np
-from msgspec.structs import force_setattr
 from numpy.typing import ArrayLike
 
+from robfcp._typing import FloatArray
+from robfcp._validation import set_fields
 from robfcp.binning import Binning, named_binning
 from robfcp.errors import RobfcpError
 from robfcp.privacy._noise import LEEWAY, Mechanism, Noise
@@ -23,8 +24,8 @@ Adjacency = Literal["substitution", "add-remove"]
 MAX_SCALE = 1e5
 MIN_EPSILON = 1e-9
 MAX_EPSILON = 1e6
+MAX_COUNT = 2**31  # of samples per patient and of rounds
 _ROUND_UP = Context(prec=7, rounding=ROUND_CEILING)  # so that all platforms state the same scale
-_WHOLE = "give a whole number from 1"
 
 
 class Privacy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -72,19 +73,22 @@ class Privacy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     scale: float = 0.0
 
     def __post_init__(self) -> None:
-        _check(self)
-        for field in ("epsilon", "delta", "scale"):
-            force_setattr(self, field, float(getattr(self, field)))
+        _check_fields(self)
+        set_fields(
+            self, epsilon=float(self.epsilon), delta=float(self.delta), scale=float(self.scale)
+        )
         if self.mechanism == "auto":
-            laws = [Noise(name, _min_scale(self, name)) for name in get_args(Mechanism)]
-            force_setattr(self, "mechanism", min(laws, key=lambda law: law.variance).mechanism)
-        needed = _min_scale(self, self.noise_name)
+            set_fields(self, mechanism=_mechanism_of_least_noise(self))
+
+        min_scale = _min_scale(self, self.noise_name)
         if not self.scale:
-            force_setattr(self, "scale", float(_ROUND_UP.create_decimal(str(float(needed)))))
-        elif self.scale < needed * (1 - LEEWAY):
+            rounded_up = _ROUND_UP.create_decimal(str(float(min_scale)))
+            set_fields(self, scale=float(rounded_up))
+        elif self.scale < min_scale * (1 - LEEWAY):
             raise RobfcpError(
                 f"privacy: noise of scale {self.scale:g} is too little for epsilon "
-                f"{self.epsilon:g} and delta {self.delta:g}; {self.noise_name} needs {needed:.6g}"
+                f"{self.epsilon:g} and delta {self.delta:g}; {self.noise_name} needs "
+                f"{min_scale:.6g}"
             )
         if not self.scale <= MAX_SCALE:
             raise RobfcpError(
@@ -99,11 +103,11 @@ class Privacy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def noise(self) -> Noise:
-        """The law of the noise on every count."""
+        """The distribution of the noise on every count."""
         return Noise(self.noise_name, self.scale)
 
     def noise_for_counts(self, unit: int) -> Noise:
-        """The law of the noise on counts of which one sample has `unit` instead of one.
+        """Return the distribution of the noise where one sample has `unit` counts.
 
         Parameters
         ----------
@@ -122,7 +126,9 @@ class Privacy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def sensitivity(self) -> tuple[float, float]:
         """How far one person moves the counts: L1 2s and L2 s sqrt 2, or s and s if add-remove."""
         s = self.samples_per_patient
-        return (2.0 * s, s * sqrt(2)) if self.neighbours == "substitution" else (1.0 * s, 1.0 * s)
+        if self.neighbours == "substitution":
+            return 2.0 * s, s * sqrt(2)
+        return 1.0 * s, 1.0 * s
 
     @property
     def protects_sample_size(self) -> bool:
@@ -132,25 +138,30 @@ class Privacy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def pure_epsilon(self) -> float:
         """The epsilon of one report by itself if delta is 0; infinite for Gaussian noise."""
-        return self.sensitivity[0] / self.scale if self.noise_name == "laplace" else inf
+        if self.noise_name == "gaussian":
+            return inf
+        l1_sensitivity, _ = self.sensitivity
+        return l1_sensitivity / self.scale
 
     @property
     def rho(self) -> float:
         """The zCDP of one report: pure^2 / 2, or L2^2 / (2 scale^2)."""
         if self.noise_name == "laplace":
             return self.pure_epsilon**2 / 2
-        return self.sensitivity[1] ** 2 / (2 * self.scale**2)
+        _, l2_sensitivity = self.sensitivity
+        return l2_sensitivity**2 / (2 * self.scale**2)
 
     @property
     def statement(self) -> str:
         """The budget in words."""
-        who = "sample" if self.samples_per_patient == 1 else "patient"
-        detail = "" if who == "sample" else f" (at most {self.samples_per_patient} samples each)"
-        what = "substituting" if self.neighbours == "substitution" else "adding or removing"
-        spread = "" if self.rounds == 1 else f" over {self.rounds} rounds"
+        protected = "sample"
+        if self.samples_per_patient > 1:
+            protected = f"patient (at most {self.samples_per_patient} samples each)"
+        change = "substituting" if self.neighbours == "substitution" else "adding or removing"
+        rounds = "" if self.rounds == 1 else f" over {self.rounds} rounds"
         return (
-            f"({self.epsilon:g}, {self.delta:g})-differentially private{spread} under {what} one "
-            f"{who}{detail}, by discrete {self.noise_name} noise of scale {self.scale:g}"
+            f"({self.epsilon:g}, {self.delta:g})-differentially private{rounds} under {change} one "
+            f"{protected}, by discrete {self.noise_name} noise of scale {self.scale:g}"
         )
 
 
@@ -161,10 +172,10 @@ class Accountant:
     releases: tuple[Privacy, ...] = ()
 
     def spend(self, privacy: Privacy) -> Accountant:
-        """With one more report; all must protect the same unit."""
-        for before in self.releases:
-            unit = (before.neighbours, before.samples_per_patient)
-            if unit != (privacy.neighbours, privacy.samples_per_patient):
+        """Return the accountant with one more report; all must protect the same."""
+        protected = (privacy.neighbours, privacy.samples_per_patient)
+        for release in self.releases:
+            if (release.neighbours, release.samples_per_patient) != protected:
                 raise RobfcpError(
                     "privacy: budgets for different units cannot be added up; keep neighbours and "
                     "samples_per_patient the same in every round"
@@ -172,25 +183,25 @@ class Accountant:
         return replace(self, releases=(*self.releases, privacy))
 
     def epsilon(self, delta: float = 0.0) -> float:
-        """The epsilon that all reports together keep to with this delta."""
+        """Return the epsilon that all reports together keep to with this delta."""
         pure_epsilon = sum(privacy.pure_epsilon for privacy in self.releases)
         rho = sum(privacy.rho for privacy in self.releases)
         return min(pure_epsilon, zcdp_epsilon(rho, delta))
 
     def budget_exceeded_by(self, privacy: Privacy) -> Privacy | None:
-        """The budget that one more report would exceed: its own, or one stated before."""
+        """Return the budget that one more report would exceed: its own, or an earlier one."""
         spent = self.spend(privacy)
-        for one in dict.fromkeys(spent.releases):
-            if spent.epsilon(one.delta) > one.epsilon * (1 + LEEWAY):
-                return one
+        for budget in dict.fromkeys(spent.releases):
+            if spent.epsilon(budget.delta) > budget.epsilon * (1 + LEEWAY):
+                return budget
         return None
 
 
 def zcdp_epsilon(rho: float, delta: float) -> float:
-    """The epsilon of a rho-zCDP release: Canonne, Kamath and Steinke 2020, proposition 7.
+    """Return the epsilon of a rho-zCDP release: Canonne, Kamath and Steinke 2020, proposition 7.
 
-    min over a > 1 of a rho + (log(1/delta) + a log(1 - 1/a) - log(a - 1)) / (a - 1); any a gives a
-    valid bound, so a fine lattice is sound.
+    min over a > 1 of a rho + (log(1/delta) + a log(1 - 1/a) - log(a - 1)) / (a - 1); any a, the
+    order, gives a valid bound, so a fine lattice is sound.
     """
     if rho == 0:
         return 0.0
@@ -208,69 +219,102 @@ def zcdp_epsilon(rho: float, delta: float) -> float:
 
 @lru_cache(maxsize=1024)
 def zcdp_rho(epsilon: float, delta: float) -> float:
-    """The largest rho whose epsilon at this delta is at most the stated one."""
-    low, high = 0.0, max(epsilon, 1e-300)
+    """Return the largest rho whose epsilon at this delta is at most the given one, by bisection."""
+    low = 0.0
+    high = max(epsilon, 1e-300)
     while zcdp_epsilon(high, delta) <= epsilon:
         high *= 2
     for _ in range(48):
-        middle = (low + high) / 2
-        low, high = (middle, high) if zcdp_epsilon(middle, delta) <= epsilon else (low, middle)
+        midpoint = (low + high) / 2
+        if zcdp_epsilon(midpoint, delta) <= epsilon:
+            low = midpoint
+        else:
+            high = midpoint
     return low
 
 
-def _check(p: Privacy) -> None:
-    def within(value: Any, low: float, high: float, kind: type[Any] = Real) -> bool:
-        return isinstance(value, kind) and not isinstance(value, bool) and low <= value <= high
+def _check_fields(privacy: Privacy) -> None:
+    """Refuse a budget with a field of the wrong type or out of its range."""
 
-    least = f"give a number from {MIN_EPSILON:g}, such as 1"
-    right = {
-        "epsilon": (within(p.epsilon, MIN_EPSILON, MAX_EPSILON), least),
-        "delta": (within(p.delta, 0, nextafter(1, 0)), "give 0 or a tiny chance such as 1e-6"),
-        "neighbours": (p.neighbours in get_args(Adjacency), "use substitution or add-remove"),
-        "samples_per_patient": (within(p.samples_per_patient, 1, 2**31, int), _WHOLE),
-        "rounds": (within(p.rounds, 1, 2**31, int), _WHOLE),
-        "mechanism": (p.mechanism in (*get_args(Mechanism), "auto"), "use laplace or gaussian"),
-        "scale": (within(p.scale, 0, nextafter(inf, 0)), "leave it out"),
-    }
-    for field, (holds, remedy) in right.items():
-        if not holds:
-            raise RobfcpError(f"privacy: {field} is {getattr(p, field)!r}; {remedy}")
-    if p.mechanism == "gaussian" and p.delta == 0:
+    def require(field: str, is_valid: bool, remedy: str) -> None:
+        if not is_valid:
+            raise RobfcpError(f"privacy: {field} is {getattr(privacy, field)!r}; {remedy}")
+
+    is_epsilon = _is_in_range(privacy.epsilon, MIN_EPSILON, MAX_EPSILON)
+    require("epsilon", is_epsilon, f"give a number from {MIN_EPSILON:g}, such as 1")
+    is_probability = _is_in_range(privacy.delta, 0, nextafter(1, 0))
+    require("delta", is_probability, "give 0 or a tiny chance such as 1e-6")
+    is_adjacency = privacy.neighbours in get_args(Adjacency)
+    require("neighbours", is_adjacency, "use substitution or add-remove")
+    for field in ("samples_per_patient", "rounds"):
+        is_count = _is_in_range(getattr(privacy, field), 1, MAX_COUNT, int)
+        require(field, is_count, "give a whole number from 1")
+    is_mechanism = privacy.mechanism in (*get_args(Mechanism), "auto")
+    require("mechanism", is_mechanism, "use laplace or gaussian")
+    is_scale = _is_in_range(privacy.scale, 0, nextafter(inf, 0))
+    require("scale", is_scale, "leave it out")
+
+    if privacy.mechanism == "gaussian" and privacy.delta == 0:
         raise RobfcpError("privacy: delta is 0, which Gaussian noise cannot give; state 1e-6, say")
 
 
+def _is_in_range(value: Any, low: float, high: float, kind: type[Any] = Real) -> bool:
+    """Return whether a value is a number of a kind from low to high."""
+    return isinstance(value, kind) and not isinstance(value, bool) and low <= value <= high
+
+
+def _mechanism_of_least_noise(privacy: Privacy) -> Mechanism:
+    """Return the mechanism whose noise keeps to the budget with the smallest variance."""
+    noises = [Noise(mechanism, _min_scale(privacy, mechanism)) for mechanism in get_args(Mechanism)]
+    return min(noises, key=lambda noise: noise.variance).mechanism
+
+
 def _min_scale(privacy: Privacy, mechanism: Mechanism) -> float:
-    """The smallest scale with which `rounds` reports keep to the budget together."""
-    l1, l2 = privacy.sensitivity
-    rho = zcdp_rho(privacy.epsilon, privacy.delta) / privacy.rounds if privacy.delta else 0.0
+    """Return the smallest scale with which `rounds` reports keep to the budget together."""
+    l1_sensitivity, l2_sensitivity = privacy.sensitivity
+    rho = 0.0
+    if privacy.delta:
+        rho = zcdp_rho(privacy.epsilon, privacy.delta) / privacy.rounds
     if mechanism == "gaussian":
-        return l2 / sqrt(2 * rho) if rho else inf
-    return l1 / max(privacy.epsilon / privacy.rounds, sqrt(2 * rho))
+        return l2_sensitivity / sqrt(2 * rho) if rho else inf
+    return l1_sensitivity / max(privacy.epsilon / privacy.rounds, sqrt(2 * rho))
 
 
-_MIN_BINS, _MAX_BINS = 8, 256
+_MIN_BINS = 8
+_MAX_BINS = 256
+_MAX_LOGISTIC_BINS = 10_000
 _FACTOR = 0.4  # measured: bins that give the smallest sets, over (n sqrt(K) / sd)^(2/3)
-_LOGITS = 7.0  # the logistic grid resolves scores from 0.1% to 99.9%
-_ABOVE = 0.9  # of the share beyond the level that a grid from a prior still resolves
+_MAX_LOGIT = 7.0  # the logistic binning resolves scores from 0.1% to 99.9%
+_RESOLVED_TAIL = 0.9  # of the fraction above the level, which a binning from a prior resolves
 
 
 def parse_binning(text: str) -> Binning:
-    """The grid a configuration names: default, extended, open-ended, uniform:N or logistic:N."""
-    kind, _, bins = text.partition(":")
+    """Return the binning that a configuration names.
+
+    Parameters
+    ----------
+    text : str
+        default, extended, open-ended, uniform:N or logistic:N.
+    """
     if text in ("default", "extended", "open-ended"):
         return named_binning(text.replace("-", "_"), {})
-    if kind in ("uniform", "logistic") and re.fullmatch("[0-9]{1,9}", bins):
-        return Binning.uniform(int(bins)) if kind == "uniform" else logistic_binning(int(bins))
+    kind, _, n_bins = text.partition(":")
+    if re.fullmatch("[0-9]{1,9}", n_bins):
+        if kind == "uniform":
+            return Binning.uniform(int(n_bins))
+        if kind == "logistic":
+            return logistic_binning(int(n_bins))
     known = "default, extended, open-ended, uniform:100 or logistic:32"
     raise RobfcpError(f"grid: {text!r} is unknown; use {known}")
 
 
 def logistic_binning(bins: int) -> Binning:
-    """`bins` bins on [0, 1], evenly spaced in log p/(1 - p) between 0.1% and 99.9%."""
-    if not _MIN_BINS <= bins <= 10_000:
+    """Return `bins` bins on [0, 1], evenly spaced in log p/(1 - p) between 0.1% and 99.9%."""
+    if not _MIN_BINS <= bins <= _MAX_LOGISTIC_BINS:
         raise RobfcpError(f"grid: a logistic grid has {_MIN_BINS} to 10000 bins, not {bins}")
-    inner = 1 / (1 + np.exp(-np.linspace(-_LOGITS, _LOGITS, bins - 1)))
-    return Binning(np.array([0.0, *(float(f"{edge:.8g}") for edge in inner), 1.0]))
+    logits = np.linspace(-_MAX_LOGIT, _MAX_LOGIT, bins - 1)
+    inner_edges = [float(f"{edge:.8g}") for edge in 1 / (1 + np.exp(-logits))]
+    return Binning(np.array([0.0, *inner_edges, 1.0]))
 
 
 def recommend_binning(
@@ -281,7 +325,7 @@ def recommend_binning(
     prior: ArrayLike | None = None,
     confidence_level: float = 0.9,
 ) -> Binning:
-    """A grid for a private round of about n_samples a client; all clients must use the same one.
+    """Return a binning for a private round; all clients must use the same one.
 
     Parameters
     ----------
@@ -313,20 +357,39 @@ def recommend_binning(
     """
     if n_samples < 1 or n_clients < 1:
         raise RobfcpError("grid: n_samples and n_clients are numbers from 1")
-    stated = privacy if isinstance(privacy, Privacy) else Privacy(privacy)
-    # 0.4 (n sqrt(K) / sd)^(2/3), sd the noise on one count, balances noise against rounding
-    ratio = n_samples * np.sqrt(n_clients / max(stated.noise.variance, 1e-12))
-    bins = int(np.clip(round(_FACTOR * float(ratio) ** (2 / 3)), _MIN_BINS, _MAX_BINS))
+    budget = privacy if isinstance(privacy, Privacy) else Privacy(privacy)
+    n_bins = _recommended_n_bins(budget, n_samples, n_clients)
     if prior is None:
-        return logistic_binning(bins)
+        return logistic_binning(n_bins)
+
     scores = np.asarray(prior, dtype=np.float64)
-    if scores.ndim != 1 or scores.size < bins or not np.isfinite(scores).all():
-        raise RobfcpError(f"grid: a prior needs at least {bins} finite scores in a vector")
+    if scores.ndim != 1 or scores.size < n_bins or not np.isfinite(scores).all():
+        raise RobfcpError(f"grid: a prior needs at least {n_bins} finite scores in a vector")
     if not 0 < confidence_level < 1:
         raise RobfcpError(f"confidence_level: {confidence_level} is not between 0 and 1")
-    body = np.arange(1, bins // 2 + 1) / (bins // 2 + 1) * confidence_level
-    beyond = np.linspace(0.02, _ABOVE, bins - 1 - len(body))
-    levels = np.concatenate([body, confidence_level + (1 - confidence_level) * beyond])
-    inner = np.quantile(scores, levels)
-    ends = (0.0, 1.0) if scores.min() >= 0 and scores.max() <= 1 else (-np.inf, np.inf)
-    return Binning(np.unique(np.concatenate([[ends[0]], inner, [ends[1]]])))
+    return _binning_of_prior(scores, n_bins, confidence_level)
+
+
+def _recommended_n_bins(privacy: Privacy, n_samples: int, n_clients: int) -> int:
+    """Return 0.4 (n sqrt(K) / sd)^(2/3) bins, with sd the deviation of the noise on one count.
+
+    So many balance noise against rounding.
+    """
+    variance = max(privacy.noise.variance, 1e-12)
+    signal_to_noise = n_samples * np.sqrt(n_clients / variance)
+    n_bins = round(_FACTOR * float(signal_to_noise) ** (2 / 3))
+    return int(np.clip(n_bins, _MIN_BINS, _MAX_BINS))
+
+
+def _binning_of_prior(scores: FloatArray, n_bins: int, level: float) -> Binning:
+    """Return bins between quantiles of scores, half of them around those at and above a level."""
+    n_below = n_bins // 2
+    below = np.arange(1, n_below + 1) / (n_below + 1) * level
+    tail = np.linspace(0.02, _RESOLVED_TAIL, n_bins - 1 - n_below)
+    above = level + (1 - level) * tail
+    inner_edges = np.quantile(scores, np.concatenate([below, above]))
+
+    low, high = -np.inf, np.inf
+    if scores.min() >= 0 and scores.max() <= 1:
+        low, high = 0.0, 1.0
+    return Binning(np.unique(np.concatenate([[low], inner_edges, [high]])))

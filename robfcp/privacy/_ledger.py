@@ -18,7 +18,7 @@ from robfcp.privacy._budget import Accountant, Privacy
 from robfcp.privacy._noise import opendp_parts
 
 MAX_NAME = 200
-_SEEN_AT = 1  # where the lock file keeps its number; Windows locks byte 0
+_COUNT_OFFSET = 1  # of the number in the lock file; Windows locks byte 0
 
 
 class Release(msgspec.Struct, forbid_unknown_fields=True):
@@ -28,7 +28,9 @@ class Release(msgspec.Struct, forbid_unknown_fields=True):
     privacy: Privacy
 
 
-class _File(msgspec.Struct, forbid_unknown_fields=True, tag_field="kind", tag="privacy-ledger"):
+class _LedgerFile(
+    msgspec.Struct, forbid_unknown_fields=True, tag_field="kind", tag="privacy-ledger"
+):
     releases: list[Release]
     dataset: str | None = None
     schema: int = 1
@@ -62,12 +64,14 @@ class PrivacyLedger:
 
     def __post_init__(self) -> None:
         name = self.dataset
-        short = isinstance(name, str) and 0 < len(name) <= MAX_NAME and name.isprintable()
-        if name is not None and not short:
+        if name is None:
+            return
+        is_short_text = isinstance(name, str) and 0 < len(name) <= MAX_NAME
+        if not is_short_text or not name.isprintable():
             raise RobfcpError(f"dataset: {name!r} is no short name; use printable characters")
 
     def releases(self) -> list[Release]:
-        """All reports so far, the oldest first.
+        """Return all reports so far, the oldest first.
 
         Returns
         -------
@@ -87,7 +91,7 @@ class PrivacyLedger:
         return self._read().releases
 
     def spent(self) -> Accountant:
-        """What all of them spend together.
+        """Return what all of them spend together.
 
         Returns
         -------
@@ -137,59 +141,80 @@ class PrivacyLedger:
         """
         opendp_parts()  # a report that cannot be made must not be paid for
         self._read()  # what is no ledger is refused before a lock is laid beside it
-        real = os.path.realpath(self.path)  # links to one ledger share its lock
-        with file_lock(f"{real}.lock") as handle:
-            file = self._read()
-            self._check_seen(handle, len(file.releases))
-            before = Accountant(tuple(release.privacy for release in file.releases))
-            broken = before.budget_exceeded_by(privacy)
-            if broken is not None:
-                raise RobfcpError(
-                    f"{self.path}: {len(before.releases)} reports have spent epsilon "
-                    f"{before.epsilon(broken.delta):.4g} of {broken.epsilon:g} at delta "
-                    f"{broken.delta:g}, and one more exceeds it; state more rounds beforehand or "
-                    "use fresh calibration data"
-                )
-            releases = [*file.releases, Release(round, privacy)]
-            written = _File(releases, self.dataset or file.dataset)
-            write_atomically(real, msgspec.json.encode(written), private=True)
-            os.lseek(handle, 0, os.SEEK_SET)
-            os.write(handle, f" {len(releases):<20d}\n".encode())
-            os.fsync(handle)
-        return before.spend(privacy)
+        real_path = os.path.realpath(self.path)  # links to one ledger share its lock
+        with file_lock(f"{real_path}.lock") as handle:
+            ledger = self._read()
+            self._check_complete(handle, len(ledger.releases))
+            spent = Accountant(tuple(release.privacy for release in ledger.releases))
+            self._check_budget(spent, privacy)
 
-    def _read(self) -> _File:
+            releases = [*ledger.releases, Release(round, privacy)]
+            updated = _LedgerFile(releases, self.dataset or ledger.dataset)
+            write_atomically(real_path, msgspec.json.encode(updated), private=True)
+            _write_count(handle, len(releases))
+        return spent.spend(privacy)
+
+    def _check_budget(self, spent: Accountant, privacy: Privacy) -> None:
+        """Refuse one more report that exceeds its budget, or that of an earlier one."""
+        exceeded = spent.budget_exceeded_by(privacy)
+        if exceeded is None:
+            return
+        raise RobfcpError(
+            f"{self.path}: {len(spent.releases)} reports have spent epsilon "
+            f"{spent.epsilon(exceeded.delta):.4g} of {exceeded.epsilon:g} at delta "
+            f"{exceeded.delta:g}, and one more exceeds it; state more rounds beforehand or "
+            "use fresh calibration data"
+        )
+
+    def _read(self) -> _LedgerFile:
+        """Return what the file holds, nothing where there is none; refuse another ledger."""
         if not Path(self.path).exists():
-            return _File([])
+            return _LedgerFile([])
         try:
-            file = msgspec.json.decode(read_bounded(self.path), type=_File)
+            ledger = msgspec.json.decode(read_bounded(self.path), type=_LedgerFile)
         except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
             raise RobfcpError(
                 f"{self.path}: not a privacy ledger ({decode_error_reason(error)}); "
                 "restore it from a backup"
             ) from None
-        if file.schema != 1:
-            raise RobfcpError(f"{self.path}: schema {file.schema} is unknown; update robfcp")
-        if None not in (self.dataset, file.dataset) and self.dataset != file.dataset:
+        if ledger.schema != 1:
+            raise RobfcpError(f"{self.path}: schema {ledger.schema} is unknown; update robfcp")
+        both_are_named = self.dataset is not None and ledger.dataset is not None
+        if both_are_named and self.dataset != ledger.dataset:
             raise RobfcpError(
-                f"{self.path}: is the ledger of {file.dataset!r}, not of "
+                f"{self.path}: is the ledger of {ledger.dataset!r}, not of "
                 f"{self.dataset!r}; give every data set a ledger of its own"
             )
-        return file
+        return ledger
 
-    def _check_seen(self, handle: int, recorded: int) -> None:
+    def _check_complete(self, handle: int, n_releases: int) -> None:
         """Refuse a ledger that holds fewer reports than were ever recorded in it."""
-        os.lseek(handle, 0, os.SEEK_SET)
-        data = os.read(handle, 64)
-        text = data[_SEEN_AT:].decode("ascii", "replace").strip() if data.strip() else "0"
-        if not (text.isascii() and text.isdigit()):
+        n_recorded = _read_count(handle)
+        if n_recorded is None:
             raise RobfcpError(
                 f"{self.path}.lock: is damaged; if the ledger is whole, write its "
-                f"number of reports there ({recorded}) after one blank"
+                f"number of reports there ({n_releases}) after one blank"
             )
-        if recorded < (seen := int(text)):
-            what = "is gone" if not Path(self.path).exists() else "is an old copy"
+        if n_releases < n_recorded:
+            problem = "is an old copy" if Path(self.path).exists() else "is gone"
             raise RobfcpError(
-                f"{self.path}: {what}: {seen} reports were recorded and it holds "
-                f"{recorded}; restore it, or use fresh calibration data with a new ledger"
+                f"{self.path}: {problem}: {n_recorded} reports were recorded and it holds "
+                f"{n_releases}; restore it, or use fresh calibration data with a new ledger"
             )
+
+
+def _read_count(handle: int) -> int | None:
+    """Return the number of reports that a lock file keeps; None where it is damaged."""
+    os.lseek(handle, 0, os.SEEK_SET)
+    data = os.read(handle, 64)
+    if not data.strip():
+        return 0
+    text = data[_COUNT_OFFSET:].decode("ascii", "replace").strip()
+    return int(text) if text.isascii() and text.isdigit() else None
+
+
+def _write_count(handle: int, n_releases: int) -> None:
+    """Keep the number of reports in a lock file, over the one before."""
+    os.lseek(handle, 0, os.SEEK_SET)
+    os.write(handle, f" {n_releases:<20d}\n".encode())
+    os.fsync(handle)

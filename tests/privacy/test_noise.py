@@ -62,7 +62,7 @@ def test_wide_noise_has_a_bound_that_is_safe_and_not_far(terms, monkeypatch):
     for chance in (0.05, 1e-3, 1e-10):
         exact = noise_bound.__wrapped__(terms, chance)
         with monkeypatch.context() as patched:
-            patched.setattr(noise_module, "_EXACT", 0)
+            patched.setattr(noise_module, "_MAX_EXACT_VALUES", 0)
             bound = noise_bound.__wrapped__(terms, chance)
         assert exact < bound < 2 * exact
         assert chance > 1e-3 or bound < 1.5 * exact
