@@ -5,7 +5,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-from robfcp.binning import _MIN_EDGES_FOR_LOOKUP, Binning, named_binning
+from robfcp.binning import _MIN_VALUES_FOR_LOOKUP, Binning, named_binning
 from robfcp.errors import RobfcpError
 from robfcp.reports import Report
 
@@ -30,7 +30,7 @@ def odd_grids(rng):
         yield Binning(np.concatenate([[0.0], np.cumsum(np.exp(rng.normal(size=99) * 3))]) * scale)
 
 
-@pytest.mark.parametrize("number", [40, _MIN_EDGES_FOR_LOOKUP - 1, _MIN_EDGES_FOR_LOOKUP, 2**14])
+@pytest.mark.parametrize("number", [40, _MIN_VALUES_FOR_LOOKUP - 1, _MIN_VALUES_FOR_LOOKUP, 2**14])
 def test_scores_are_counted_exactly_where_a_search_finds_them(number):
     rng = np.random.default_rng(number)
     looked_up = 0
@@ -51,7 +51,7 @@ def test_scores_are_counted_exactly_where_a_search_finds_them(number):
     assert looked_up >= 8
 
 
-@pytest.mark.parametrize("number", [1, 40, _MIN_EDGES_FOR_LOOKUP])
+@pytest.mark.parametrize("number", [1, 40, _MIN_VALUES_FOR_LOOKUP])
 @pytest.mark.parametrize("grid", [*GRIDS, *OPEN], ids=repr)
 def test_one_score_outside_is_found_among_any_number(grid, number):
     values = np.random.default_rng(0).random(number)
@@ -64,7 +64,7 @@ def test_one_score_outside_is_found_among_any_number(grid, number):
                 call(values)
 
 
-@pytest.mark.parametrize("number", [40, _MIN_EDGES_FOR_LOOKUP])
+@pytest.mark.parametrize("number", [40, _MIN_VALUES_FOR_LOOKUP])
 def test_scores_of_any_type_and_shape_are_binned_as_their_numbers(number):
     grid, values = Binning.default(), np.random.default_rng(1).random(number)
     for kind in (np.float16, np.float32, np.longdouble, np.float64, bool):

@@ -43,7 +43,7 @@ class Noise:
 
     @property
     def is_negligible(self) -> bool:
-        """Whether a draw is 0 but for a probability too small for a float, as with a huge epsilon."""
+        """Whether draws differ from 0 with a probability too small for a float: huge epsilons."""
         power = 1.0 if self.mechanism == "laplace" else 0.5 / self.scale
         return bool(np.exp(-power / self.scale) == 0)
 
