@@ -18,8 +18,8 @@ from typing import IO
 from robfcp.errors import RobfcpError
 
 MAX_FILE_BYTES = 32 * 2**20
-_TEMPORARY = ".robfcp-"
-_ABANDONED = 3600  # seconds after which nobody writes a file any more
+_TEMPORARY_PREFIX = ".robfcp-"
+_MAX_WRITE_SECONDS = 3600  # after which nobody writes a temporary file any more
 _BINARY = getattr(os, "O_BINARY", 0)  # of Windows
 _REASONS = {
     errno.ENOENT: "there is no such folder",
@@ -33,23 +33,36 @@ _REASONS = {
     errno.EIO: "the disk does not answer",
 }
 _READ = os.O_RDONLY | _BINARY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
+_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+_OWNER_ONLY = 0o600
+_EVERYBODY = 0o666  # less what umask takes off
 
 
 def read_bounded(path: str | os.PathLike[str], max_bytes: int = MAX_FILE_BYTES) -> bytes:
-    """The file's bytes, refused beyond `limit` before they are read; never waits for a pipe."""
+    """Return the file's bytes; never wait for a pipe.
+
+    Parameters
+    ----------
+    path : path
+        The file.
+    max_bytes : int
+        A larger file is refused before it is read.
+    """
     try:
         handle = os.open(path, _READ)
     except (OSError, ValueError) as error:
         raise RobfcpError(read_error(path, error)) from error
     try:
-        found = os.fstat(handle)
-        if not stat.S_ISREG(found.st_mode):
-            raise IsADirectoryError if stat.S_ISDIR(found.st_mode) else FileNotFoundError
-        if found.st_size > max_bytes:
-            words = f"{found.st_size} bytes is larger than the {max_bytes} allowed"
-            raise RobfcpError(f"{path}: {words}; this is not such a file")
+        status = os.fstat(handle)
+        if stat.S_ISDIR(status.st_mode):
+            raise IsADirectoryError
+        if not stat.S_ISREG(status.st_mode):
+            raise FileNotFoundError
+        if status.st_size > max_bytes:
+            problem = f"{status.st_size} bytes is larger than the {max_bytes} allowed"
+            raise RobfcpError(f"{path}: {problem}; this is not such a file")
         with os.fdopen(handle, "rb", closefd=False) as stream:
-            return stream.read(found.st_size)  # none of a special that says it has no size
+            return stream.read(status.st_size)  # none of a special that says it has no size
     except OSError as error:
         raise RobfcpError(read_error(path, error)) from error
     finally:
@@ -57,7 +70,7 @@ def read_bounded(path: str | os.PathLike[str], max_bytes: int = MAX_FILE_BYTES) 
 
 
 def read_error(path: str | os.PathLike[str], error: Exception) -> str:
-    """What to say of a file the system would not let us read."""
+    """Return what to say of a file that the system does not let us read."""
     if isinstance(error, (FileNotFoundError, NotADirectoryError)):
         return f"{path}: no such file; check the path"
     if isinstance(error, IsADirectoryError):
@@ -67,23 +80,24 @@ def read_error(path: str | os.PathLike[str], error: Exception) -> str:
 
 
 def os_error_reason(error: Exception) -> str:
-    """Why the system refused, in plain words."""
-    number = getattr(error, "errno", None)
-    return _REASONS.get(number or 0) or getattr(error, "strerror", None) or str(error)
+    """Return why the system refused, in plain words."""
+    code = getattr(error, "errno", None) or 0
+    return _REASONS.get(code) or getattr(error, "strerror", None) or str(error)
 
 
 @contextmanager
 def _explain_write_errors(
     path: str | os.PathLike[str], problem: str = "cannot be written"
 ) -> Iterator[None]:
-    """Says of what the system refuses that another place would do."""
+    """Turn what the system refuses into an error that advises another place."""
     try:
         yield
+    except RobfcpError:
+        raise
     except (OSError, ValueError) as error:
-        if isinstance(error, RobfcpError):
-            raise
+        reason = os_error_reason(error)
         raise RobfcpError(
-            f"{os.fspath(path)}: {problem} ({os_error_reason(error)}); choose another place"
+            f"{os.fspath(path)}: {problem} ({reason}); choose another place"
         ) from error
 
 
@@ -94,32 +108,49 @@ def write_atomically(
 
     What is there but no file (a device, a pipe) is written to, never replaced. A private file can
     be read by its owner alone, unless one that is there already is open to others.
+
+    Parameters
+    ----------
+    path : path
+        The target.
+    content : bytes or str
+        All of the file.
+    private : bool, default=False
+        Whether its owner alone may read it.
     """
+    data = content.encode() if isinstance(content, str) else content
     with open_atomic(path, private=private) as stream:
-        stream.write(content.encode() if isinstance(content, str) else content)
+        stream.write(data)
 
 
 @contextmanager
 def open_atomic(path: str | os.PathLike[str], *, private: bool = False) -> Iterator[IO[bytes]]:
-    """The same for what is written bit by bit: there at the end, or not at all."""
+    """Give a stream for what is written bit by bit: there at the end, or not at all.
+
+    Parameters
+    ----------
+    path, private
+        As `write_atomically` takes them.
+    """
     with _explain_write_errors(path):
         target = Path(os.path.realpath(path))
         if is_special(target):
             with target.open("wb") as stream:
                 yield stream
         else:
-            with _replace_atomically(target, 0o600 if private else 0o666) as stream:
+            mode = _OWNER_ONLY if private else _EVERYBODY
+            with _replace_atomically(target, mode) as stream:
                 yield stream
 
 
 def is_special(path: str | os.PathLike[str]) -> bool:
-    """Whether something is there that is no plain file: a device, a pipe, a folder."""
+    """Return whether something is there that is no plain file: a device, a pipe, a folder."""
     target = Path(os.path.realpath(path))
     return target.exists() and not target.is_file()
 
 
 def make_folder(path: str | os.PathLike[str]) -> Path:
-    """The folder, made with its parents where it is not there."""
+    """Return the folder, made with its parents where it is not there."""
     with _explain_write_errors(path, "the folder cannot be made"):
         Path(path).mkdir(parents=True, exist_ok=True)
     return Path(path)
@@ -133,20 +164,28 @@ def prepare_output(path: str | os.PathLike[str]) -> None:
     make_folder(target.parent)
     if is_special(target):
         return
-    probe = target.parent / f"{_TEMPORARY}{secrets.token_hex(8)}"
-    with _explain_write_errors(
-        path
-    ):  # a probe: network drives and Windows say yes to a question and mean no
-        os.close(os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+
+    # Write a probe: network drives and Windows say yes to a question and mean no.
+    probe = _temporary_path(target.parent)
+    with _explain_write_errors(path):
+        os.close(os.open(probe, _CREATE, _OWNER_ONLY))
         os.unlink(probe)
+
+
+def _temporary_path(folder: Path) -> Path:
+    """Return a path in a folder that no other writer uses."""
+    return folder / f"{_TEMPORARY_PREFIX}{secrets.token_hex(8)}"
 
 
 @contextmanager
 def _replace_atomically(target: Path, mode: int) -> Iterator[IO[bytes]]:
-    """Rename a new file over the target, whose mode it keeps; else it has this one, less umask."""
+    """Give a new file that is renamed over the target at the end.
+
+    It has the mode of the target; where there is none, the given one, less umask.
+    """
     _remove_stale_temporaries(target.parent)
-    temporary = target.parent / f"{_TEMPORARY}{secrets.token_hex(8)}"
-    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _BINARY, mode)
+    temporary = _temporary_path(target.parent)
+    handle = os.open(temporary, _CREATE | _BINARY, mode)
     try:
         with os.fdopen(handle, "wb") as stream:
             with suppress(FileNotFoundError):
@@ -166,11 +205,13 @@ def _replace_atomically(target: Path, mode: int) -> Iterator[IO[bytes]]:
 def _remove_stale_temporaries(folder: Path) -> None:
     """Remove what writers that were killed have left, and leave what may still be written."""
     with suppress(OSError):
-        for path in folder.glob(f"{_TEMPORARY}*"):
-            if re.fullmatch(r"[0-9a-f]{16}", path.name.removeprefix(_TEMPORARY)):
-                with suppress(OSError):
-                    if path.stat().st_mtime < time.time() - _ABANDONED:
-                        path.unlink()
+        for path in folder.glob(f"{_TEMPORARY_PREFIX}*"):
+            token = path.name.removeprefix(_TEMPORARY_PREFIX)
+            if not re.fullmatch(r"[0-9a-f]{16}", token):
+                continue
+            with suppress(OSError):
+                if path.stat().st_mtime < time.time() - _MAX_WRITE_SECONDS:
+                    path.unlink()
 
 
 def _sync_folder(folder: Path) -> None:
@@ -187,17 +228,15 @@ def _sync_folder(folder: Path) -> None:
 
 @contextmanager
 def file_lock(path: str | os.PathLike[str]) -> Iterator[int]:
-    """The open lock file, held by nobody else; the system lets go of it when a process dies."""
+    """Give the open lock file, locked for this process alone.
+
+    The system unlocks it when a process dies.
+    """
     with _explain_write_errors(path):
-        handle = os.open(path, os.O_RDWR | os.O_CREAT | _BINARY, 0o600)
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | _BINARY, _OWNER_ONLY)
     try:
         try:
-            if os.name == "nt":
-                windows = import_module("msvcrt")
-                windows.locking(handle, windows.LK_LOCK, 1)  # its first byte, which is never read
-            else:
-                unix = import_module("fcntl")
-                unix.flock(handle, unix.LOCK_EX)
+            _lock(handle)
         except OSError as error:
             raise RobfcpError(
                 f"{os.fspath(path)}: cannot be locked ({os_error_reason(error)}); "
@@ -208,7 +247,18 @@ def file_lock(path: str | os.PathLike[str]) -> Iterator[int]:
         os.close(handle)
 
 
-_WORDS = {
+def _lock(handle: int) -> None:
+    """Wait for the lock on an open file."""
+    if os.name == "nt":
+        windows = import_module("msvcrt")
+        windows.locking(handle, windows.LK_LOCK, 1)  # its first byte, which is never read
+    else:
+        unix = import_module("fcntl")
+        unix.flock(handle, unix.LOCK_EX)
+
+
+# What msgspec calls types, and what people call them.
+_TYPE_NAMES = {
     "int": "a whole number",
     "float": "a number",
     "str": "text",
@@ -217,36 +267,48 @@ _WORDS = {
     "object": "an object",
     "null": "nothing",
 }
-_FIELD = re.compile(r"Object (missing required|contains unknown) field `([^`]{1,60})")
-_KIND = re.compile(r"Expected `([^`]{1,60})`, got `([^`]{1,60})`")
-_PLACE = re.compile(r"- at `\$?\.?([^`]{1,60})`")
+# The parts of messages of msgspec and tomllib that tell what is wrong, and where.
+_WRONG_FIELD = re.compile(r"Object (missing required|contains unknown) field `([^`]{1,60})")
+_WRONG_TYPE = re.compile(r"Expected `([^`]{1,60})`, got `([^`]{1,60})`")
+_PATH = re.compile(r"- at `\$?\.?([^`]{1,60})`")
 _LINE = re.compile(r"line (\d+),? column (\d+)")
 _BYTE = re.compile(r"byte (\d+)")
 
 
 def decode_error_reason(error: Exception) -> str:
-    """One short phrase about an error of a JSON or TOML decoder."""
+    """Return one short phrase about an error of a JSON or TOML decoder."""
     if isinstance(error, UnicodeError):
         return "it is no UTF-8 text"
     if isinstance(error, RecursionError):
         return "it nests too deep"
-    text = str(error)
-    field, kind, place = _FIELD.search(text), _KIND.search(text), _PLACE.search(text)
-    where = f" at {place[1]}" if place else ""
-    if field:
-        return f"{field[2]!r}{where} {'is missing' if field[1][0] == 'm' else 'is not known'}"
-    if kind:
-        return f"{_named(kind[2])} stands{where} where {_named(kind[1])} should"
-    if place:
-        return f"{place[1]} is not allowed"
-    if "truncated" in text:
+
+    message = str(error)
+    path = _PATH.search(message)
+    position = f" at {path[1]}" if path else ""
+    wrong_field = _WRONG_FIELD.search(message)
+    if wrong_field:
+        problem = "is missing" if wrong_field[1] == "missing required" else "is not known"
+        return f"{wrong_field[2]!r}{position} {problem}"
+    wrong_type = _WRONG_TYPE.search(message)
+    if wrong_type:
+        expected = _name_of_type(wrong_type[1])
+        actual = _name_of_type(wrong_type[2])
+        return f"{actual} stands{position} where {expected} should"
+    if path:
+        return f"{path[1]} is not allowed"
+
+    if "truncated" in message:
         return "it ends too early"
-    line, byte = _LINE.search(text), _BYTE.search(text)
+    line = _LINE.search(message)
     if line:
         return f"see line {line[1]}, column {line[2]}"
-    return f"see byte {byte[1]}" if byte else "it cannot be read"
+    byte = _BYTE.search(message)
+    if byte:
+        return f"see byte {byte[1]}"
+    return "it cannot be read"
 
 
-def _named(kinds: str) -> str:
-    """`int | null` as people say it."""
-    return " or ".join(_WORDS.get(kind.strip(), kind.strip()) for kind in kinds.split("|"))
+def _name_of_type(type_text: str) -> str:
+    """Return `int | null` as people say it."""
+    types = [name.strip() for name in type_text.split("|")]
+    return " or ".join(_TYPE_NAMES.get(name, name) for name in types)

@@ -92,14 +92,14 @@ class ClassColumns:
     def _named_as_columns(cls, names: Sequence[str]) -> ClassColumns:
         """Return one class a column: by number where all names end with one, else by name."""
         columns = range(len(names))
-        numbers = _numeric_suffixes(names)
-        if numbers is None:
+        suffixes = _numeric_suffixes(names)
+        if suffixes is None:
             return cls(tuple(columns), tuple(names))
 
-        order = tuple(int(column) for column in np.argsort(numbers))
-        if sorted(numbers) == list(columns):
+        order = tuple(int(column) for column in np.argsort(suffixes))
+        if sorted(suffixes) == list(columns):
             return cls(order, ())
-        return cls(order, tuple(str(numbers[column]) for column in order))
+        return cls(order, tuple(str(suffixes[column]) for column in order))
 
     @classmethod
     def columns_of_classes(cls, names: Sequence[str], classes: tuple[str, ...] | int) -> list[int]:
@@ -126,7 +126,8 @@ class ClassColumns:
                 return [column_names.index(prefix + name) for name in wanted_names]
 
         columns = cls.classes_of_names(names)
-        if columns.names == tuple(str(number) for number in range(1, n_classes + 1)):
+        names_from_1 = tuple(str(index + 1) for index in range(n_classes))
+        if columns.names == names_from_1:
             raise RobfcpError(
                 f"columns {abbreviate(names)} count from 1, the classes from 0; "
                 "number the columns from 0 on, and the labels too"
@@ -137,7 +138,7 @@ class ClassColumns:
         return list(columns.order)
 
     def label_indices(self, labels: ArrayLike) -> IntArray:
-        """Return each label's place among the classes; -1 where it is none of them.
+        """Return each label's position among the classes; -1 where it is none of them.
 
         Text is looked up among the names. So are numbers where the names are numbers; beside names
         that are words they count the classes' columns from 0, as these stand in the table; without
@@ -155,21 +156,23 @@ class ClassColumns:
         values = as_array("labels", labels)
         if values.dtype.kind in _TEXT_KINDS:
             return self._indices_of_names(values)
-        numbers = as_integers(values)
+        integers = as_integers(values)
         if self.names and _numeric_suffixes(self.names) is not None:
-            return self._indices_of_names(numbers)
+            return self._indices_of_names(integers)
 
-        is_class = (numbers >= 0) & (numbers < len(self.order))
+        is_class = (integers >= 0) & (integers < len(self.order))
+        class_indices = integers
         if self.names:
             class_of_column = np.argsort(self.order)
-            numbers = class_of_column[np.where(is_class, numbers, 0)]
-        return np.where(is_class, numbers, -1)
+            class_indices = class_of_column[np.where(is_class, integers, 0)]
+        return np.where(is_class, class_indices, -1)
 
     def _indices_of_names(self, values: NDArray[Any]) -> IntArray:
-        """Return the places among the classes of values that name them; -1 where they do not."""
-        names = self.names or tuple(str(number) for number in range(len(self.order)))
+        """Return the positions among the classes of values that name them; -1 of other values."""
+        names = self.names or tuple(str(index) for index in range(len(self.order)))
         index_of_name = {name: index for index, name in enumerate(names)}
-        indices = [index_of_name.get(str(value), -1) for value in values.ravel().tolist()]
+        texts = [str(value) for value in values.ravel().tolist()]
+        indices = [index_of_name.get(text, -1) for text in texts]
         return np.array(indices, dtype=np.int64).reshape(values.shape)
 
 
@@ -205,18 +208,18 @@ def _other_columns_problem(names: Sequence[str], class_names: Sequence[str], n_c
 
 def _numeric_suffixes(names: Sequence[str]) -> list[int] | None:
     """Return the numbers that names of one prefix end with; None where they do not, or repeat."""
-    numbers = []
+    suffixes = []
     prefixes = set()
     for name in names:
         match = _NAME_WITH_NUMBER.fullmatch(name.strip())
         if match is None:
             return None
         prefixes.add(match[1])
-        numbers.append(int(match[2]))
+        suffixes.append(int(match[2]))
 
-    if len(prefixes) != 1 or len(set(numbers)) < len(numbers):
+    if len(prefixes) != 1 or len(set(suffixes)) < len(suffixes):
         return None
-    return numbers
+    return suffixes
 
 
 def check_probabilities(probabilities: ArrayLike) -> Probabilities:
@@ -239,7 +242,7 @@ def check_probabilities(probabilities: ArrayLike) -> Probabilities:
 
 
 def softmax(logits: ArrayLike) -> FloatArray:
-    """Class probabilities of logits: their softmax, in float64 so that scores keep their digits.
+    """Return class probabilities of logits: their softmax, in float64 so that scores keep digits.
 
     Parameters
     ----------
@@ -276,9 +279,9 @@ def softmax(logits: ArrayLike) -> FloatArray:
 
     # Less the largest logit of each row no power overflows. NaN is the largest of its row too.
     largest = values.max(axis=1, keepdims=True)
-    is_wrong = ~np.isfinite(largest[:, 0])
-    if is_wrong.any():
-        row = int(np.argmax(is_wrong))
+    is_broken = ~np.isfinite(largest[:, 0])
+    if is_broken.any():
+        row = int(np.argmax(is_broken))
         raise RobfcpError(f"logits: row {row} holds NaN or infinity; check the model's output")
     powers = np.exp(values - largest)
     return powers / powers.sum(axis=1, keepdims=True)
@@ -314,8 +317,8 @@ def _refuse_negative(block: Probabilities, first_row: int) -> None:
     # The minimum is the fast check; as NaN is not >= 0, it fails it too.
     if block.min() >= 0:
         return
-    is_wrong = ~(block >= 0).all(axis=1)
-    row = int(np.argmax(is_wrong))
+    is_invalid = ~(block >= 0).all(axis=1)
+    row = int(np.argmax(is_invalid))
     if np.isnan(block[row]).any():
         problem = "holds NaN; check the model's output"
     else:
@@ -328,9 +331,9 @@ def _refuse_unnormalized(block: Probabilities, first_row: int) -> None:
     n_classes = block.shape[1]
     with np.errstate(over="ignore"):
         sums = block @ np.ones(n_classes, dtype=accumulator(block))
-    is_wrong = ~(np.abs(sums - 1) <= sum_tolerance(n_classes))
-    if is_wrong.any():
-        row = int(np.argmax(is_wrong))
+    is_invalid = ~(np.abs(sums - 1) <= sum_tolerance(n_classes))
+    if is_invalid.any():
+        row = int(np.argmax(is_invalid))
         raise RobfcpError(
             f"probabilities: row {first_row + row} sums to {sums[row]:.6g}, not 1; "
             "normalise the rows, or take logits through robfcp.softmax"

@@ -20,7 +20,9 @@ from robfcp.reports import signing
 
 F = TypeVar("F", bound="SealedFile")
 FilePath = str | os.PathLike[str]
-_CALLED = {
+_SCHEMA = 1
+_DECODE_ERRORS = (msgspec.MsgspecError, UnicodeError, RecursionError)
+_NAMES_OF_KINDS = {
     "alarms": "a record of alarms",
     "monitor": "a monitor's state",
     "record": "a calibration's record",
@@ -48,17 +50,19 @@ class Envelope(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
 
 
 class _FileHeader(msgspec.Struct):
+    """What a file says that it is; other fields are not looked at."""
+
     kind: str = ""
     schema: int = 0
 
 
 def sha256_of(data: bytes) -> str:
-    """SHA-256 in hexadecimal digits."""
+    """Return the SHA-256 in hexadecimal digits."""
     return hashlib.sha256(data).hexdigest()
 
 
-def _written(value: object) -> object:
-    """What stands in a file for what JSON does not know."""
+def _as_json(value: object) -> object:
+    """Return what stands in a file for what JSON does not know."""
     if isinstance(value, Fraction):
         return str(value)
     if isinstance(value, np.ndarray):
@@ -67,10 +71,10 @@ def _written(value: object) -> object:
 
 
 def file_kind(data: bytes | str) -> str:
-    """What kind of file this says it is; empty where it says nothing."""
+    """Return what kind of file this says it is; empty where it says nothing."""
     try:
         return msgspec.json.decode(data, type=_FileHeader).kind
-    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+    except _DECODE_ERRORS:
         return ""
 
 
@@ -83,15 +87,15 @@ class SealedFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     is_private: ClassVar[bool] = True  # for its owner's eyes alone
 
     def find_contradiction(self) -> str:
-        """What is wrong with it beyond the types of its fields; empty where nothing is."""
+        """Return what is wrong with it beyond the types of its fields; empty where nothing is."""
         return ""
 
     def body(self) -> Any:
-        """What the file holds: the fields, where some are not written otherwise."""
+        """Return what the file holds: the fields, unless some are written otherwise."""
         return self
 
     def to_json(self, key: Any = None) -> bytes:
-        """The file: one JSON object, sealed by a digest.
+        """Return the file: one JSON object, sealed by a digest.
 
         Parameters
         ----------
@@ -103,16 +107,16 @@ class SealedFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         bytes
             What `from_json` reads.
         """
-        data = msgspec.json.encode(self.body(), enc_hook=_written)
-        file = Envelope(self.kind, 1, sha256_of(data), msgspec.Raw(data))
+        data = msgspec.json.encode(self.body(), enc_hook=_as_json)
+        envelope = Envelope(self.kind, _SCHEMA, sha256_of(data), msgspec.Raw(data))
         if key is not None:
-            file.key = signing.encode_public_key(key)
-            file.signature = signing.sign_bytes(key, _signature_domain(file), data)
-        return msgspec.json.encode(file)
+            envelope.key = signing.encode_public_key(key)
+            envelope.signature = signing.sign_bytes(key, _signature_domain(envelope), data)
+        return msgspec.json.encode(envelope)
 
     @classmethod
     def from_json(cls: type[F], data: bytes | str, source: str = "") -> F:
-        """What the file holds, or one line that says what is wrong with it.
+        """Return what the file holds, or raise one line that says what is wrong with it.
 
         Parameters
         ----------
@@ -121,45 +125,54 @@ class SealedFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         source
             How errors name it.
         """
-        source, kind, called = source or cls.kind, cls.kind, _CALLED[cls.kind]
+        source = source or cls.kind
         try:
-            header = msgspec.json.decode(data, type=_FileHeader)
-            if header.kind != kind:
-                other = _CALLED.get(header.kind, "another kind of file")
-                raise RobfcpError(f"{source}: is {other}, not {called}; {cls.hint}")
-            if header.schema != 1:
-                raise RobfcpError(
-                    f"{source}: {kind} schema {header.schema} is unknown to this version "
-                    "(it reads 1); update robfcp"
-                )
+            cls._check_header(data, source)
             envelope = msgspec.json.decode(data, type=Envelope)
             if sha256_of(bytes(envelope.body)) != envelope.digest:
                 raise RobfcpError(
                     f"{source}: the digest does not fit the contents: the file was altered or "
                     "damaged; calibrate again from the reports"
                 )
-            read = msgspec.json.decode(envelope.body, type=cls)
-        except (msgspec.MsgspecError, UnicodeError, RecursionError, OverflowError) as error:
-            cause = error.__cause__
-            why = str(cause) if isinstance(cause, RobfcpError) else decode_error_reason(error)
-            raise cls.unreadable(source, why) from None
-        problem = read.find_contradiction()
+            instance = msgspec.json.decode(envelope.body, type=cls)
+        except (*_DECODE_ERRORS, OverflowError) as error:
+            # A constructor's refusal is the cause of the decoder's error.
+            is_refusal = isinstance(error.__cause__, RobfcpError)
+            reason = str(error.__cause__) if is_refusal else decode_error_reason(error)
+            raise cls.unreadable(source, reason) from None
+
+        problem = instance.find_contradiction()
         if problem:
             raise RobfcpError(f"{source}: {problem}; {cls.hint}")
-        return read
+        return instance
 
     @classmethod
-    def unreadable(cls, source: str, why: str) -> RobfcpError:
+    def _check_header(cls, data: bytes | str, source: str) -> None:
+        """Refuse a file of another kind or of an unknown schema."""
+        header = msgspec.json.decode(data, type=_FileHeader)
+        if header.kind != cls.kind:
+            expected = _NAMES_OF_KINDS[cls.kind]
+            actual = _NAMES_OF_KINDS.get(header.kind, "another kind of file")
+            raise RobfcpError(f"{source}: is {actual}, not {expected}; {cls.hint}")
+        if header.schema != _SCHEMA:
+            raise RobfcpError(
+                f"{source}: {cls.kind} schema {header.schema} is unknown to this version "
+                "(it reads 1); update robfcp"
+            )
+
+    @classmethod
+    def unreadable(cls, source: str, reason: str) -> RobfcpError:
         """Return the error for a file of this kind whose contents cannot be understood.
 
         Parameters
         ----------
         source : str
             How errors name the file.
-        why : str
+        reason : str
             What is wrong with its contents.
         """
-        return RobfcpError(f"{source or cls.kind}: not {_CALLED[cls.kind]} ({why}); {cls.hint}")
+        expected = _NAMES_OF_KINDS[cls.kind]
+        return RobfcpError(f"{source or cls.kind}: not {expected} ({reason}); {cls.hint}")
 
     def save(self, path: FilePath, key: Any = None) -> None:
         """Write it whole or not at all, and never more than can be read back.
@@ -178,7 +191,7 @@ class SealedFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @classmethod
     def load(cls: type[F], path: FilePath, server_key: str | None = None) -> F:
-        """What a file holds.
+        """Return what a file holds.
 
         Parameters
         ----------
@@ -195,23 +208,35 @@ class SealedFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def check_signer(data: bytes | str, server_key: str, source: str) -> None:
-    """Refuse a sealed file that is not signed by this public key."""
+    """Refuse a sealed file that is not signed by this public key.
+
+    Parameters
+    ----------
+    data
+        The file's contents.
+    server_key
+        The public key, as text.
+    source
+        How errors name the file.
+    """
     try:
-        found = msgspec.json.decode(data, type=Envelope)
-    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+        envelope = msgspec.json.decode(data, type=Envelope)
+    except _DECODE_ERRORS as error:
         raise RobfcpError(
             f"not a sealed file ({decode_error_reason(error)}); use one of robfcp's"
         ) from None
-    if not found.signature:
+    if not envelope.signature:
         raise RobfcpError(f"{source}: is not signed; ask the server to calibrate --sign")
-    signed = found.signature, _signature_domain(found), bytes(found.body)
-    if not signing.valid_signature(server_key, *signed):
+    is_valid = signing.valid_signature(
+        server_key, envelope.signature, _signature_domain(envelope), bytes(envelope.body)
+    )
+    if not is_valid:
         raise RobfcpError(
             f"{source}: is not signed by the pinned key {server_key}; do not use it, and ask the "
             "server over a channel you trust"
         )
 
 
-def _signature_domain(found: Envelope) -> bytes:
-    """What keeps a signature over one kind of file from meaning anything about another."""
-    return f"robfcp signed {found.kind} {found.schema}\n".encode()
+def _signature_domain(envelope: Envelope) -> bytes:
+    """Return what keeps a signature of one kind of file from meaning anything about another."""
+    return f"robfcp signed {envelope.kind} {envelope.schema}\n".encode()

@@ -51,11 +51,19 @@ class AuditLog:
     path: str | os.PathLike[str]
 
     def write(self, event: str, **details: Any) -> str:
-        """Append an event; the digest of its line, which the next one will hold."""
-        now = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
+        """Append an event and return the digest of its line, which the next one will hold.
+
+        Parameters
+        ----------
+        event
+            What happened.
+        **details
+            More of it, as JSON values.
+        """
+        time = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
         with file_lock(self.path) as handle:
             previous = self._last_digest(handle)
-            entry = {"time": now, "event": event, **details, "previous": previous}
+            entry = {"time": time, "event": event, **details, "previous": previous}
             line = json.dumps(entry, ensure_ascii=True, allow_nan=False, default=str).encode()
             if len(line) >= MAX_EVENT_BYTES:
                 raise RobfcpError(f"audit: an event of {len(line)} bytes is too long for the log")
@@ -64,7 +72,7 @@ class AuditLog:
         return sha256_of(line)
 
     def _last_digest(self, handle: int) -> str:
-        """The digest of the last line of the open log, whose position is left at its end."""
+        """Return the digest of the last line of the open log; leave its position at the end."""
         size = os.lseek(handle, 0, os.SEEK_END)
         if not size:
             return FIRST_DIGEST
@@ -81,30 +89,40 @@ class AuditLog:
         return sha256_of(last_line)
 
     def events(self) -> Iterator[dict[str, Any]]:
-        """All events, the oldest first, refused at the first line that breaks the chain."""
+        """Yield all events, the oldest first; refuse the first line that breaks the chain."""
         previous = FIRST_DIGEST
         lines = read_bounded(self.path, MAX_LOG_BYTES).splitlines()
-        for number, line in enumerate(lines, 1):
+        for line_number, line in enumerate(lines, 1):
             try:
                 event = json.loads(line)
             except (ValueError, RecursionError):
                 event = None
             if not isinstance(event, dict) or event.get("previous") != previous:
                 remedy = "trust none"
-                if number > 2:
-                    remedy = f"trust lines 1 to {number - 2} at most"
+                if line_number > 2:
+                    remedy = f"trust lines 1 to {line_number - 2} at most"
                 raise RobfcpError(
-                    f"{os.fspath(self.path)}: the chain breaks at line {number}: it or the line "
-                    f"before was altered, or lines between them dropped or added; {remedy}"
+                    f"{os.fspath(self.path)}: the chain breaks at line {line_number}: it or the "
+                    f"line before was altered, or lines between them dropped or added; {remedy}"
                 )
             previous = sha256_of(line)
             yield {**event, "line_digest": previous}
 
 
 def log_calibration(log: AuditLog, calibration: Calibration, terms: Mapping[str, Any]) -> str:
-    """Write a round as it went: opened with its terms, every report, the calibration; its digest.
+    """Write a round as it went, and return the digest of the last line.
 
-    Reports are named by the digest of what was accepted, refused ones by their reason.
+    It was opened with its terms, had these reports and gave this calibration. Reports are named by
+    the digest of what was accepted, refused ones by their reason.
+
+    Parameters
+    ----------
+    log
+        The log to write to.
+    calibration
+        The calibration, with its record.
+    terms
+        What the round was opened with, as JSON values.
     """
     federation = calibration.federation
     log.write("round opened", round=federation.round, terms=dict(terms))
@@ -148,7 +166,7 @@ class Discrepancy:
 
 
 def verify_calibration(calibration: Calibration) -> list[Discrepancy]:
-    """What differs between a calibration and what its record gives; nothing where it is right.
+    """Return what differs between a calibration and what its record gives.
 
     Thresholds, certificates, verdicts and numbers are computed again from the reports
     in the record, as the record says it was asked for.
@@ -206,9 +224,17 @@ def verify_calibration(calibration: Calibration) -> list[Discrepancy]:
 
 
 def find_own_report(calibration: Calibration, report: Report) -> list[Discrepancy]:
-    """What the record says otherwise than a site's own report; nothing where it holds it."""
+    """Return how the record differs from a client's own report; nothing where it holds it.
+
+    Parameters
+    ----------
+    calibration
+        With its record.
+    report
+        What the client has sent.
+    """
     federation = calibration.federation
-    recorded = [other for other in federation if other.client == report.client]
+    recorded = [entry for entry in federation if entry.client == report.client]
     if recorded == [report]:
         return []
 
@@ -231,7 +257,7 @@ def _level_values(level: CoverageLevel) -> dict[str, Any]:
 
 
 def _audited_values(calibration: Calibration, *, by_level: bool) -> Any:
-    """All that follows from the record, as JSON values by the names that people read.
+    """Return all that follows from the record, as JSON values by the names that people read.
 
     `by_level` says whether the values of a level stand under its name, or at the top.
     """
@@ -253,12 +279,12 @@ def _audited_values(calibration: Calibration, *, by_level: bool) -> Any:
 
 
 def _compare(name: str, stated: Any, recomputed: Any) -> list[Discrepancy]:
-    """The places where two JSON values differ, each with its path of keys as a name."""
+    """Return where two JSON values differ, each with its path of keys as a name."""
     if isinstance(stated, dict) and isinstance(recomputed, dict):
         discrepancies = []
         for key in sorted({*stated, *recomputed}):
-            name_of_part = f"{name} {key}".strip().replace("_", " ")
-            discrepancies += _compare(name_of_part, stated.get(key), recomputed.get(key))
+            path = f"{name} {key}".strip().replace("_", " ")
+            discrepancies += _compare(path, stated.get(key), recomputed.get(key))
         return discrepancies
     if _is_same(stated, recomputed):
         return []
@@ -266,9 +292,10 @@ def _compare(name: str, stated: Any, recomputed: Any) -> list[Discrepancy]:
 
 
 def _is_same(stated: Any, recomputed: Any) -> bool:
-    """Whether two values are equal, numbers up to the last digits of another platform."""
+    """Return whether two values are equal, numbers up to the last digits of another platform."""
     if stated == recomputed:
         return True
-    if not isinstance(stated, (int, float)) or not isinstance(recomputed, (int, float)):
+    are_numbers = isinstance(stated, (int, float)) and isinstance(recomputed, (int, float))
+    if not are_numbers:
         return False
     return isclose(stated, recomputed, rel_tol=TOLERANCE, abs_tol=TOLERANCE)

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from robfcp.calibration import Calibration, CoverageLevel
     from robfcp.local import LocalThreshold
 
-# The chance that a floor is too high at any of the sites, shared by them.
+# The probability that a floor is too high at any of the clients, shared by them.
 PER_CLIENT_TOTAL_DELTA = 0.05
-MAX_SAMPLES_SOUGHT = 200_000  # beyond which no number of samples is looked for
+MAX_SAMPLES_SOUGHT = 200_000  # beyond which no count of samples is looked for
 
 Verdict = Literal["within", "below", "cannot tell yet"]
 
@@ -42,13 +42,13 @@ class CoverageFloor:
 def coverage_floor(
     calibration: Calibration,
     level: int = 0,
-    floor: float | None = None,
-    own: LocalThreshold | None = None,
+    min_coverage: float | None = None,
+    local_threshold: LocalThreshold | None = None,
 ) -> CoverageFloor:
-    """The coverage that fresh samples are held against, and what it comes from.
+    """Return the coverage that fresh samples are held against, and what it comes from.
 
-    It is the floor that is stated; else what the site's own samples prove of its own threshold;
-    else the certificate's lower end; else 1 - alpha.
+    It is the one that the caller gives; else what the client's own samples prove of its local
+    threshold; else the certificate's lower bound; else 1 - alpha.
 
     Parameters
     ----------
@@ -56,25 +56,25 @@ def coverage_floor(
         The calibration.
     level
         Which of its levels, counted from 0.
-    floor
-        A floor that is stated.
-    own
-        The site's own threshold, where that is used.
+    min_coverage
+        A floor from the caller.
+    local_threshold
+        The client's own threshold, where that is used.
     """
-    chosen = get_level(calibration, level)
-    if floor is not None:
-        check_fraction("floor", floor, "give 0.85, say")
-        return CoverageFloor(float(floor), "stated floor", holds=True)
-    if own is not None:
-        return _floor_of_local_threshold(calibration, own)
+    target = get_level(calibration, level)
+    if min_coverage is not None:
+        check_fraction("floor", min_coverage, "give 0.85, say")
+        return CoverageFloor(float(min_coverage), "stated floor", holds=True)
+    if local_threshold is not None:
+        return _floor_of_local_threshold(calibration, local_threshold)
 
-    certificate = chosen.certificate
+    certificate = target.certificate
     if certificate.lower <= 0:
         source = "1 - alpha, as nothing is certified"
-        return CoverageFloor(float(chosen.coverage), source, holds=False)
+        return CoverageFloor(float(target.coverage), source, holds=False)
     if certificate.confidence is None:
         source = "1 - alpha, which holds on average over calibration data"
-        return CoverageFloor(float(chosen.coverage), source, holds=False)
+        return CoverageFloor(float(target.coverage), source, holds=False)
 
     source = f"certificate's lower end, {certificate.confidence:.4g} confidence"
     if certificate.estimated:
@@ -84,24 +84,24 @@ def coverage_floor(
 
 
 def _floor_of_local_threshold(calibration: Calibration, local: LocalThreshold) -> CoverageFloor:
-    """What a site's own n samples prove of its own threshold.
+    """Return what a client's own n samples prove of its local threshold.
 
     That is never below X_(a), the a-th smallest score, and P(F(X_(a)) < q) <= P(Beta(a, n+1-a) < q)
-    whatever anybody does; q is the 0.05/K quantile, so that the floors of all K sites hold together
-    with 0.95 confidence.
+    whatever anybody does; q is the 0.05/K quantile, so that the floors of all K clients hold
+    together with 0.95 confidence.
     """
     from scipy.special import betaincinv
 
     n = local.n
     a = round(local.floor * (n + 1))
-    delta, together = per_client_delta(calibration)
-    floor = float(betaincinv(a, n + 1 - a, delta))
-    source = f"what the site's own {n} samples prove of its own threshold, {together}"
-    return CoverageFloor(floor, source, holds=True)
+    delta, joint_confidence = per_client_delta(calibration)
+    min_coverage = float(betaincinv(a, n + 1 - a, delta))
+    source = f"what the site's own {n} samples prove of its own threshold, {joint_confidence}"
+    return CoverageFloor(min_coverage, source, holds=True)
 
 
 def per_client_delta(calibration: Calibration) -> tuple[float, str]:
-    """With which chance one site's own floor may fail so that all hold together, and the words."""
+    """Return with which probability one client's floor may fail so that all hold, and a text."""
     summary = calibration.summary
     n_clients = summary.n_clients + summary.n_faulty + summary.n_missing
     delta = PER_CLIENT_TOTAL_DELTA / n_clients
@@ -109,29 +109,42 @@ def per_client_delta(calibration: Calibration) -> tuple[float, str]:
 
 
 def require_conditional_floor(
-    calibration: Calibration, level: int, floor: float | None, own: LocalThreshold | None
+    calibration: Calibration,
+    level: int,
+    min_coverage: float | None,
+    local_threshold: LocalThreshold | None,
 ) -> CoverageFloor:
-    """A promise that this very calibration, or the site's own threshold, makes and that a miss can
-    speak against; the parameters are those of `coverage_floor`."""
-    promise = coverage_floor(calibration, level, floor, own)
-    if own is None:
+    """Return a floor that holds of this very calibration and that a miss can speak against.
+
+    Parameters
+    ----------
+    calibration, level, min_coverage, local_threshold
+        As `coverage_floor` takes them.
+
+    Raises
+    ------
+    RobfcpError
+        Where the floor holds on average only, and where nothing can be missed.
+    """
+    floor = coverage_floor(calibration, level, min_coverage, local_threshold)
+    if local_threshold is None:
         is_trivial = calibration.levels[level].is_trivial
     else:
-        is_trivial = bool(np.isinf(own.threshold))
+        is_trivial = bool(np.isinf(local_threshold.threshold))
     if is_trivial:
         raise RobfcpError("threshold: every set is full, so nothing can be missed; no need to look")
-    if not promise.holds:
+    if not floor.holds:
         raise RobfcpError(
-            f"floor: the calibration promises {promise.source}; state a floor (--floor) that this "
+            f"floor: the calibration promises {floor.source}; state a floor (--floor) that this "
             "very calibration must hold, below that level, or promise PACGuarantee (--promise pac)"
         )
-    if promise.value >= 1:
+    if floor.value >= 1:
         raise RobfcpError("floor: a promise of 1 leaves nothing to miss; state a smaller floor")
-    return promise
+    return floor
 
 
 def get_level(calibration: Calibration, level: int) -> CoverageLevel:
-    """One of the calibration's levels, counted from 0."""
+    """Return one of the calibration's levels, counted from 0."""
     if not 0 <= level < len(calibration.levels):
         raise RobfcpError(f"level: {level} is not 0 to {len(calibration.levels) - 1}; count from 0")
     return calibration.levels[level]
@@ -243,7 +256,7 @@ def evaluate(
     score: Score | None = None,
     local_threshold: LocalThreshold | None = None,
 ) -> CoverageEvaluation:
-    """Whether fresh labelled samples are covered as promised, with exact intervals.
+    """Return whether fresh labeled samples are covered as certified, with exact intervals.
 
     Parameters
     ----------
@@ -298,8 +311,8 @@ def evaluate(
         raise RobfcpError("samples: there are none; pass at least one")
 
     floor = coverage_floor(calibration, level, min_coverage, local_threshold)
-    everything = np.full(len(is_covered), "all")
-    (overall,) = _coverage_intervals(is_covered, everything, interval_confidence)
+    all_samples = np.full(len(is_covered), "all")
+    (overall,) = _coverage_intervals(is_covered, all_samples, interval_confidence)
     verdict = _verdict_of(overall, floor, thresholds)
     enough = None
     if verdict == "cannot tell yet":
@@ -332,41 +345,57 @@ def evaluate(
 def _interval_widths(
     calibration: Calibration, predictions: NDArray[Any], level: int, score: Score | None
 ) -> FloatArray:
-    """(n,) the widths of the prediction intervals at a level; 0 where they are empty."""
-    ends = calibration.predict_interval(predictions, score=score)
-    ends = ends.reshape(-1, 2, len(calibration.levels))
-    return np.maximum(ends[:, 1, level] - ends[:, 0, level], 0)
+    """Return (n,) the widths of the prediction intervals at a level; 0 where they are empty."""
+    bounds = calibration.predict_interval(predictions, score=score)
+    bounds = bounds.reshape(-1, 2, len(calibration.levels))
+    return np.maximum(bounds[:, 1, level] - bounds[:, 0, level], 0)
 
 
 def _verdict_of(overall: CoverageInterval, floor: CoverageFloor, thresholds: FloatArray) -> Verdict:
-    """Where the interval lies beside the floor; sets that hold everything are within any."""
-    if overall.low >= floor.value or not np.isfinite(thresholds).any():
+    """Return where the interval lies beside the floor; trivial sets are within any."""
+    sets_are_trivial = not np.isfinite(thresholds).any()
+    if overall.low >= floor.value or sets_are_trivial:
         return "within"
-    return "below" if overall.high < floor.value else "cannot tell yet"
+    if overall.high < floor.value:
+        return "below"
+    return "cannot tell yet"
 
 
 def thresholds_of(
-    calibration: Calibration, level: int, own: LocalThreshold | None = None
+    calibration: Calibration, level: int, local_threshold: LocalThreshold | None = None
 ) -> FloatArray:
-    """(1,) the threshold of a level or the site's own, or (C, 1) those of the level's classes."""
+    """Return (1,) the threshold of a level or a local one, or (C, 1) those of the level's classes.
+
+    Parameters
+    ----------
+    calibration
+        The calibration.
+    level
+        Which of its levels, counted from 0.
+    local_threshold
+        The client's own threshold, where that is used.
+    """
     if calibration.risk is not None:
         target = calibration.target_text(get_level(calibration, level))
         raise RobfcpError(
             f"risk: the calibration promises {target}, "
             "not coverage; average that loss over fresh samples at the threshold yourself"
         )
-    if own is not None:
-        return np.array([own.threshold])
-    chosen = get_level(calibration, level)
+    if local_threshold is not None:
+        return np.array([local_threshold.threshold])
+    coverage_level = get_level(calibration, level)
     if calibration.by == "group":
         raise RobfcpError("groups: thresholds by group are checked group by group; use predict_set")
     if calibration.by is None:
-        return np.array([chosen.threshold])
-    return np.array([[stratum.threshold] for stratum in chosen.strata])
+        return np.array([coverage_level.threshold])
+    return np.array([[stratum.threshold] for stratum in coverage_level.strata])
 
 
 def clopper_pearson(covered: int, n: int, confidence: float) -> tuple[float, float]:
-    """The shares p with P(Bin(n, p) >= covered) and P(Bin(n, p) <= covered) above delta / 2."""
+    """Return the range of p with P(Bin(n, p) >= covered) and P(Bin(n, p) <= covered) > delta / 2.
+
+    That is the interval of Clopper and Pearson (1934), with delta = 1 - confidence.
+    """
     from scipy.special import betaincinv
 
     tail = (1 - confidence) / 2
@@ -380,9 +409,9 @@ def clopper_pearson(covered: int, n: int, confidence: float) -> tuple[float, flo
 
 
 def n_samples_needed(covered: int, n: int, floor: float, confidence: float) -> int | None:
-    """The least number >= n whose interval at the share covered / n leaves out the floor.
+    """Return the least size >= n whose interval at the coverage covered / n leaves out the floor.
 
-    Hits are rounded towards the floor, so that the number is not too small; None beyond 200,000.
+    Hits are rounded towards the floor, so that the size is not too small; None beyond 200,000.
     """
     from scipy.special import betainc
 
@@ -403,26 +432,26 @@ def n_samples_needed(covered: int, n: int, floor: float, confidence: float) -> i
 
 
 def _coverage_intervals(
-    is_covered: BoolArray, part_of_sample: NDArray[Any], confidence: float
+    is_covered: BoolArray, group_of_each: NDArray[Any], confidence: float
 ) -> tuple[CoverageInterval, ...]:
-    """The interval of each part of the samples; all of them hold together (Bonferroni).
+    """Return the interval of each group of samples; all of them hold together (Bonferroni).
 
     Parameters
     ----------
     is_covered
         (n,) which samples are covered.
-    part_of_sample
+    group_of_each
         (n,) the class or group of each.
     confidence
         Of all intervals together.
     """
-    if part_of_sample.shape != is_covered.shape:
+    if group_of_each.shape != is_covered.shape:
         raise RobfcpError(f"groups: need one group a sample ({len(is_covered)})")
-    if part_of_sample.dtype.kind not in "iu":
-        part_of_sample = part_of_sample.astype(str)
-    names, part_indices = np.unique(part_of_sample, return_inverse=True)
-    n_samples = np.bincount(part_indices).tolist()
-    n_covered = np.bincount(part_indices, is_covered).astype(int).tolist()
+    if group_of_each.dtype.kind not in "iu":
+        group_of_each = group_of_each.astype(str)
+    names, group_indices = np.unique(group_of_each, return_inverse=True)
+    n_samples = np.bincount(group_indices).tolist()
+    n_covered = np.bincount(group_indices, is_covered).astype(int).tolist()
 
     confidence_of_each = 1 - (1 - confidence) / len(names)
     intervals = []

@@ -95,10 +95,11 @@ class RoundFiles:
     page_info: PageInfo = field(default_factory=PageInfo)
 
     def paths(self) -> list[Path]:
-        """Return every place that is written to; "any" in a folder stands for all files in it."""
-        folder_content = None if self.feedback is None else self.feedback / "any"
-        places = [self.calibration, self.page, self.audit_log, folder_content]
-        return [place for place in places if place is not None]
+        """Return every path that is written to; "any" in a folder stands for all files in it."""
+        paths = [self.calibration, self.page, self.audit_log]
+        if self.feedback is not None:
+            paths.append(self.feedback / "any")
+        return [path for path in paths if path is not None]
 
 
 @dataclass(frozen=True)

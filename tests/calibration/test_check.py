@@ -73,7 +73,7 @@ def test_the_verdict_says_how_many_samples_would_tell_and_the_promise_where_it_c
         floor = coverage_floor(made)
         assert (floor.value, floor.holds) == (value or made.certificate.lower, holds)
         assert source in floor.source
-    assert coverage_floor(c, floor=0.7).source == "stated floor"
+    assert coverage_floor(c, min_coverage=0.7).source == "stated floor"
 
 
 def test_classes_groups_and_sizes_add_up():

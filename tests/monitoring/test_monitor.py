@@ -266,7 +266,7 @@ def test_the_floors_of_own_thresholds_of_20_sites_fail_together_as_rarely_as_sta
     rng, number = np.random.default_rng(0), cases(800)
     found = local_threshold_range(rng.random(80), 0.1)
     ends = (found.high, found.low, 1.0, found.marginal_lower, 80, (1, 1, 1), None, 0.0)
-    floor = coverage_floor(CALIBRATION, own=LocalThreshold(0.9, 1.0, *ends))
+    floor = coverage_floor(CALIBRATION, local_threshold=LocalThreshold(0.9, 1.0, *ends))
     lows = np.sort(rng.random((number, 20, 80)))[:, :, round(81 * found.marginal_lower) - 1]
     below = np.count_nonzero(lows.min(axis=1) < floor.value)
     assert floor.source.endswith("0.95 confidence at all 20 sites together")
