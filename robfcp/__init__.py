@@ -122,6 +122,7 @@ _SUBMODULES = {
 
 
 def __getattr__(name: str) -> Any:
+    """Load a name or a submodule when it is first used."""
     if name in _MODULE_OF:
         value = getattr(import_module(f"robfcp.{_MODULE_OF[name]}"), name)
     elif name in _SUBMODULES:
@@ -133,4 +134,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
+    """Return the public names."""
     return __all__

@@ -41,10 +41,12 @@ _SHORT_NUMBER = re.compile(r"[\d./]{1,40}([eE][+-]?\d{1,2})?", re.ASCII)
 
 
 def _is_real_number(value: object) -> TypeGuard[Real | Decimal]:
+    """Return whether a value is a real number; True and False are none."""
     return isinstance(value, (Real, Decimal)) and not isinstance(value, bool)
 
 
 def _is_integer(value: object) -> TypeGuard[int | np.integer[Any]]:
+    """Return whether a value is a whole number; True and False are none."""
     return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
 
 
@@ -131,6 +133,7 @@ def _to_numpy(values: Any) -> Any:
 
 
 def _is_tensor(values: object) -> bool:
+    """Return whether values can do what PyTorch's tensors can."""
     return hasattr(values, "detach") and hasattr(values, "is_floating_point")
 
 
@@ -195,12 +198,12 @@ def reject_missing(field: str, values: NDArray[Any]) -> None:
         return
     if is_missing.any():
         is_missing_row = is_missing.reshape(len(values), -1).any(axis=1)
-        row = int(np.flatnonzero(is_missing_row)[0])
+        row = int(np.argmax(is_missing_row))
         raise RobfcpError(f"{field}: row {row} is missing; fill it in or leave the sample out")
 
 
 def _is_missing(value: object) -> bool:
-    """Whether an object says that a value is missing; the text "None" is a text."""
+    """Return whether an object says that a value is missing; the text "None" is a text."""
     return not isinstance(value, str) and str(value) in _TEXTS_OF_MISSING
 
 
@@ -226,24 +229,29 @@ def deceptive_name_reason(name: str) -> str:
     if unicodedata.normalize("NFKC", name) != name:
         return "holds letters that have a plainer form"
 
-    letters = [character for character in name if character.isalpha()]
-    scripts = {unicodedata.name(letter, "").split(" ")[0] for letter in letters}
-    mixed = sorted(script.title() for script in scripts & _CONFUSABLE_SCRIPTS)
-    if len(mixed) > 1:
-        return f"mixes {' and '.join(mixed)} letters"
+    scripts = {_script_of(character) for character in name if character.isalpha()}
+    confusable = sorted(script.title() for script in scripts & _CONFUSABLE_SCRIPTS)
+    if len(confusable) > 1:
+        return f"mixes {' and '.join(confusable)} letters"
     return ""
 
 
+def _script_of(character: str) -> str:
+    """Return the first word of a character's name in Unicode: of letters, their script."""
+    return unicodedata.name(character, "").split(" ")[0]
+
+
 def _is_invisible(character: str) -> bool:
+    """Return whether a printable character leaves no mark."""
     is_variation = _FIRST_VARIATION_SELECTOR <= character <= _LAST_VARIATION_SELECTOR
     return is_variation or character in _INVISIBLE
 
 
 def abbreviate(names: Sequence[str], max_shown: int = 5) -> str:
     """Return the first names in one line, and how many more there are."""
-    shown = ", ".join(names[:max_shown])
+    first_names = ", ".join(names[:max_shown])
     n_more = len(names) - max_shown
-    return f"{shown} and {n_more} more" if n_more > 0 else shown
+    return f"{first_names} and {n_more} more" if n_more > 0 else first_names
 
 
 def check_client_name(client: object) -> None:
@@ -266,6 +274,7 @@ def are_client_names(names: Sequence[str]) -> BoolArray:
 
 
 def _is_client_name(name: str) -> bool:
+    """Return whether `check_client_name` lets a name pass."""
     is_short = 0 < len(name) <= MAX_NAME
     return is_short and name.isprintable() and not deceptive_name_reason(name)
 
@@ -274,7 +283,8 @@ def check_text(client: str, field: str, value: object) -> None:
     """Refuse a round's or model's name that is no short text; None is no name."""
     if value is None:
         return
-    if not isinstance(value, str) or len(value) > MAX_NAME or not value.isprintable():
+    is_short_text = isinstance(value, str) and len(value) <= MAX_NAME and value.isprintable()
+    if not is_short_text:
         problem = f"{field} is not a short text"
         raise ReportError(client, field, problem, f"use at most {MAX_NAME} characters")
 
