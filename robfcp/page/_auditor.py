@@ -23,7 +23,7 @@ def auditor_questions(calibration: Calibration, summary: str) -> dict[str, str]:
     origin = "read off the reports"
     if calibration.n_malicious_given:
         origin = "stated before the reports"
-    again = "robfcp verify calibration.json, the record beside it, computes it all again"
+    verification = "robfcp verify calibration.json, the record beside it, computes it all again"
     return {
         "who is left out": f"{summary} Decided by {defense}; reasons are in the cards above",
         "proved": calibration.levels[0].certificate.statement,
@@ -31,7 +31,7 @@ def auditor_questions(calibration: Calibration, summary: str) -> dict[str, str]:
         "number of liars": f"{calibration.n_malicious}, {origin}",
         "threshold": _threshold_answer(calibration),
         "what would change it": _sensitivity_answer(calibration),
-        "to verify": f"{again}; compare the digests below",
+        "to verify": f"{verification}; compare the digests below",
     }
 
 

@@ -29,7 +29,7 @@ from robfcp.page._strata import strata_data
 from robfcp.page._text import headline_text, reading_notes, summary_text
 
 N_PLOT_BINS = 160  # bins that a distribution is drawn with, about
-CDF_BAND_LEVELS = (0.05, 0.5, 0.95)  # of the benign clients' CDFs: lower, middle, upper curve
+CDF_BAND_LEVELS = (0.05, 0.5, 0.95)  # of the benign clients' CDFs: lower curve, median, upper curve
 _DIAGNOSIS_FIELDS = {  # the page's keys, and the attributes of a diagnosis
     "short": "summary",
     "fact": "coverage_text",
@@ -124,8 +124,8 @@ def diagnoses_data(diagnoses: Mapping[str, Diagnosis]) -> dict[str, dict[str, st
     """Return the words on each client that stands out, for the cards (diagnoses.js, clients.js)."""
     data = {}
     for client, diagnosis in diagnoses.items():
-        words = {key: getattr(diagnosis, name) for key, name in _DIAGNOSIS_FIELDS.items()}
-        data[client] = words
+        texts = {key: getattr(diagnosis, name) for key, name in _DIAGNOSIS_FIELDS.items()}
+        data[client] = texts
     return data
 
 
@@ -203,10 +203,10 @@ def cdf_band(calibration: Calibration, bins: IndexArray) -> dict[str, list[float
 
     # Counts with noise may fall, a CDF does not.
     benign_cdfs = np.maximum.accumulate(benign_cdfs, axis=1)
-    lower, middle, upper = np.quantile(benign_cdfs, CDF_BAND_LEVELS, axis=0)
+    lower, median, upper = np.quantile(benign_cdfs, CDF_BAND_LEVELS, axis=0)
     return {
         "low": round_for_plot(lower),
-        "middle": round_for_plot(middle),
+        "middle": round_for_plot(median),
         "high": round_for_plot(upper),
     }
 

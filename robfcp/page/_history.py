@@ -107,7 +107,7 @@ def history_data(history: PageHistory | None) -> dict[str, Any] | None:
     return None
 
 
-def _data(
+def _assemble_data(
     conclusion: _Conclusion,
     assumptions: Iterable[str],
     audit: Iterable[tuple[str, str]],
@@ -151,7 +151,7 @@ def _inspections_data(history: AlarmHistory, registered: Sequence[str]) -> dict[
         rows=rows,
     )
     watch["looks"] = _inspection_table(history)
-    return _data(conclusion, _inspections_assumptions(history), audit, watch)
+    return _assemble_data(conclusion, _inspections_assumptions(history), audit, watch)
 
 
 def _alarm_line(history: AlarmHistory) -> float:
@@ -335,7 +335,7 @@ def _monitors_data(monitors: Sequence[tuple[str, MonitorState]]) -> dict[str, An
         rows=[_monitor_row(name, state) for name, state in monitors],
     )
     watch["looks"] = []
-    return _data(_monitors_conclusion(monitors), _COMMON_ASSUMPTIONS, audit, watch)
+    return _assemble_data(_monitors_conclusion(monitors), _COMMON_ASSUMPTIONS, audit, watch)
 
 
 def _has_coverage_alarm(state: MonitorState) -> bool:
@@ -438,10 +438,14 @@ def _watch_data(
     """
     charts = []
     for kind in _KINDS:
-        drawn = [curve for curve in curves[kind] if curve["x"]]
-        if all(curve["state"] == "together" for curve in drawn):
-            drawn = []
-        charts.append({"key": kind, "limit": round(alarm_line, 5), "lines": drawn})
+        curves_with_points = [curve for curve in curves[kind] if curve["x"]]
+        has_clients = any(curve["state"] != "together" for curve in curves_with_points)
+        chart = {
+            "key": kind,
+            "limit": round(alarm_line, 5),
+            "lines": curves_with_points if has_clients else [],
+        }
+        charts.append(chart)
 
     in_order = sorted(rows, key=_row_order)
     return {

@@ -19,10 +19,10 @@ _DECIMALS = 3  # of the coverages that are compared: smaller differences are no 
 
 
 class _Effect(NamedTuple):
-    """What would have happened: a clause, and numbers for a second sentence, if there are any."""
+    """What would have happened: a clause, and details for a second sentence, if there are any."""
 
     clause: str
-    numbers: str
+    details: str
 
 
 def impact_text(calibration: Calibration) -> dict[str, str]:
@@ -62,11 +62,11 @@ def impact_text(calibration: Calibration) -> dict[str, str]:
         effect = _missed_cases(calibration, undefended_level, coverage, undefended)
     else:
         clause = _larger_sets(calibration, undefended_level)
-        effect = _Effect(clause, _missed_numbers(coverage, undefended))
+        effect = _Effect(clause, _missed_details(coverage, undefended))
 
     kind = "not flagged" if calibration.is_guaranteed else "used"
     source = f"estimated from the reports of the sites that were {kind}, which may lie too."
-    second = f"{effect.numbers}; {source}" if effect.numbers else capitalize(source)
+    second = f"{effect.details}; {source}" if effect.details else capitalize(source)
     return {"first": f"Had every report been believed, {effect.clause}.", "then": second}
 
 
@@ -75,7 +75,7 @@ def _n_missed(coverage: float) -> int:
     return round(_CASES * (1 - coverage))
 
 
-def _missed_numbers(coverage: float, undefended: float) -> str:
+def _missed_details(coverage: float, undefended: float) -> str:
     """Return how many cases would be missed in place of how many."""
     return (
         f"{_n_missed(undefended)} of 1,000 sets would miss the true label in place of "
@@ -89,10 +89,10 @@ def _missed_cases(
     """Return how many more cases would be missed, and in which class or group most of them."""
     n_more = _n_missed(undefended) - _n_missed(coverage)
     clause = f"about {n_more} more of every 1,000 cases would get a wrong set"
-    numbers = _missed_numbers(coverage, undefended)
+    details = _missed_details(coverage, undefended)
     strata = calibration.federation.strata
     if strata is None:
-        return _Effect(clause, numbers)
+        return _Effect(clause, details)
 
     # Missed samples of the benign clients by stratum, as it is and without a defense.
     is_used = calibration.benign_mask[strata.rows]
@@ -115,7 +115,7 @@ def _missed_cases(
     missed_undefended = round(_CASES * n_missed_undefended[worst] / n_worst)
     return _Effect(
         f"{clause}, {adverb} in {name}",
-        f"{numbers}, in {name} {missed_undefended} in place of {missed}",
+        f"{details}, in {name} {missed_undefended} in place of {missed}",
     )
 
 

@@ -45,8 +45,10 @@ def summary_text(calibration: Calibration, diagnoses: Mapping[str, Diagnosis]) -
     else:
         first = _all_used_text(calibration.federation.n_clients, suspicious)
 
-    named = excluded or suspicious
-    advice = f"{capitalize(named[0].advice)}." if len(named) == 1 else ""
+    advice = ""
+    listed = excluded or suspicious
+    if len(listed) == 1:
+        advice = f"{capitalize(listed[0].advice)}."
     return {"first": first, "then": advice}
 
 
@@ -61,10 +63,10 @@ def _excluded_text(calibration: Calibration, excluded: Sequence[Diagnosis]) -> s
 
 def _all_used_text(n_clients: int, suspicious: Sequence[Diagnosis]) -> str:
     """Return that all clients were used, and which of them deserve a look."""
-    used = "The one site was used" if n_clients == 1 else f"All {n_clients} sites were used"
+    all_used = "The one site was used" if n_clients == 1 else f"All {n_clients} sites were used"
     if not suspicious:
         reports = "its report" if n_clients == 1 else "their reports"
-        return f"{used}; nothing in {reports} looks wrong."
+        return f"{all_used}; nothing in {reports} looks wrong."
 
     if len(suspicious) == 1:
         reasons = f"{suspicious[0].client}: {suspicious[0].observation}"
@@ -72,7 +74,7 @@ def _all_used_text(n_clients: int, suspicious: Sequence[Diagnosis]) -> str:
         reasons = _causes_text(suspicious)
     else:
         reasons = f"{len(suspicious)} of them: {_causes_text(suspicious)}"
-    return f"{used}, but look at {reasons}."
+    return f"{all_used}, but look at {reasons}."
 
 
 def _causes_text(diagnoses: Sequence[Diagnosis]) -> str:
