@@ -116,7 +116,7 @@ class ClassColumns:
             The names of the classes, or their number.
         """
         class_names = () if isinstance(classes, int) else classes
-        n_classes = classes if isinstance(classes, int) else len(classes)
+        n_classes = _count_classes(classes)
 
         for spelling in (str, str.casefold):
             column_names = [spelling(name) for name in names]
@@ -174,6 +174,11 @@ class ClassColumns:
         texts = [str(value) for value in values.ravel().tolist()]
         indices = [index_of_name.get(text, -1) for text in texts]
         return np.array(indices, dtype=np.int64).reshape(values.shape)
+
+
+def _count_classes(classes: tuple[str, ...] | int) -> int:
+    """Return the number of classes, of which the names or the number are given."""
+    return classes if isinstance(classes, int) else len(classes)
 
 
 def _shortest_common_prefix(names: Sequence[str], wanted_names: Sequence[str]) -> str | None:
@@ -436,7 +441,7 @@ def reorder_columns(probabilities: ArrayLike, classes: Classes) -> NDArray[Any]:
     names = ClassColumns.names_of(probabilities)
     if names:
         table = table[:, ClassColumns.columns_of_classes(names, classes)]
-    n_classes = classes if isinstance(classes, int) else len(classes)
+    n_classes = _count_classes(classes)
     if table.ndim == 2 and table.shape[1] != n_classes:
         raise RobfcpError(
             f"probabilities: {table.shape[1]} columns, but the calibration is for {n_classes} "

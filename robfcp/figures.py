@@ -130,11 +130,11 @@ def _figure_of(drawn: Any) -> Any:
     return artist if hasattr(artist, "savefig") else artist.figure
 
 
-def _axes_or_new(ax: Axes | None) -> Axes:
-    """Return the axes that were given, else new ones."""
+def _axes_or_new(ax: Axes | None, height: float = 3.6) -> Axes:
+    """Return the axes that were given, else new ones of a height in inches."""
     if ax is not None:
         return ax
-    axes: Axes = new_axes()[0]
+    axes: Axes = new_axes(1, height)[0]
     return axes
 
 
@@ -234,17 +234,17 @@ def plot_cdf(calibration: Calibration, ax: Axes | None = None) -> Axes:
 
     flagged_cdfs = cdfs[~benign_mask]
     if len(flagged_cdfs):
-        lines = axes.plot(edges, flagged_cdfs.T, color=VERMILION, linewidth=0.9, alpha=0.6)
-        lines[0].set_label("flagged sites")
+        curves = axes.plot(edges, flagged_cdfs.T, color=VERMILION, linewidth=0.9, alpha=0.6)
+        curves[0].set_label("flagged sites")
 
     pooled_counts = np.cumsum(federation.pooled_counts(benign_mask))[bins]
     pooled_cdf = pooled_counts / sample_sizes[benign_mask].sum()
     axes.plot(edges, pooled_cdf, color=BLUE, label="sites used, pooled")
 
     thresholds = [level.threshold for level in calibration.levels if np.isfinite(level.threshold)]
-    for index, threshold in enumerate(thresholds):
-        name = "threshold" if index == 0 else None
-        axes.axvline(threshold, color=GREEN, linestyle="--", label=name)
+    lines = [axes.axvline(threshold, color=GREEN, linestyle="--") for threshold in thresholds]
+    if lines:
+        lines[0].set_label("threshold")
     return _label_axes(axes, "Scores of the sites", "score", "share at or below")
 
 
@@ -319,15 +319,16 @@ def plot_heatmap(
     ['+0.000', '-0.300']
     """
     cells = np.asarray(values, dtype=float)
-    axes = new_axes(1, 1.4 + 0.34 * len(rows))[0] if ax is None else ax
+    axes = _axes_or_new(ax, 1.4 + 0.34 * len(rows))
     magnitudes = np.abs(cells)
     largest = float(np.nanmax(magnitudes, initial=0)) or 1.0
     image = axes.imshow(magnitudes, cmap="Blues", vmin=0, vmax=largest, aspect="auto")
 
     number_format = "+.3f" if (cells < 0).any() else ".3f"
     for (row, column), value in np.ndenumerate(cells):
+        is_dark = np.abs(value) > DARK_FRACTION * largest
+        color = "white" if is_dark else "black"
         text = "" if np.isnan(value) else format(value, number_format)
-        color = "white" if np.abs(value) > DARK_FRACTION * largest else "black"
         axes.text(column, row, text, ha="center", va="center", fontsize=8.5, color=color)
 
     axes.set_xticks(range(len(columns)), columns)

@@ -9,7 +9,7 @@ from makers import beta_scores, embedded, refused, reports_of, said
 import robfcp
 from robfcp.monitoring import AlarmHistory, EValueReport
 from robfcp.page import PageHistory, render_html
-from robfcp.page._history import MAX_CLIENT_ROWS, MAX_CURVES
+from robfcp.page._watch import MAX_CLIENT_ROWS, MAX_CURVES
 
 DIGEST = "ab" * 32
 
