@@ -102,6 +102,11 @@ class _RankScore(ClassificationScore):
         return _undo_sort(scores, order)
 
     def _lower_bound(self, probabilities: Probabilities, thresholds: FloatArray) -> float:
+        """Return a guess, from sampled rows, up to which probability no label is in a set.
+
+        In each of them it is that of the likeliest label outside every set with finite thresholds,
+        with u = 1; where some row has none, -1.
+        """
         if not probabilities.size:
             return -1.0
         n_samples, n_classes = probabilities.shape
@@ -127,6 +132,11 @@ class _RankScore(ClassificationScore):
         lower_bound: float,
         non_empty: bool,
     ) -> BoolArray:
+        """Return (n, C, L) whether each label scores at most the thresholds.
+
+        Only labels more likely than the lower bound are sorted, where they are few; rows in which
+        others may be in a set are done again with all labels.
+        """
         has_own_formula = type(self).label_scores is not _RankScore.label_scores
         if has_own_formula or lower_bound < 0:
             return super()._set_members(probabilities, uniforms, thresholds, lower_bound, non_empty)
@@ -143,14 +153,9 @@ class _RankScore(ClassificationScore):
         # Infinite thresholds let in every label, finite ones only likely labels.
         membership = np.empty((n_samples, n_classes, thresholds.shape[-1]), dtype=bool)
         membership[:] = thresholds == np.inf
-        if thresholds.ndim == 3:
-            cell_thresholds = thresholds[likely.rows, 0]
-        elif thresholds.ndim == 2:
-            cell_thresholds = thresholds[likely.labels]
-        else:
-            cell_thresholds = thresholds
-        cell_scores = likely.scores_of_cells(sorted_scores)[:, None]
-        membership[likely.rows, likely.labels] = cell_scores <= cell_thresholds
+        likely_scores = likely.scores_of_cells(sorted_scores)[:, None]
+        is_member = likely_scores <= likely.thresholds_of_cells(thresholds)
+        membership[likely.rows, likely.labels] = is_member
 
         # Where an unlikely label may be in a set after all, compute the scores of all labels. Such
         # a label scores at least as one of probability zero, rounding aside.
@@ -161,13 +166,11 @@ class _RankScore(ClassificationScore):
         if non_empty:
             needs_all_labels |= np.any(~membership.any(axis=1), axis=1)
         if needs_all_labels.any():
-            thresholds_of_rows = thresholds
-            if thresholds.ndim == 3:
-                thresholds_of_rows = thresholds[needs_all_labels]
+            row_thresholds = thresholds[needs_all_labels] if thresholds.ndim == 3 else thresholds
             membership[needs_all_labels] = super()._set_members(
                 probabilities[needs_all_labels],
                 uniforms[needs_all_labels],
-                thresholds_of_rows,
+                row_thresholds,
                 lower_bound,
                 non_empty,
             )
@@ -208,6 +211,14 @@ class _LikelyLabels:
     def scores_of_cells(self, sorted_scores: FloatArray) -> FloatArray:
         """Return (N,) the score of each likely label, from the scores in the order of ranks."""
         return _undo_sort(sorted_scores, self._order)[self._is_likely]
+
+    def thresholds_of_cells(self, thresholds: FloatArray) -> FloatArray:
+        """Return (N, L) the thresholds of each likely label, (L,) where all have the same."""
+        if thresholds.ndim == 3:
+            return thresholds[self.rows, 0]
+        if thresholds.ndim == 2:
+            return thresholds[self.labels]
+        return thresholds
 
 
 def _sortable(probabilities: Probabilities) -> Probabilities:
