@@ -65,6 +65,14 @@ class _CertifiedBin(NamedTuple):
     exclusions: str = ""
     assumption_values: Mapping[str, Any] = {}
 
+    def clipped(self, trusted_interval: TrustedInterval) -> _CertifiedBin:
+        """Return the same for the threshold that trusted samples hold."""
+        bin_index = trusted_interval.clip(self.bin_index)
+        if trusted_interval.high is not None:
+            # Below an upper end no set can be made full.
+            return self._replace(bin_index=bin_index, breakdown_point=None)
+        return self._replace(bin_index=bin_index)
+
 
 class _BaseGuarantee(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What every guarantee can do."""
@@ -135,46 +143,60 @@ class _BaseGuarantee(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             The bin whose upper edge is the threshold, None for an infinite one; the certificate.
         """
         certified = self._find_threshold(bounds, level, confidence)
-        covered = self.covered_federation(bounds.federation)
-        bin_index = certified.bin_index
-        breakdown_point = certified.breakdown_point
-        if trusted_interval is not None:
-            if certified.confidence is None:
-                # An average does not survive an upper end.
-                trusted_interval = trusted_interval.lower_only()
-            bin_index = trusted_interval.clip(bin_index)
-            if trusted_interval.high is not None:
-                breakdown_point = None
+        if trusted_interval is None:
+            return certified.bin_index, self._certificate(bounds.federation, level, certified)
 
+        if certified.confidence is None:
+            # An average does not survive an upper end.
+            trusted_interval = trusted_interval.lower_only()
+        certified = certified.clipped(trusted_interval)
+        certificate = self._certificate(bounds.federation, level, certified)
+        return certified.bin_index, trusted_interval.annotate(certificate)
+
+    def _certificate(
+        self, federation: Federation, level: Fraction, certified: _CertifiedBin
+    ) -> Certificate:
+        """Return the certificate of the guaranteed threshold.
+
+        Parameters
+        ----------
+        federation : Federation
+            The reports of one round.
+        level : Fraction
+            The guaranteed coverage.
+        certified : _CertifiedBin
+            The threshold.
+        """
+        covered = self.covered_federation(federation)
         max_malicious = self._max_malicious()
         largest_number = covered.n_clients - 1 if max_malicious is None else max_malicious
+        assumptions = _certify.list_assumptions(
+            covered, certified.kind, max_malicious, **certified.assumption_values
+        )
+
         notes = []
-        if bin_index is None or bin_index == covered.binning.n_bins - 1:
+        if certified.bin_index is None or certified.bin_index == covered.binning.n_bins - 1:
             notes.append(TRIVIAL_SETS)
+        breakdown_point = certified.breakdown_point
         if breakdown_point and breakdown_point <= largest_number:
             notes.append(_breakdown_note(breakdown_point, largest_number, covered.n_clients))
         notes += [certified.note, _certify.noise_note(covered)]
 
-        certificate = Certificate(
+        return Certificate(
             kind=certified.kind,
             lower=float(level),
             upper=1.0,
             confidence=certified.confidence,
             m=largest_number,
             n_clients=covered.n_clients,
-            assumptions=_certify.list_assumptions(
-                covered, certified.kind, max_malicious, **certified.assumption_values
-            ),
-            n_outside=len(_certify.clients_not_covered(bounds.federation)),
+            assumptions=assumptions,
+            n_outside=len(_certify.clients_not_covered(federation)),
             outside=certified.exclusions,
             full_sets_from=breakdown_point,
             note="; ".join(note for note in notes if note),
             samples=certified.assumption_values.get("max_malicious_samples"),
             **_certify.risk_fields(covered),
         )
-        if trusted_interval is not None:
-            certificate = trusted_interval.annotate(certificate)
-        return bin_index, certificate
 
     def _max_malicious(self) -> int | None:
         """Return the largest number of malicious clients; None if it is not stated."""

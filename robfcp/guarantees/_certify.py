@@ -221,6 +221,12 @@ def certificate_of_point(
     note = noise_note(federation)
     if bin_index is None:
         note = certificates.TRIVIAL_SETS
+    assumptions = list_assumptions(
+        federation,
+        "any-threshold",
+        point.m,
+        max_malicious_estimated=max_malicious_estimated,
+    )
     return Certificate(
         kind="any-threshold",
         lower=point.lower,
@@ -229,12 +235,7 @@ def certificate_of_point(
         m=point.m,
         n_clients=federation.n_clients,
         estimated=max_malicious_estimated,
-        assumptions=list_assumptions(
-            federation,
-            "any-threshold",
-            point.m,
-            max_malicious_estimated=max_malicious_estimated,
-        ),
+        assumptions=assumptions,
         n_outside=len(clients_not_covered(federation)),
         note=note,
         **risk_fields(federation),
@@ -343,7 +344,7 @@ def certificate_points(
     )
     points = {}
     for row, m in enumerate(rising_values):
-        points[m] = CertificatePoint(m, float(lower[row, 0]), float(upper[row, 0]))
+        points[m] = CertificatePoint(m, lower.item(row, 0), upper.item(row, 0))
     return tuple(points[m] for m in values)
 
 

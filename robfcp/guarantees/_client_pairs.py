@@ -100,7 +100,7 @@ class ClientPairs:
         cdfs = cumulative / np.maximum(self.sizes, 1)
         one_sided = np.zeros((len(cumulative), len(cumulative)))
         for rows, harmonic, _ in self._terms():
-            one_sided[rows] = np.matmul(cdfs[rows, None, :], harmonic)[:, 0]
+            one_sided[rows] = _sum_over_classes(cdfs[rows], harmonic)
         return one_sided - one_sided.T
 
     def _differences_and_variances(self, cumulative: FloatArray) -> tuple[FloatArray, FloatArray]:
@@ -120,11 +120,11 @@ class ClientPairs:
         differences = np.zeros((n_clients, n_clients))
         variances = np.zeros((n_clients, n_clients))
         for rows, harmonic, variance in self._terms():
-            differences[rows] = np.matmul(cdfs[rows, None, :], harmonic)[:, 0]
+            differences[rows] = _sum_over_classes(cdfs[rows], harmonic)
             # With y the counts above: of (x_k + x_l) (y_k + y_l) half comes with the transpose.
-            variances[rows] = np.matmul(products[rows, None, :], variance)[:, 0]
+            variances[rows] = _sum_over_classes(products[rows], variance)
             mixed_terms = variance * above.T[None]
-            variances[rows] += np.matmul(cumulative[rows, None, :], mixed_terms)[:, 0]
+            variances[rows] += _sum_over_classes(cumulative[rows], mixed_terms)
         return differences - differences.T, variances + variances.T
 
     @cached_property
@@ -215,12 +215,9 @@ class ClientPairs:
             The declared heterogeneity within classes.
         """
         cdf_widths = (cumulative_upper - cumulative) / np.maximum(self.sizes, 1)
-        widths = np.concatenate(
-            [
-                np.matmul(cdf_widths[terms.rows, None, :], terms.harmonic)[:, 0]
-                for terms in self._terms()
-            ]
-        )
+        widths = np.zeros((len(cumulative), len(cumulative)))
+        for rows, harmonic, _ in self._terms():
+            widths[rows] = _sum_over_classes(cdf_widths[rows], harmonic)
         differences = self._differences(cumulative.astype(np.float64))
         distances = np.maximum(differences - widths.T, -differences - widths)
         return self._hoeffding_exponents(distances, sigma)
@@ -269,6 +266,11 @@ class ClientPairs:
         np.fill_diagonal(contradicts, False)
         somebody_is_dropped = (contradicts.sum(axis=1) >= n_needed).any()
         return contradicts if somebody_is_dropped else None
+
+
+def _sum_over_classes(values: FloatArray, terms: FloatArray) -> FloatArray:
+    """Return (B, K) the sums over classes of (B, C) values times (B, C, K) terms."""
+    return np.asarray(np.matmul(values[:, None, :], terms)[:, 0])
 
 
 def _row_blocks(n_rows: int, width: int) -> Iterator[slice]:

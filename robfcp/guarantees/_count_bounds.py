@@ -261,7 +261,8 @@ class CountBounds:
             To the counts up to each bin, and to those above it; 0 without noise.
         """
         if self.noise_model is None:
-            return np.zeros(len(bins), dtype=np.int64), np.zeros(len(bins), dtype=np.int64)
+            no_noise = np.zeros(len(bins), dtype=np.int64)
+            return no_noise, no_noise
         return self.noise_model.bounds_of_any_sum(bins, delta)
 
     def per_client(self, bins: IndexArray, delta: float) -> tuple[IntArray, IntArray]:

@@ -105,12 +105,11 @@ def client_cdf_intervals(
 
     low = np.zeros(len(count))
     high = np.ones(len(count))
-    is_positive = count > 0
-    positive = count[is_positive]
-    low[is_positive] = betaincinv(positive, size[is_positive] - positive + 1, delta / 2)
-    is_below_size = count < size
-    smaller = count[is_below_size]
-    high[is_below_size] = betaincinv(smaller + 1, size[is_below_size] - smaller, 1 - delta / 2)
+    count_above = size - count
+    has_low = count > 0
+    low[has_low] = betaincinv(count[has_low], count_above[has_low] + 1, delta / 2)
+    has_high = count_above > 0
+    high[has_high] = betaincinv(count[has_high] + 1, count_above[has_high], 1 - delta / 2)
     return low[key_indices], high[key_indices]
 
 
@@ -153,7 +152,9 @@ def compatible_clients(low: FloatArray, high: FloatArray, quorum: int) -> BoolAr
     is_shared = depths >= quorum
     n_shared_before = np.pad(np.cumsum(is_shared, axis=1, dtype=np.int64), ((0, 0), (1, 0)))
     n_before_ends = np.take_along_axis(n_shared_before, positions, axis=1)
-    return np.asarray(n_before_ends[:, n_clients:] > n_before_ends[:, :n_clients])
+    n_before_low = n_before_ends[:, :n_clients]
+    n_before_high = n_before_ends[:, n_clients:]
+    return np.asarray(n_before_high > n_before_low)
 
 
 def prune_clients(

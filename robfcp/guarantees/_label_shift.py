@@ -98,24 +98,28 @@ def class_counts(federation: Federation) -> ClassCounts:
     if not is_complete.any():
         raise RobfcpError("label shift: every site merged classes; make reports without --least")
 
-    def cumulative_of(all_counts: IntArray) -> IntArray:
-        cumulative = np.cumsum(all_counts[is_complete][:, is_class], axis=2)
-        return np.ascontiguousarray(cumulative.transpose(2, 0, 1))
-
     cumulative_upper = None
     if federation.is_coarsened.any():
         lowest_strata = federation.lowest_counts().strata
         if lowest_strata is not None:
-            lowest_counts = lowest_strata.table.merge_bins(merged_bin_ends)
-            cumulative_upper = cumulative_of(lowest_counts.reshape(counts.shape))
+            lowest_counts = lowest_strata.table.merge_bins(merged_bin_ends).reshape(counts.shape)
+            cumulative_upper = _cumulative_by_bin(lowest_counts[is_complete][:, is_class])
+
+    counts_by_class = counts[is_complete][:, is_class]
+    rows = strata.rows[is_complete].tolist()
     return ClassCounts(
-        cumulative=cumulative_of(counts),
-        class_sizes=counts[is_complete][:, is_class].sum(axis=2),
+        cumulative=_cumulative_by_bin(counts_by_class),
+        class_sizes=counts_by_class.sum(axis=2),
         edges=bins,
-        clients=tuple(federation.clients[row] for row in strata.rows[is_complete]),
+        clients=tuple(federation.clients[row] for row in rows),
         names=tuple(name for name in strata.labels if name != OTHER_STRATUM),
         cumulative_upper=cumulative_upper,
     )
+
+
+def _cumulative_by_bin(counts: IntArray) -> IntArray:
+    """Return (E, K, C) the counts up to each bin, from (K, C, E) counts."""
+    return np.ascontiguousarray(np.cumsum(counts, axis=2).transpose(2, 0, 1))
 
 
 def fixed_bins(n_bins: int, max_bins: int = MAX_BINS_TESTED) -> IndexArray:
@@ -313,8 +317,10 @@ class _PACTest:
             self._tests[key] = pac_tail_test(
                 sizes, evidence.max_malicious, self.level, evidence.delta
             )
+        test = self._tests[key]
         counts = evidence.cumulative.sum(axis=1)
-        return bool(self._tests[key].accepts(counts[None, :], sizes, evidence.max_malicious)[0])
+        (is_accepted,) = test.accepts(counts[None, :], sizes, evidence.max_malicious)
+        return bool(is_accepted)
 
 
 def pac_threshold_after_pruning(
@@ -414,7 +420,8 @@ def _class_envelopes(
         covered = (sizes - misses)[None, is_holder, c]
         groups = ClientGroups.from_clients(covered, sizes[is_holder, c])
         n_covered, n_samples = min_coverage_over_removals(groups, max_removed)
-        envelopes[c] = float((n_samples - n_covered)[0, 0] / n_samples[0, 0])
+        n_missed = n_samples - n_covered
+        envelopes[c] = (n_missed / n_samples).item()
     return envelopes
 
 

@@ -51,7 +51,9 @@ def excess_counts(counts: IntArray, sizes: IntArray, p: int, q: int) -> NDArray[
     """
     largest_count_sum = int(np.abs(counts).sum(axis=1).max(initial=0))
     largest = q * largest_count_sum + p * int(np.abs(sizes).sum())
-    return np.asarray(q * as_integers(counts, 2 * largest) - p * as_integers(sizes, 2 * largest))
+    scaled_counts = q * as_integers(counts, 2 * largest)
+    scaled_sizes = p * as_integers(sizes, 2 * largest)
+    return np.asarray(scaled_counts - scaled_sizes)
 
 
 def sum_of_largest(values: NDArray[Any], k: int) -> NDArray[Any]:
@@ -236,10 +238,11 @@ def min_coverage_over_removals(
         Numerators and denominators.
     """
     n_clients = groups.n_clients
-    largest_count_sum = int(np.abs(groups.counts * n_clients).sum(axis=1).max())
-    largest_noise = max(int(np.max(np.abs(lost_counts))), int(np.max(np.abs(added_sizes))))
-    largest_sum = 2 * max(largest_count_sum, int((groups.sizes * n_clients).sum())) + largest_noise
-    largest_factor = max(int(np.abs(groups.counts).max()), int(np.abs(groups.sizes).max()))
+    sums_of_counts = np.abs(groups.counts * n_clients).sum(axis=1)
+    sum_of_sizes = (groups.sizes * n_clients).sum()
+    largest_noise = max(_largest(lost_counts), _largest(added_sizes))
+    largest_sum = 2 * max(_largest(sums_of_counts), int(sum_of_sizes)) + largest_noise
+    largest_factor = max(_largest(groups.counts), _largest(groups.sizes))
     counts = as_integers(groups.counts, largest_sum * largest_factor)
     sizes = as_integers(groups.sizes, largest_sum * largest_factor)
 
@@ -260,6 +263,11 @@ def min_coverage_over_removals(
     else:
         numerators, denominators = _min_ratios_by_partition(problem, max_malicious_values)
     return numerators.astype(float), denominators.astype(float)
+
+
+def _largest(values: NDArray[Any] | int) -> int:
+    """Return the largest absolute value."""
+    return int(np.max(np.abs(values)))
 
 
 def _min_ratios_by_sorting(

@@ -148,9 +148,7 @@ def _hoeffding_loss_sums(totals: IntArray, max_loss: float, delta: float) -> Flo
     high = np.full(len(totals), max_loss)
     for _ in range(_N_LOSS_STEPS):
         midpoint = (low + high) / 2
-        with np.errstate(divide="ignore", invalid="ignore"):
-            divergence = np.where(midpoint > 0, midpoint * np.log(midpoint / max_loss), 0.0)
-            divergence += (1 - midpoint) * np.log((1 - midpoint) / (1 - max_loss))
+        divergence = _log_terms(midpoint, max_loss) + _log_terms(1 - midpoint, 1 - max_loss)
         is_rare = divergence >= required_divergence
         low = np.where(is_rare, midpoint, low)
         high = np.where(is_rare, high, midpoint)
@@ -200,7 +198,8 @@ def pac_tail_test(
     p = level.numerator * _SLOPE_DENOMINATOR
     if not is_exact:
         slack = critical / counts_per_sample - float(level) * totals
-        slope = float((slack[-1] - slack[0]) / (totals[-1] - totals[0]))
+        rise = slack[-1] - slack[0]
+        slope = float(rise / (totals[-1] - totals[0]))
         p += max(0, round(slope * _SLOPE_DENOMINATOR)) * level.denominator
 
     largest = 2 * q * counts_per_sample * (n_samples + step + 1)
@@ -267,9 +266,10 @@ def noisy_size_tail_test(
     totals = np.append(np.arange(lowest, highest, step), highest)
 
     # c(N + i) <= c(N) + i: between the totals looked at the slack grows by < 1 - level a sample.
-    critical = critical_counts(totals, level, delta).tolist()
-    largest_slack = max(q * c - p * n for c, n in zip(critical, totals.tolist(), strict=True))
-    return TailTest(p, q, np.array([largest_slack + (q - p) * (step - 1)]))
+    critical = critical_counts(totals, level, delta)
+    slack = [q * c - p * n for c, n in zip(critical.tolist(), totals.tolist(), strict=True)]
+    min_excess = max(slack) + (q - p) * (step - 1)
+    return TailTest(p, q, np.array([min_excess]))
 
 
 def pac_threshold(
@@ -322,21 +322,23 @@ def kl_lower(fraction: FloatArray, radius: float | FloatArray) -> FloatArray:
     complement = 1 - fraction
     low = np.zeros_like(fraction)
     high = fraction
+    # kl(a, p) = a ln a + (1 - a) ln(1 - a) - a ln p - (1 - a) ln(1 - p)
+    negative_entropy = _log_terms(fraction, 1.0) + _log_terms(complement, 1.0)
     with np.errstate(divide="ignore", invalid="ignore"):
-        # kl(a, p) = a ln a + (1 - a) ln(1 - a) - a ln p - (1 - a) ln(1 - p)
-        negative_entropy = np.where(fraction > 0, fraction * np.log(fraction), 0.0)
-        negative_entropy = negative_entropy + np.where(
-            complement > 0, complement * np.log(complement), 0.0
-        )
         for _ in range(_N_KL_STEPS):
             midpoint = (low + high) / 2
-            divergence = (
-                negative_entropy - fraction * np.log(midpoint) - complement * np.log(1 - midpoint)
-            )
+            divergence = negative_entropy - fraction * np.log(midpoint)
+            divergence = divergence - complement * np.log(1 - midpoint)
             is_too_far = divergence > radius
             low = np.where(is_too_far, midpoint, low)
             high = np.where(is_too_far, high, midpoint)
     return np.asarray(np.where(fraction > 0, low, 0.0))
+
+
+def _log_terms(x: FloatArray, y: float) -> FloatArray:
+    """Return x ln(x / y), 0 where x is 0."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(x > 0, x * np.log(x / y), 0.0)
 
 
 def kl_divergence(a: FloatArray, p: FloatArray) -> FloatArray:
@@ -367,8 +369,6 @@ def is_miss_rate_small(
     delta : float
         The probability to fail.
     """
-    with np.errstate(divide="ignore", invalid="ignore"):
-        log_term = np.where(miss_rate > 0, miss_rate * np.log(miss_rate / alpha), 0.0)
-        exponent = alpha - miss_rate + log_term
+    exponent = alpha - miss_rate + _log_terms(miss_rate, alpha)
     is_rare = effective_size * exponent >= np.log(1 / delta)
     return np.asarray((miss_rate <= alpha) & is_rare)
