@@ -183,18 +183,16 @@ def exclude_most_malicious(
     )
 
 
-def normalize_client_numbers(defense: Defense, *parameters: str) -> None:
-    """Check the numbers of clients that a frozen defense was constructed with; make them ints.
+def check_client_number(parameter: str, value: int | None) -> int | None:
+    """Return a number of clients that a defense is constructed with as an int.
 
     Parameters
     ----------
-    defense : Defense
-        A defense in its `__post_init__`; changed in place.
-    *parameters : str
-        The names of its parameters. None stays: no number was given.
+    parameter : str
+        The name of the parameter, for the message.
+    value : int or None
+        Its value; None where no number was given.
     """
-    for parameter in parameters:
-        value = getattr(defense, parameter)
-        if value is not None:
-            n_clients = check_integer(parameter, value, "give a number of sites")
-            object.__setattr__(defense, parameter, n_clients)
+    if value is None:
+        return None
+    return check_integer(parameter, value, "give a number of sites")

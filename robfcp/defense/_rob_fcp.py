@@ -16,14 +16,15 @@ from typing import ClassVar, Literal, get_args
 import numpy as np
 
 from robfcp._typing import FloatArray, IndexArray, IntArray
+from robfcp._validation import set_fields
 from robfcp.binning import Binning
 from robfcp.defense._base import (
     MALICIOUSNESS_DECIMALS,
     Assessment,
     Defense,
     check_benign_majority,
+    check_client_number,
     exclude_most_malicious,
-    normalize_client_numbers,
 )
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
@@ -291,7 +292,7 @@ class RobFCP(Defense):
         if self.distance not in METRICS:
             names = ", ".join(map(repr, METRICS))
             raise RobfcpError(f"distance: {self.distance!r} is unknown; use {names}")
-        normalize_client_numbers(self, "liars")
+        set_fields(self, liars=check_client_number("liars", self.liars))
 
     def assess(self, federation: Federation) -> Assessment:
         n_malicious = self.liars
@@ -369,7 +370,7 @@ class RobFCPReleased(Defense):
     name: ClassVar[str] = "rob-fcp-released"
 
     def __post_init__(self) -> None:
-        normalize_client_numbers(self, "liars")
+        set_fields(self, liars=check_client_number("liars", self.liars))
 
     def assess(self, federation: Federation) -> Assessment:
         n_malicious = self.liars

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from robfcp._typing import BoolArray, FloatArray, IndexArray
-from robfcp._validation import abbreviate, check_fraction
+from robfcp._validation import abbreviate, check_fraction, set_fields
 from robfcp.binning import Binning
 from robfcp.errors import RobfcpError
 from robfcp.federation import _intake
@@ -130,13 +130,10 @@ class Federation:
     resubmitted_clients: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        normalized = {
-            # Sizes may come in the narrow type of a file, in which arithmetic would overflow.
-            "sample_sizes": np.asarray(self.sample_sizes).astype(np.int64, copy=False),
-            "privacy": self.privacy if any(self.privacy) else (),
-        }
-        for name, value in normalized.items():
-            object.__setattr__(self, name, value)
+        # Sizes may come in the narrow type of a file, in which arithmetic would overflow.
+        sample_sizes = np.asarray(self.sample_sizes).astype(np.int64, copy=False)
+        privacy = self.privacy if any(self.privacy) else ()
+        set_fields(self, sample_sizes=sample_sizes, privacy=privacy)
 
     def __repr__(self) -> str:
         """Return a line without the reports."""

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robfcp._typing import BoolArray, IndexArray, IntArray
+from robfcp._validation import set_fields
 from robfcp.binning import Binning
 from robfcp.errors import MAX_NAME, ReportError, RobfcpError, printable
 from robfcp.federation._rows import GrowingColumn, GrowingRows, RunsOfPositions, SparseCounts
@@ -61,12 +62,7 @@ class RejectedReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     reason: str
 
     def __post_init__(self) -> None:
-        normalized = {
-            "client": printable(self.client, MAX_NAME),
-            "reason": printable(self.reason),
-        }
-        for name, value in normalized.items():
-            msgspec.structs.force_setattr(self, name, value)
+        set_fields(self, client=printable(self.client, MAX_NAME), reason=printable(self.reason))
 
     @staticmethod
     def of(error: ReportError) -> RejectedReport:

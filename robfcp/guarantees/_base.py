@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
-from robfcp._validation import abbreviate, check_integer
+from robfcp._validation import abbreviate, check_integer, set_fields
 from robfcp.certificates import TRIVIAL_SETS, Certificate, CertificateKind
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
@@ -79,8 +79,10 @@ class _BaseGuarantee(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def __post_init__(self) -> None:
         # Plain numbers, whatever library they came from, so that the record can store them.
-        for name, value in msgspec.structs.asdict(self).items():
-            msgspec.structs.force_setattr(self, name, self._normalize(name, value))
+        arguments = msgspec.structs.asdict(self)
+        set_fields(
+            self, **{name: self._normalize(name, value) for name, value in arguments.items()}
+        )
 
     def _normalize(self, name: str, value: Any) -> Any:
         """Return a field's value in the form in which it is stored."""

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import msgspec
 import numpy as np
-from msgspec.structs import force_setattr
 from numpy.typing import ArrayLike
 
 from robfcp._files import MAX_FILE_BYTES, read_bounded, write_atomically
@@ -25,6 +24,7 @@ from robfcp._validation import (
     as_generator,
     check_client_name,
     check_text,
+    set_fields,
 )
 from robfcp.binning import Binning
 from robfcp.errors import ReportError, RobfcpError
@@ -120,14 +120,13 @@ class Report(msgspec.Struct, frozen=True, eq=False):
 
         counts, summary = self._checked_counts()
         n_samples = self._checked_size(summary)
-        normalized = {
-            "client": client,
-            "counts": counts,
-            "n_samples": n_samples,
-            "set_sizes": self._checked_set_sizes(n_samples),
-        }
-        for name, value in normalized.items():
-            force_setattr(self, name, value)
+        set_fields(
+            self,
+            client=client,
+            counts=counts,
+            n_samples=n_samples,
+            set_sizes=self._checked_set_sizes(n_samples),
+        )
 
     def _checked_counts(self) -> tuple[IntArray, CountSummary]:
         """Return the counts, read-only, and their summary; refuse what they must not be."""

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from robfcp._typing import IntArray
-from robfcp._validation import as_array, as_floats_or_nan, as_integers, reject_missing
+from robfcp._validation import as_array, as_floats_or_nan, as_integers, reject_missing, set_fields
 from robfcp.binning import Binning
 from robfcp.errors import MAX_NAME, RobfcpError
 
@@ -53,13 +53,12 @@ class StratifiedCounts:
     def __post_init__(self) -> None:
         if self.by not in get_args(StratumKind):
             raise RobfcpError(f"strata: {self.by!r} is neither 'class' nor 'group'")
-        normalized: dict[str, Any] = {
-            "names": check_stratum_names(self.by, self.names),
-            "cells": _as_int_vector("cells", self.cells),
-            "counts": _as_int_vector("counts", self.counts),
-        }
-        for name, value in normalized.items():
-            object.__setattr__(self, name, value)
+        set_fields(
+            self,
+            names=check_stratum_names(self.by, self.names),
+            cells=_as_int_vector("cells", self.cells),
+            counts=_as_int_vector("counts", self.counts),
+        )
         self._check_cells()
 
     def _check_cells(self) -> None:

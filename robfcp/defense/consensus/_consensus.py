@@ -21,15 +21,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robfcp._typing import BoolArray, FloatArray, IndexArray
-from robfcp._validation import abbreviate
+from robfcp._validation import abbreviate, set_fields
 from robfcp.defense._base import (
     Assessment,
     Defense,
     Note,
     ThresholdRule,
     check_benign_majority,
+    check_client_number,
     exclude_most_malicious,
-    normalize_client_numbers,
     select_benign_set,
 )
 from robfcp.defense._duplicates import (
@@ -209,7 +209,12 @@ class Consensus(Defense):
     def __post_init__(self) -> None:
         if self.exactly is not None and self.at_most is not None:
             raise RobfcpError("at_most: exactly as many are to be left out; state one of the two")
-        normalize_client_numbers(self, "exactly", "at_most", "seed")
+        set_fields(
+            self,
+            exactly=check_client_number("exactly", self.exactly),
+            at_most=check_client_number("at_most", self.at_most),
+            seed=check_client_number("seed", self.seed),
+        )
 
     def assess(self, federation: Federation) -> ConsensusAssessment:
         return self.decide(federation, self.find_outliers(federation))
