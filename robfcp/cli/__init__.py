@@ -1,6 +1,6 @@
-"""The command line: twelve commands and the test range's, each loaded when it is called.
+"""The command line: twelve commands and those of experiments, each loaded when it is called.
 
-Nothing imports it. It may use every room, and it alone uses the test range.
+Nothing imports it. It may use every package, and it alone uses the experiments.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class LazyCommands(TyperGroup):
 
 
 class ExperimentCommands(LazyCommands):
-    """The commands of the test range."""
+    """The commands of experiments."""
 
     modules = EXPERIMENTS
 
