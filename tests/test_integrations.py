@@ -50,7 +50,7 @@ def calibrated(engine, **options):
 
 def test_a_round_that_died_goes_on_with_the_reports_that_had_come(tmp_path, monkeypatch):
     pytest.importorskip("pyarrow")
-    monkeypatch.setattr("robfcp.fleet._parquet.REPLIES_IN_MEMORY", 2)
+    monkeypatch.setattr("robfcp.fleet._replies.REPLIES_IN_MEMORY", 2)
     sites, names, place = sites_of(), list(DATA), tmp_path / "replies"
     with pytest.raises(robfcp.errors.QuorumError):
         calibrated(

@@ -1,12 +1,12 @@
 """Fleets: reports of many clients in Parquet files or on a Spark cluster, and replies on disk."""
 
 from robfcp.fleet._parquet import (
-    ReplyStore,
     list_report_files,
     read_report_files,
     write_table,
     write_verdict_table,
 )
+from robfcp.fleet._replies import ReplyStore
 from robfcp.fleet._spark import is_dataframe, read_dataframe, read_tables
 
 __all__ = [

@@ -27,14 +27,8 @@ from robfcp.federation import (
     TableChunk,
     narrowed,
 )
-from robfcp.fleet._parquet import (
-    SHARED,
-    ArrowNamesBuilder,
-    TableHeader,
-    find_schema_mismatch,
-    import_pyarrow,
-    schema,
-)
+from robfcp.fleet._arrow import ArrowNamesBuilder, import_pyarrow
+from robfcp.fleet._table_header import SHARED, TableHeader, find_schema_mismatch, schema
 
 T = TypeVar("T")
 

@@ -6,12 +6,11 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
-from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import msgspec
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from robfcp._files import MAX_FILE_BYTES, read_bounded, write_atomically
 from robfcp._probabilities import ClassColumns
@@ -34,7 +33,13 @@ from robfcp.reports._checks import REBUILD_HINT, CountSummary, StratumSummary
 from robfcp.reports._coarsening import coarsen, coarsen_counts, n_small_cells
 from robfcp.reports._header import BinningDigest, Header
 from robfcp.reports._row import CellCounts, HeaderReader, ReportRow, validate_report
-from robfcp.reports._strata import StratifiedCounts, StratumKind, n_strata, single_stratum
+from robfcp.reports._strata import (
+    StratifiedCounts,
+    StratumKind,
+    StratumNames,
+    n_strata,
+    single_stratum,
+)
 from robfcp.reports.signing import sign
 from robfcp.scores import LAC, ClassificationScore, Risk, Score, get_score, scores_with_nan
 
@@ -262,31 +267,41 @@ class Report(msgspec.Struct, frozen=True, eq=False):
         array([1, 2])
         """
         check_client_name(client)
-        score = get_score(score) if isinstance(score, str) else score
+        if isinstance(score, str):
+            score = get_score(score)
         _check_context(client, Binning.default(), score, privacy)
-        classified = isinstance(score, ClassificationScore)
-        with _named(client):
-            split: dict[str, Any] = {} if groups is None else {"groups": groups, "classes": classes}
-            if classified:
-                stated = classes if groups is None else None
-                probabilities, labels, known = _encode_table(probabilities, labels, stated, privacy)
+        strata_options: dict[str, Any] = {}
+        if groups is not None:
+            strata_options = {"groups": groups, "classes": classes}
+        with _errors_begin_with(client):
+            if isinstance(score, ClassificationScore):
+                stated_classes = classes if groups is None else None
+                probabilities, labels, known_classes = _encode_table(
+                    probabilities, labels, stated_classes, privacy
+                )
                 if stratify_by_class is None and groups is None and privacy is None:
-                    stratify_by_class = fine or np.size(
-                        labels
-                    ) >= StratifiedCounts.MIN_SAMPLES_PER_CLASS * n_strata(known)
+                    stratify_by_class = fine or _has_large_classes(labels, known_classes)
                 if stratify_by_class:
-                    split |= {"labels": labels, "classes": known}
+                    strata_options |= {"labels": labels, "classes": known_classes}
             elif stratify_by_class or include_all_labels:
                 raise RobfcpError(f"by_class, set_sizes: {score.name} has no classes; leave it out")
-            draws = as_generator(rng)
-            again = deepcopy(draws)  # every label has the draw of the true one
-            scored = score if privacy is None else partial(scores_with_nan, score)
-            scores = scored(probabilities, labels, draws)
-            sizes = None
+
+            generator = as_generator(rng)
+            generator_for_all_labels = deepcopy(generator)  # every label has the true one's draw
+            if privacy is None:
+                scores = score(probabilities, labels, generator)
+            else:
+                scores = scores_with_nan(score, probabilities, labels, generator)
+            all_label_scores = None
             if include_all_labels and isinstance(score, ClassificationScore):
-                sizes = score.score_all_labels(probabilities, again)
-        options |= {"score": score, "privacy": privacy, "all_label_scores": sizes, "fine": fine}
-        return Report.from_scores(client, scores, **split, **options)
+                all_label_scores = score.score_all_labels(probabilities, generator_for_all_labels)
+        options |= {
+            "score": score,
+            "privacy": privacy,
+            "all_label_scores": all_label_scores,
+            "fine": fine,
+        }
+        return Report.from_scores(client, scores, **strata_options, **options)
 
     @staticmethod
     def from_scores(
@@ -365,57 +380,51 @@ class Report(msgspec.Struct, frozen=True, eq=False):
         _check_context(client, binning, score, privacy)
         if all_label_scores is not None:
             _checks.check_all_labels_allowed(client, privacy, None)
-        with _named(client):
+        with _errors_begin_with(client):
             values = as_array("scores", scores)
             if values.ndim != 1:
                 raise RobfcpError(f"scores: shape {values.shape} is not (n,); pass one a sample")
-            n = len(values)
+            n_samples = len(values)
             if privacy is not None:
                 values = _noising.clip_to_binning(values, binning)
-            strata = None
-            if privacy is not None and min_class_count > 1:
-                raise RobfcpError(
-                    "least: which classes are merged tells what noise should hide; "
-                    "merge them beforehand, for all sites alike"
-                )
-            if labels is not None and groups is not None:
-                raise RobfcpError("groups: a report has one grouping; pass labels or groups")
-            if labels is not None and classes is None:
-                raise RobfcpError("classes: state their names in order, or their number")
-            if groups is not None and privacy is not None and classes is None:
-                raise RobfcpError("groups: which ones occur is data; state them all in classes=")
-            by: StratumKind = "class" if groups is None else "group"
-            split = labels if groups is None else groups
-            if split is not None:
-                strata = StratifiedCounts.of(
-                    by, values, split, classes, binning, privacy is not None
-                )
-            elif classes is not None:
-                raise RobfcpError("classes: counts by class need the labels; pass labels=")
-            if strata is not None and min_class_count > 1:
-                strata = strata.merge_small_strata(min_class_count)
-            counts: Any = binning.counts(values) if strata is None else None
+
+            # Counts by class make the counts of all.
+            counts: Any = None
+            strata = _count_by_stratum(
+                values, labels, groups, classes, binning, privacy, min_class_count
+            )
+            if strata is None:
+                counts = binning.counts(values)
             if not fine and privacy is None:
-                counts = None if counts is None else coarsen_counts(counts)
-                strata = None if strata is None else coarsen(strata)
-            _noising.check_patient_ids(privacy, n, patient_ids)
-            sizes = None
+                if strata is None:
+                    counts = coarsen_counts(counts)
+                else:
+                    strata = coarsen(strata)
+            _noising.check_patient_ids(privacy, n_samples, patient_ids)
+            set_sizes = None
             if all_label_scores is not None:
-                every = as_float_array("label_scores", all_label_scores)
-                if every.ndim != 2 or len(every) != n:
-                    raise RobfcpError(
-                        f"label_scores: need (n, C) scores of {n} samples; "
-                        "pass score.all_labels(probabilities)"
-                    )
-                with _named("label_scores"):
-                    sizes = binning.counts(every.ravel())
+                set_sizes = _count_all_labels(all_label_scores, n_samples, binning)
             if strata is None:
                 counts = add_noise(counts, privacy)
             elif privacy is not None:
                 strata = _noising.add_noise_to_strata(strata, privacy)
-        stated: Any = n if privacy is not None and not privacy.protects_sample_size else None
-        held: Any = {"n_samples": stated, "strata": strata, "set_sizes": sizes}
-        return Report(client, counts, binning, score, round, model, privacy=privacy, **held)
+
+        # Noise on the counts does not hide how many samples there are, unless it is to.
+        stated_size = _NOT_STATED
+        if privacy is not None and not privacy.protects_sample_size:
+            stated_size = n_samples
+        return Report(
+            client,
+            counts,
+            binning,
+            score,
+            round,
+            model,
+            n_samples=stated_size,
+            privacy=privacy,
+            strata=strata,
+            set_sizes=set_sizes,
+        )
 
     @staticmethod
     def from_losses(
@@ -458,13 +467,14 @@ class Report(msgspec.Struct, frozen=True, eq=False):
         2
         """
         if not isinstance(risk, Risk):
-            risk = _risk(risk, privacy)
-        with _named(client):
-            losses = losses if privacy is None else _noising.clip_losses(losses, risk.bound)
-            grid, gains, n = risk.count_loss_drops(losses, lambdas)
-            _noising.check_patient_ids(privacy, n, patient_ids)
-        counts = add_noise(gains, privacy, risk.resolution)
-        return Report(client, counts, grid, None, round, model, n, privacy, risk)
+            risk = _get_risk(risk, privacy)
+        with _errors_begin_with(client):
+            if privacy is not None:
+                losses = _noising.clip_losses(losses, risk.bound)
+            binning, loss_drops, n_samples = risk.count_loss_drops(losses, lambdas)
+            _noising.check_patient_ids(privacy, n_samples, patient_ids)
+        counts = add_noise(loss_drops, privacy, risk.resolution)
+        return Report(client, counts, binning, None, round, model, n_samples, privacy, risk)
 
     @staticmethod
     def from_multilabel(
@@ -515,20 +525,23 @@ class Report(msgspec.Struct, frozen=True, eq=False):
         'fnr'
         """
         if risk not in Risk.multilabel:
-            known = ", ".join(Risk.multilabel)
-            raise RobfcpError(f"risk: {risk!r} is unknown; use {known} or from_losses")
-        kind = _risk("top-weighted" if np.size(weights) else risk, privacy)
-        binning = Binning.default() if binning is None else binning
+            known_names = ", ".join(Risk.multilabel)
+            raise RobfcpError(f"risk: {risk!r} is unknown; use {known_names} or from_losses")
+        loss = _get_risk("top-weighted" if np.size(weights) else risk, privacy)
+        if binning is None:
+            binning = Binning.default()
         _check_context(client, binning, None, privacy)
-        with _named(client):
+        with _errors_begin_with(client):
             if privacy is not None:
                 probabilities, labels = _noising.clip_multilabel(probabilities, labels)
-            gains, n = kind.count_multilabel_loss_drops(probabilities, labels, binning, weights)
-            _noising.check_patient_ids(privacy, n, patient_ids)
+            loss_drops, n_samples = loss.count_multilabel_loss_drops(
+                probabilities, labels, binning, weights
+            )
+            _noising.check_patient_ids(privacy, n_samples, patient_ids)
         if not fine and privacy is None:
-            gains = coarsen_counts(gains, kind.resolution)
-        counts = add_noise(gains, privacy, kind.resolution)
-        return Report(client, counts, binning, None, round, model, n, privacy, kind)
+            loss_drops = coarsen_counts(loss_drops, loss.resolution)
+        counts = add_noise(loss_drops, privacy, loss.resolution)
+        return Report(client, counts, binning, None, round, model, n_samples, privacy, loss)
 
     def to_json(self) -> bytes:
         """The report as one JSON object.
@@ -545,22 +558,30 @@ class Report(msgspec.Struct, frozen=True, eq=False):
         >>> robfcp.Report.from_json(report.to_json()) == report
         True
         """
-        states_size = self.privacy is None or not self.privacy.protects_sample_size
-        fields = {
+        # The order of the keys is that of the files that others have kept.
+        fields: dict[str, Any] = {
             "kind": self.KIND,
             "schema": self.schema,
             "client": self.client,
-            "counts": _wire.to_wire_counts(self.counts) if self.strata is None else None,
+            "counts": None,
             "grid": _wire.to_wire_binning(self.grid),
             "score": _wire.to_wire_score(self.score),
             "round": self.round,
             "model": self.model,
-            "n_samples": self.n_samples if states_size else None,
+            "n_samples": self.n_samples,
             "privacy": self.privacy,
             "risk": self.risk,
-            "strata": None if self.strata is None else _wire.to_wire_strata(self.strata),
-            "set_sizes": None if self.set_sizes is None else _wire.to_wire_counts(self.set_sizes),
+            "strata": None,
+            "set_sizes": None,
         }
+        if self.strata is None:
+            fields["counts"] = _wire.to_wire_counts(self.counts)
+        else:
+            fields["strata"] = _wire.to_wire_strata(self.strata)
+        if self.privacy is not None and self.privacy.protects_sample_size:
+            fields["n_samples"] = None
+        if self.set_sizes is not None:
+            fields["set_sizes"] = _wire.to_wire_counts(self.set_sizes)
         stated = {name: value for name, value in fields.items() if value is not None}
         return msgspec.json.encode(stated)
 
@@ -595,28 +616,8 @@ class Report(msgspec.Struct, frozen=True, eq=False):
         >>> robfcp.Report.from_json(data).n_samples
         3
         """
-        wire = _wire.parse_report(data, source, grid)
-        row = validate_report(wire, HeaderReader(grid))
-        header = row.header
-        binning = header.binning.binning() if grid is None else grid
-        strata = None
-        if row.strata is not None and header.strata is not None:
-            cells = np.array(row.strata.cells, dtype=np.int64)
-            counts = np.array(row.strata.counts, dtype=np.int64)
-            strata = StratifiedCounts(*header.strata, cells, counts, binning.n_bins)
-        return Report(
-            row.client,
-            _dense(row.counts, binning.n_bins),
-            binning,
-            header.score,
-            header.round,
-            header.model,
-            _NOT_STATED if header.protects_sample_size else row.n_samples,
-            header.privacy,
-            header.risk,
-            strata,
-            _dense(row.all_label_counts, binning.n_bins),
-        )
+        row = validate_report(_wire.parse_report(data, source, grid), HeaderReader(grid))
+        return _report_of_row(row, row.header.binning.binning() if grid is None else grid)
 
     def save(self, path: FilePath, key: Ed25519PrivateKey | None = None) -> None:
         """Write the JSON whole or not at all.
@@ -670,6 +671,30 @@ class Report(msgspec.Struct, frozen=True, eq=False):
         by = "" if self.strata is None else f", by {self.strata.by}"
         noise = "" if self.privacy is None else f", {self.privacy!r}"
         return f"Report({self.client!r}, {self.n_samples} samples, {self.grid!r}{by}{noise})"
+
+
+def _report_of_row(row: ReportRow, binning: Binning) -> Report:
+    """Return the report whose row it is, on the binning that its header names."""
+    header = row.header
+    n_bins = binning.n_bins
+    strata = None
+    if row.strata is not None and header.strata is not None:
+        cells = np.array(row.strata.cells, dtype=np.int64)
+        counts = np.array(row.strata.counts, dtype=np.int64)
+        strata = StratifiedCounts(*header.strata, cells, counts, n_bins)
+    return Report(
+        row.client,
+        _dense(row.counts, n_bins),
+        binning,
+        header.score,
+        header.round,
+        header.model,
+        n_samples=_NOT_STATED if header.protects_sample_size else row.n_samples,
+        privacy=header.privacy,
+        risk=header.risk,
+        strata=strata,
+        set_sizes=_dense(row.all_label_counts, n_bins),
+    )
 
 
 def report_row(report: Report) -> ReportRow:
@@ -729,14 +754,14 @@ def _check_context(client: str, grid: object, score: object, privacy: object) ->
 
 
 @contextmanager
-def _named(client: str) -> Iterator[None]:
-    """A refusal inside names the client, or the field."""
+def _errors_begin_with(name: str) -> Iterator[None]:
+    """Put the client's or the field's name before the errors raised inside."""
     try:
         yield
     except ReportError:
         raise
     except RobfcpError as error:
-        raise RobfcpError(f"{client}: {error}") from error
+        raise RobfcpError(f"{name}: {error}") from error
 
 
 def _encode_table(
@@ -745,27 +770,114 @@ def _encode_table(
     classes: Sequence[str] | int | None,
     privacy: Privacy | None,
 ) -> tuple[ArrayLike, ArrayLike, Any]:
-    """The table with its columns in the order of the classes, labels as numbers, the classes."""
-    table, names = as_array("probabilities", probabilities), ClassColumns.names_of(probabilities)
-    if classes is None and names:
-        columns = ClassColumns.classes_of_names(names, labels)
+    """Return a table with its columns in the order of the classes, and labels as class numbers.
+
+    Parameters
+    ----------
+    probabilities : array-like
+        (n, C) an array, or a frame whose columns are the classes.
+    labels : array-like
+        (n,) class numbers or names.
+    classes : sequence of str or int, optional
+        The names in the order of the columns, or their number.
+    privacy : Privacy or None
+        With it no label is refused.
+
+    Returns
+    -------
+    table : array-like
+        (n, C) probabilities.
+    labels : array-like
+        (n,) class numbers; -1 where a private report has another label.
+    classes : sequence of str or int
+        The classes' names, or their number.
+    """
+    table = as_array("probabilities", probabilities)
+    column_names = ClassColumns.names_of(probabilities)
+    if classes is None and column_names:
+        columns = ClassColumns.classes_of_names(column_names, labels)
         table = table[:, list(columns.order)]
-    elif classes is None or isinstance(classes, int):
-        return table, labels, table.shape[-1] if classes is None else classes
+    elif classes is None:
+        return table, labels, table.shape[-1]
+    elif isinstance(classes, int):
+        return table, labels, classes
     else:
         columns = ClassColumns(tuple(range(len(classes))), tuple(classes))
-        if as_array("labels", labels).dtype.kind not in "USO":
+        is_text = as_array("labels", labels).dtype.kind in "USO"
+        if not is_text:
             return table, labels, classes
-    numbers = columns.label_indices(labels)
-    if privacy is None and (numbers < 0).any():
-        row = int(np.argmax(numbers < 0))
+
+    indices = columns.label_indices(labels)
+    if privacy is None and (indices < 0).any():
+        row = int(np.argmax(indices < 0))
+        label = as_array("labels", labels)[row]
+        names = abbreviate(list(columns.names or column_names))
         raise RobfcpError(
-            f"labels: {as_array('labels', labels)[row]!s:.40} of sample {row} is none of "
-            f"the classes {abbreviate(list(columns.names or names))}; rename the class or the label"
+            f"labels: {label!s:.40} of sample {row} is none of "
+            f"the classes {names}; rename the class or the label"
         )
-    return table, numbers, columns.names or len(columns.order)
+    return table, indices, columns.names or len(columns.order)
 
 
-def _risk(name: str, privacy: Privacy | None) -> Risk:
-    """The risk of that name, in fewer parts where noise is added to them."""
-    return Risk(name) if privacy is None else Risk(name, resolution=_noising.NOISY_RESOLUTION)
+def _has_large_classes(labels: ArrayLike, classes: StratumNames) -> bool:
+    """Whether there are enough samples for counts by class, on average over the classes."""
+    min_samples = StratifiedCounts.MIN_SAMPLES_PER_CLASS * n_strata(classes)
+    return bool(np.size(labels) >= min_samples)
+
+
+def _count_by_stratum(
+    scores: NDArray[Any],
+    labels: ArrayLike | None,
+    groups: ArrayLike | None,
+    classes: Sequence[str] | int | None,
+    binning: Binning,
+    privacy: Privacy | None,
+    min_class_count: int,
+) -> StratifiedCounts | None:
+    """Return counts by class or group; None without labels and groups."""
+    if privacy is not None and min_class_count > 1:
+        raise RobfcpError(
+            "least: which classes are merged tells what noise should hide; "
+            "merge them beforehand, for all sites alike"
+        )
+    if labels is not None and groups is not None:
+        raise RobfcpError("groups: a report has one grouping; pass labels or groups")
+    if labels is not None and classes is None:
+        raise RobfcpError("classes: state their names in order, or their number")
+    if groups is not None and privacy is not None and classes is None:
+        raise RobfcpError("groups: which ones occur is data; state them all in classes=")
+
+    by: StratumKind = "class"
+    stratum_of_sample = labels
+    if groups is not None:
+        by = "group"
+        stratum_of_sample = groups
+    if stratum_of_sample is None:
+        if classes is not None:
+            raise RobfcpError("classes: counts by class need the labels; pass labels=")
+        return None
+
+    is_private = privacy is not None
+    strata = StratifiedCounts.of(by, scores, stratum_of_sample, classes, binning, is_private)
+    if min_class_count > 1:
+        strata = strata.merge_small_strata(min_class_count)
+    return strata
+
+
+def _count_all_labels(all_label_scores: ArrayLike, n_samples: int, binning: Binning) -> IntArray:
+    """Return (H,) counts of the scores of all labels."""
+    scores = as_float_array("label_scores", all_label_scores)
+    if scores.ndim != 2 or len(scores) != n_samples:
+        raise RobfcpError(
+            f"label_scores: need (n, C) scores of {n_samples} samples; "
+            "pass score.all_labels(probabilities)"
+        )
+    with _errors_begin_with("label_scores"):
+        return binning.counts(scores.ravel())
+
+
+def _get_risk(name: str, privacy: Privacy | None) -> Risk:
+    """Return the risk of a name, in fewer parts where noise is added to them."""
+    if privacy is None:
+        return Risk(name)
+    return Risk(name, resolution=_noising.NOISY_RESOLUTION)
