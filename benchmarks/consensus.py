@@ -208,10 +208,11 @@ def measure_part(part: str, first_seed: int, fraction: float, processes: int) ->
                 row_outcomes = outcomes_of.setdefault(row, {})
                 for method, outcome in outcomes.items():
                     row_outcomes.setdefault(method, []).append(outcome)
-    return {
-        row: {method: _summary(outcomes) for method, outcomes in methods.items()}
-        for row, methods in sorted(outcomes_of.items())
-    }
+
+    summaries: PartResults = {}
+    for row, methods in sorted(outcomes_of.items()):
+        summaries[row] = {method: _summary(outcomes) for method, outcomes in methods.items()}
+    return summaries
 
 
 def _summary(outcomes: Sequence[Outcome]) -> dict[str, float]:

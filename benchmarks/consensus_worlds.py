@@ -218,7 +218,9 @@ def natural(dataset: str, column: str, seed: int, min_size: int = 50) -> World:
     """Return sites as they are, each halved and its calibration half resampled."""
     data = natural_outputs(dataset, column)
     rng = np.random.default_rng([seed, zlib.crc32(f"{dataset} {column}".encode())])
-    scores, labels, tests = [], [], []
+    scores: Scores = []
+    labels: Labels = []
+    tests: Scores = []
     for name, size in zip(*np.unique(data.sites, return_counts=True), strict=True):
         if size < min_size:
             continue

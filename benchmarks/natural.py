@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import argparse
 import csv
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -84,17 +84,21 @@ def tables(rules: Rows, detection: Rows) -> Iterator[str]:
 def table(rows: Rows, formats: dict[str, str]) -> str:
     """Return a table with a column a format, the federation first."""
     all_formats = {"federation": "{federation}", **formats}
-    lines = [[text.format(**row) for text in all_formats.values()] for row in rows]
+    lines = []
+    for row in rows:
+        lines.append([text.format(**row) for text in all_formats.values()])
     return markdown(list(all_formats), lines)
 
 
 def read_csv(path: Path) -> Rows:
     """Return the rows as they were written."""
     with path.open(encoding="utf-8") as stream:
-        return [
-            {name: _parse_value(text) for name, text in row.items()}
-            for row in csv.DictReader(stream)
-        ]
+        return [_parse_row(row) for row in csv.DictReader(stream)]
+
+
+def _parse_row(row: Mapping[str, str]) -> dict[str, Any]:
+    """Return a row with its values parsed."""
+    return {name: _parse_value(text) for name, text in row.items()}
 
 
 def _parse_value(text: str) -> int | float | str:

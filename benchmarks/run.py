@@ -34,6 +34,7 @@ def measure_rows(largest: int) -> Iterator[Row]:
     """Yield every stage at every size up to the largest."""
 
     def up_to_largest(*sizes: int) -> list[int]:
+        """Return the sizes that are not too large."""
         return [size for size in sizes if size <= largest]
 
     yield from stages.client_side()

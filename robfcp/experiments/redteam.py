@@ -331,9 +331,13 @@ def plot_ranking(lines: Sequence[Mapping[str, Any]]) -> NDArray[Any]:
         What `ranking` returns.
     """
     steps = [step for step in STEPS if step in lines[0]]
-    errors_and_growths = np.array([[line[step] for step in steps] for line in lines])
-    relative = errors_and_growths - (0, 1)  # growth 1 is no growth
-    return _two_maps(relative, [line["method"] for line in lines], steps, ", at worst")
+    methods = [line["method"] for line in lines]
+    values = np.empty((len(lines), len(steps), 2))
+    for row, line in enumerate(lines):
+        for column, step in enumerate(steps):
+            error, growth = line[step]
+            values[row, column] = error, growth - 1
+    return _two_maps(values, methods, steps, ", at worst")
 
 
 def _two_maps(

@@ -24,8 +24,8 @@ from robfcp.guarantees import fcp_bin_index
 
 ThresholdFunction = Callable[[Federation], int | None]
 
-# Levels of the benign quantiles between which all scores are tilted alike. They lie closer at the
-# top, where thresholds are.
+# Levels of the benign quantiles between which all scores are tilted together. They lie closer at
+# the top, where thresholds are.
 BLOCK_LEVELS = (0.05, 0.15, 0.25, 0.35, 0.45, 0.55, 0.65, 0.75, 0.82, 0.88, 0.92, 0.96)
 
 STEP_SIZES = (0.4, 1.0, 2.0)  # of a random move, in log odds

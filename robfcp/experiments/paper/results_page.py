@@ -214,10 +214,12 @@ def _manual_text(page: Path) -> str:
 def _read(path: Path) -> list[dict[str, Any]]:
     """Return the rows that `to_csv` wrote."""
     with path.open(encoding="utf-8", newline="") as stream:
-        return [
-            {name: _parse_value(name, text) for name, text in row.items()}
-            for row in csv.DictReader(stream)
-        ]
+        return [_parse_row(row) for row in csv.DictReader(stream)]
+
+
+def _parse_row(row: Mapping[str, str]) -> dict[str, Any]:
+    """Return a row with its values parsed."""
+    return {name: _parse_value(name, text) for name, text in row.items()}
 
 
 def _parse_value(name: str, text: str) -> Any:
@@ -246,17 +248,18 @@ def _section(name: str, rows: Rows) -> str:
     if name == "counting":
         return _estimates_table(rows)
     if name == "bounds":
-        rows = [
-            {column: row[column] for column in BOUND_COLUMNS}
-            for row in rows
-            if row["ratio"] in BOUND_FRACTIONS
-        ]
+        rows = [_bound_columns(row) for row in rows if row["ratio"] in BOUND_FRACTIONS]
     if name in ROB_FCP_EXPERIMENTS:
         rows = [row for row in rows if row["method"] in (ROB_FCP, ROB_FCP_RELEASED)]
     if "method" in rows[0]:
         return _errors_table(rows, LINE_COLUMNS.get(name, ("variant",)))
-    lines = [[_format_value(value) for value in row.values()] for row in rows]
+    lines = [list(map(_format_value, row.values())) for row in rows]
     return markdown(list(rows[0]), lines)
+
+
+def _bound_columns(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the page shows of a row of bounds."""
+    return {column: row[column] for column in BOUND_COLUMNS}
 
 
 def _errors_table(rows: Rows, by: Sequence[str]) -> str:

@@ -298,9 +298,9 @@ def bound_rows(seeds: int) -> list[dict[str, Any]]:
             trial_rows = [
                 _trial_bounds(trial, attack, fraction, seed) for seed, trial in enumerate(trials)
             ]
-            means = {
-                name: float(np.mean([row[name] for row in trial_rows])) for name in trial_rows[0]
-            }
+            means = {}
+            for name in trial_rows[0]:
+                means[name] = float(np.mean([row[name] for row in trial_rows]))
             rows.append(
                 {"dataset": dataset, "attack": attack, "ratio": fraction, **means, "seeds": seeds}
             )
