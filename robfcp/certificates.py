@@ -79,41 +79,42 @@ class CertificatePoint(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Certificate(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Coverage of the honest sites' mixture, proved to lie in [lower, upper].
+    """Coverage of the benign clients' mixture, proved to lie in [lower, upper].
 
     Attributes
     ----------
-    kind
-        Which theorem it is: "any-threshold", "marginal", "pac" or "mix".
-    lower, upper
-        Coverage is at least and at most this; upper is 1 where nothing is said.
-    confidence
-        Over the calibration data; None says that the bound holds on average over them.
-    m
-        How many sites may lie.
-    n_clients
-        How many sites reported.
-    estimated
-        Whether m is estimated from the reports; then it is no proof against liars who hide.
-    assumptions
-        What it rests on, one by one.
-    n_outside
-        How many missing and faulty sites there are, of whom nothing is said.
-    outside
-        Whose reports it says nothing of, in words, where there are any.
-    floor, trusted
-        What is covered on average whoever lies, and by how many trusted samples, where there are
-        any.
-    full_sets_from
-        The number of liars that can make every set full, where known.
-    note
+    kind : {"any-threshold", "marginal", "pac", "mix"}
+        Which theorem it is.
+    lower, upper : float
+        Coverage is at least and at most this; upper is 1 where there is no upper bound.
+    confidence : float or None
+        The confidence over the calibration data; None where the bound holds on average over them.
+    m : int
+        The largest number of malicious clients.
+    n_clients : int
+        How many clients reported.
+    estimated : bool
+        Whether m is estimated from the reports; then it is no proof against malicious clients who
+        hide.
+    assumptions : tuple of Assumption
+        What it rests on.
+    n_outside : int
+        How many missing and rejected clients there are, which it does not speak of.
+    outside : str
+        Whose reports it does not speak of, in words; empty if there are none.
+    floor, trusted : float or None, int
+        What is covered on average whoever is malicious, and by how many trusted samples, where
+        there are any.
+    full_sets_from : int or None
+        The number of malicious clients that can make every set full, where it is known.
+    note : str
         What else must be said.
-    samples
-        The most samples that liars may hold together, where that was stated.
-    risk, bound
-        The loss that is bounded in place of coverage, and the most one sample can lose.
-    by
-        "class", "group" or "cluster" where it is said of every one of them at once.
+    samples : int or None
+        The largest number of samples that malicious clients hold together, where it was stated.
+    risk, bound : str, float or None
+        The loss that is bounded in place of coverage, and the most that one sample can lose.
+    by : str
+        "class", "group" or "cluster" where it holds for every one of them at once.
 
     Examples
     --------

@@ -99,18 +99,18 @@ class _BaseGuarantee(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         confidence: float,
         anchor: TrustedInterval | None = None,
     ) -> tuple[int | None, Certificate]:
-        """The threshold that holds the promise, and what is proved of it.
+        """Return the guaranteed threshold, and what is proved of it.
 
         Parameters
         ----------
-        federation
+        federation : Federation
             The reports of one round.
-        level
-            The coverage promised.
-        confidence
-            With which it holds over the calibration data, where it does not hold on average.
-        anchor
-            Trusted samples between which it is held.
+        level : Fraction
+            The coverage to guarantee.
+        confidence : float
+            The confidence over the calibration data, where coverage is not on average.
+        anchor : TrustedInterval, optional
+            What trusted samples allow.
 
         Returns
         -------
@@ -211,24 +211,24 @@ class _BaseGuarantee(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         raise NotImplementedError
 
     def covered_federation(self, federation: Federation) -> Federation:
-        """The sites that its certificate speaks of, and with it the curve.
+        """Return the clients that the certificate speaks of, and with it the curve.
 
         Parameters
         ----------
-        federation
+        federation : Federation
             The reports of one round.
         """
         return federation
 
     def notes(self, federation: Federation, confidence: float) -> tuple[str, ...]:
-        """What else must be said of these reports, beside the certificate.
+        """Return what must be said of the reports beside the certificate.
 
         Parameters
         ----------
-        federation
+        federation : Federation
             The reports of one round.
-        confidence
-            Of the certificate.
+        confidence : float
+            The confidence of the certificate.
         """
         return ()
 
@@ -243,14 +243,15 @@ def _breakdown_note(breakdown_point: int, max_malicious: int, n_clients: int) ->
 
 
 class MarginalGuarantee(_BaseGuarantee, frozen=True, tag="marginal"):
-    """Coverage on average over calibration data, whatever the liars do.
+    """Coverage on average over calibration data, whatever the malicious clients do.
 
     Parameters
     ----------
-    liars
-        How many sites may lie.
-    samples
-        How many samples lying sites may hold together; beside or in place of `liars`.
+    liars : int, optional
+        The largest number of malicious clients.
+    samples : int, optional
+        The largest number of samples that malicious clients hold together; beside `liars`, or in
+        place of it.
 
     Examples
     --------
@@ -296,16 +297,15 @@ class MarginalGuarantee(_BaseGuarantee, frozen=True, tag="marginal"):
 
 
 class PACGuarantee(_BaseGuarantee, frozen=True, tag="pac"):
-    """Coverage with a stated confidence over the calibration data, whatever the liars do.
+    """Coverage with a confidence over the calibration data, whatever the malicious clients do.
 
     Parameters
     ----------
-    liars
-        How many sites may lie.
-    alike
-        How far an honest site's scores may be from a common distribution (the largest difference
-        of their CDFs), declared: sites that cannot be honest are then dropped first. Nothing is
-        declared if None.
+    liars : int
+        The largest number of malicious clients.
+    alike : float, optional
+        The declared heterogeneity: how far the CDF of a benign client's scores may be from a common
+        one. Clients that cannot be benign are then dropped first.
 
     Examples
     --------
@@ -386,17 +386,17 @@ class PACGuarantee(_BaseGuarantee, frozen=True, tag="pac"):
 
 
 class LabelShiftGuarantee(_BaseGuarantee, frozen=True, tag="label-shift"):
-    """As `PACGuarantee`, where honest sites agree within classes and label mixes differ at will.
+    """As `PACGuarantee`, where benign clients agree within classes and label mixes may differ.
 
     Parameters
     ----------
-    liars
-        How many sites may lie.
-    alike
-        How far an honest site's scores may be from a common distribution within a class.
-    mix
-        Coverage is promised for these shares of the classes: {class: share}, "uniform", "any"
-        (whatever the shares) or a list of them; for the honest sites' own pool if None.
+    liars : int
+        The largest number of malicious clients.
+    alike : float, default=0
+        The declared heterogeneity within classes.
+    mix : dict, str or list, optional
+        The label mix that coverage is guaranteed for: {class: share}, "uniform", "any" (whatever
+        the shares) or a list of them; the benign clients' own if None.
 
     Examples
     --------
@@ -486,7 +486,14 @@ GUARANTEES = {
 
 
 def get_guarantee(name: str, **arguments: Any) -> Guarantee:
-    """The promise a word names, with what is stated of it; None is not stated.
+    """Return the guarantee of a name with its arguments; None leaves an argument out.
+
+    Parameters
+    ----------
+    name : {"marginal", "pac", "label-shift"}
+        The guarantee.
+    **arguments
+        Its fields.
 
     Examples
     --------

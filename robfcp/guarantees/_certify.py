@@ -155,25 +155,25 @@ def certify_threshold(
     *,
     max_malicious_estimated: bool = False,
 ) -> Certificate:
-    """The certificate of any threshold (its edge, None = infinite), however it was found.
+    """Return the certificate of any threshold, however it was chosen.
 
     Parameters
     ----------
-    federation
+    federation : Federation
         The reports of one round.
-    bin_index
+    bin_index : int or None
         The bin whose upper edge is the threshold; None for an infinite one.
-    max_malicious
-        How many sites may lie, stated before the reports were seen.
-    certificate_confidence
-        With which the interval holds, over the calibration data.
-    max_malicious_estimated
-        Whether m is an estimate; the certificate then says so.
+    max_malicious : int
+        The largest number of malicious clients, stated before the reports were seen.
+    certificate_confidence : float, default=0.95
+        The confidence of the interval, over the calibration data.
+    max_malicious_estimated : bool, default=False
+        Whether the number is an estimate; the certificate then says so.
 
     Returns
     -------
     Certificate
-        The interval that holds the honest sites' coverage, and what it rests on.
+        The interval that holds the benign clients' coverage, and what it rests on.
 
     Examples
     --------

@@ -97,11 +97,15 @@ class ClientPairs:
         cumulative : ndarray of shape (K, C)
             x_kc, the counts up to the bin.
         """
-        cdfs = cumulative / np.maximum(self.sizes, 1)
-        one_sided = np.zeros((len(cumulative), len(cumulative)))
-        for rows, harmonic, _ in self._terms():
-            one_sided[rows] = _sum_over_classes(cdfs[rows], harmonic)
+        one_sided = self._harmonic_sums(cumulative / np.maximum(self.sizes, 1))
         return one_sided - one_sided.T
+
+    def _harmonic_sums(self, values: FloatArray) -> FloatArray:
+        """Return (K, K) the sums over c of n_kc n_lc / (n_kc + n_lc) v_kc, from (K, C) values v."""
+        sums = np.zeros((len(values), len(values)))
+        for rows, harmonic, _ in self._terms():
+            sums[rows] = _sum_over_classes(values[rows], harmonic)
+        return sums
 
     def _differences_and_variances(self, cumulative: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Return (K, K) D_kl, and V_kl = sum over c of n_kc n_lc P_c (1 - P_c) / (n_kc + n_lc - 1).
@@ -214,10 +218,7 @@ class ClientPairs:
         sigma : float
             The declared heterogeneity within classes.
         """
-        cdf_widths = (cumulative_upper - cumulative) / np.maximum(self.sizes, 1)
-        widths = np.zeros((len(cumulative), len(cumulative)))
-        for rows, harmonic, _ in self._terms():
-            widths[rows] = _sum_over_classes(cdf_widths[rows], harmonic)
+        widths = self._harmonic_sums((cumulative_upper - cumulative) / np.maximum(self.sizes, 1))
         differences = self._differences(cumulative.astype(np.float64))
         distances = np.maximum(differences - widths.T, -differences - widths)
         return self._hoeffding_exponents(distances, sigma)
@@ -231,7 +232,7 @@ class ClientPairs:
         n_clients: int,
         cumulative_upper: IntArray | None = None,
     ) -> BoolArray | None:
-        """Return (K, K) which clients contradict which at one bin; None if nobody is dropped.
+        """Return (K, K) which clients contradict which at one bin; None if no client is dropped.
 
         Parameters
         ----------
@@ -264,8 +265,8 @@ class ClientPairs:
             pair_is_uncertain = is_uncertain[:, None] | is_uncertain
             contradicts = np.where(pair_is_uncertain, certainly, contradicts)
         np.fill_diagonal(contradicts, False)
-        somebody_is_dropped = (contradicts.sum(axis=1) >= n_needed).any()
-        return contradicts if somebody_is_dropped else None
+        drops_any = (contradicts.sum(axis=1) >= n_needed).any()
+        return contradicts if drops_any else None
 
 
 def _sum_over_classes(values: FloatArray, terms: FloatArray) -> FloatArray:

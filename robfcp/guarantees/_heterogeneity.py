@@ -39,7 +39,7 @@ class PruningResult(NamedTuple):
     pruned_at : dict
         The bin that showed it, for each client that was dropped.
     is_contradicted : bool
-        Whether no set of K - m clients agrees as declared; then nobody is dropped.
+        Whether no set of K - m clients agrees as declared; then no client is dropped.
     """
 
     kept_mask: BoolArray
@@ -163,7 +163,7 @@ def prune_clients(
     """Drop clients that cannot be benign if all benign CDFs lie within sigma of a common one.
 
     With probability >= 1 - beta no benign client is dropped: then at most the remaining m are
-    malicious. Nobody is dropped where the reports contradict sigma and m themselves
+    malicious. None is dropped where the reports contradict sigma and m themselves
     (docs/theory.md, section 7, theorem E).
 
     Parameters

@@ -283,7 +283,7 @@ def _kept_clients(
     Parameters
     ----------
     contradictions : ndarray of shape (K, K) or None
-        Which clients contradict which; None where nobody is dropped.
+        Which clients contradict which; None where no client is dropped.
     is_present : ndarray of shape (K,)
         The clients that are compared.
     max_malicious : int

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from math import ceil
 
 import numpy as np
 
@@ -105,9 +106,9 @@ def critical_counts(totals: IntArray, level: Fraction, delta: float) -> IntArray
 def critical_loss_drops(
     totals: IntArray, level: Fraction, delta: float, counts_per_sample: int
 ) -> IntArray:
-    """Return the least summed gains that N losses of mean above 1 - level rarely have.
+    """Return the least summed drops that N losses of mean above 1 - level rarely have.
 
-    The gain of a loss l in [0, 1] is 1 - l. N independent losses of mean above a = 1 - level sum to
+    The drop of a loss l in [0, 1] is 1 - l. N independent losses of mean above a = 1 - level sum to
     at most R with a probability of at most exp(-N kl(R / N, a)) (Hoeffding 1963), and of at most
     e P(Bin(N, a) <= ceil(R)) (Bentkus 2004). The larger R that either allows is taken
     (docs/theory.md, section 6, "Losses").
@@ -121,28 +122,38 @@ def critical_loss_drops(
     delta : float
         The probability to fail.
     counts_per_sample : int
-        Gains are counted in parts of 1 / counts_per_sample.
+        Drops are counted in parts of 1 / counts_per_sample.
     """
     totals = np.asarray(totals, dtype=np.int64)
     max_loss = float(1 - level)
 
     hoeffding_losses = _hoeffding_loss_sums(totals, max_loss, delta)
-    # The least count of gains is that of a binomial: N - R is min_count at delta / e.
+    # The least count of drops is that of a binomial: N - R is min_count at delta / e.
     lowest = np.zeros_like(totals)
     bentkus_losses = totals - min_count(totals, float(level), delta / np.e, lowest)
     rounded_down = np.floor(hoeffding_losses * counts_per_sample) / counts_per_sample
     max_losses = np.maximum(np.maximum(rounded_down, bentkus_losses), -1.0)
 
-    scaled_gains = (totals - max_losses) * counts_per_sample
-    drops = np.ceil(scaled_gains - _ROUNDING).astype(np.int64)
+    scaled_drops = (totals - max_losses) * counts_per_sample
+    drops = np.ceil(scaled_drops - _ROUNDING).astype(np.int64)
     # Never less than beyond the mean, nor more than one beyond all.
-    mean_gains = [-((-(counts_per_sample * level) * int(n)) // 1) for n in totals]
-    lowest_drops = np.array(mean_gains, dtype=np.int64) + 1
+    mean_drops = [ceil(counts_per_sample * level * n) for n in totals.tolist()]
+    lowest_drops = np.array(mean_drops, dtype=np.int64) + 1
     return np.minimum(np.maximum(drops, lowest_drops), counts_per_sample * totals + 1)
 
 
 def _hoeffding_loss_sums(totals: IntArray, max_loss: float, delta: float) -> FloatArray:
-    """Return the largest R with exp(-N kl(R / N, a)) <= delta, a the largest mean loss; else -1."""
+    """Return the largest R with exp(-N kl(R / N, a)) <= delta; -1 if there is none.
+
+    Parameters
+    ----------
+    totals : ndarray of shape (T,)
+        N.
+    max_loss : float
+        a, the largest mean loss.
+    delta : float
+        The probability to fail.
+    """
     required_divergence = np.log(1 / delta) / np.maximum(totals, 1)
     low = np.zeros(len(totals))
     high = np.full(len(totals), max_loss)
