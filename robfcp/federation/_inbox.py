@@ -101,7 +101,7 @@ class Block:
         What reports state besides, each once.
     kinds : (n,) ndarray of int
         Which header each report has.
-    counts, strata, told : SparseCounts
+    counts, strata, all_label_counts : SparseCounts
         Counts of the reports without strata; counts by stratum; the scores of all labels.
     """
 
@@ -111,7 +111,7 @@ class Block:
     kinds: IndexArray
     counts: SparseCounts
     strata: SparseCounts
-    told: SparseCounts
+    all_label_counts: SparseCounts
 
 
 class TableChunk(NamedTuple):
@@ -437,7 +437,7 @@ class Inbox:
             return
         self._counts.extend(block.counts)
         self._strata.extend(block.strata)
-        self._all_labels.extend(block.told)
+        self._all_labels.extend(block.all_label_counts)
 
     def _pack_names(self) -> None:
         """Put the names that came one by one where those of tables are."""

@@ -154,12 +154,16 @@ class TableHeader:
         if not are_valid_reports.all():
             is_valid[is_valid] = are_valid_reports
             _, block = self._read_block(batch.filter(import_pyarrow().array(is_valid)))
-        block = replace(block, counts=block.counts.without_zeros(), told=block.told.without_zeros())
+        block = replace(
+            block,
+            counts=block.counts.without_zeros(),
+            all_label_counts=block.all_label_counts.without_zeros(),
+        )
 
         digests = np.zeros((len(block.sizes), 2), dtype=np.uint64)
         if needs_digests:
-            digests = hash_rows([block.counts, block.strata, block.told])
-        has_all_labels = block.told.lengths > 0
+            digests = hash_rows([block.counts, block.strata, block.all_label_counts])
+        has_all_labels = block.all_label_counts.lengths > 0
         other_rows = self._iter_json(batch, np.flatnonzero(~is_valid))
         return TableChunk(is_valid, block, (has_all_labels, digests), other_rows)
 
@@ -216,7 +220,7 @@ class TableHeader:
                 cells[is_of_strata],
                 counts[is_of_strata],
             ),
-            told=SparseCounts.from_lengths(
+            all_label_counts=SparseCounts.from_lengths(
                 lengths["set_size_counts"], values["set_size_bins"], values["set_size_counts"]
             ),
         )
@@ -331,7 +335,7 @@ class TableHeader:
         names = [header.strata and header.strata[1] for header in self.headers]
         return build_block(
             positions[order],
-            (pooled, block.strata, block.told),
+            (pooled, block.strata, block.all_label_counts),
             np.arange(len(order)),
             (names, block.kinds),
             common,

@@ -40,7 +40,7 @@ def validate_block(block: Block, are_names: BoolArray) -> BoolArray:
     is_valid &= totals <= MAX_SAMPLES
     is_valid &= totals == block.sizes * counts_per_sample[block.kinds]
 
-    has_all_labels = block.told.lengths > 0
+    has_all_labels = block.all_label_counts.lengths > 0
     if has_all_labels.any():
         is_valid &= ~has_all_labels | _are_all_labels(block, n_bins_of_row)
     return is_valid
@@ -49,9 +49,9 @@ def validate_block(block: Block, are_names: BoolArray) -> BoolArray:
 def _are_all_labels(block: Block, n_bins_of_row: IntArray) -> BoolArray:
     """Return (n,) in which rows the scores of all labels are as many for each sample."""
     n_samples = np.maximum(block.sizes, 1)  # smaller ones are refused anyway
-    n_labels = block.told.sums(block.told.values)
+    n_labels = block.all_label_counts.sums(block.all_label_counts.values)
     are_as_many = (n_labels <= MAX_SAMPLES) & (n_labels >= n_samples) & (n_labels % n_samples == 0)
-    return are_as_many & _are_cells_and_counts(block.told, n_bins_of_row, min_count=0)
+    return are_as_many & _are_cells_and_counts(block.all_label_counts, n_bins_of_row, min_count=0)
 
 
 def _are_cells_and_counts(
