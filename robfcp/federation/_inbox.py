@@ -24,8 +24,8 @@ from robfcp.reports import (
     StratumKind,
     StratumNames,
     parse_report,
-    report_row,
     require_expected_binning,
+    row_of_object,
     signing,
     validate_report,
 )
@@ -325,7 +325,7 @@ class Inbox:
         if isinstance(item, Report):
             if self._binning is not None:
                 require_expected_binning(item.client, item.grid, self._binning)
-            return report_row(item)
+            return row_of_object(item, self._header_reader)
         if isinstance(item, Mapping):
             try:
                 data = msgspec.json.encode(dict(item))
@@ -346,10 +346,11 @@ class Inbox:
 
     def _add_row(self, row: ReportRow, position: int) -> None:
         """Keep a valid report that stood at a position of the arrivals."""
+        header_index = self._index_of(row.header)
         self._n_rows += 1
         self._names.append(row.client)
         self._sizes.append(row.n_samples)
-        self._header_index.append(self._index_of(row.header))
+        self._header_index.append(header_index)
         self._has_all_labels.append(row.all_label_counts is not None)
         self._positions.append(position)
         for rows, counts in (

@@ -2,8 +2,8 @@
 
 from robfcp.reports import signing, terms
 from robfcp.reports._header import BinningDigest, Header
-from robfcp.reports._report import Report, report_row
-from robfcp.reports._row import HeaderReader, ReportRow, validate_report
+from robfcp.reports._report import Report
+from robfcp.reports._row import HeaderReader, ReportRow, row_of_object, validate_report
 from robfcp.reports._strata import (
     MAX_STRATA,
     OTHER_STRATUM,
@@ -49,8 +49,8 @@ __all__ = [
     "from_wire_score",
     "n_strata",
     "parse_report",
-    "report_row",
     "require_expected_binning",
+    "row_of_object",
     "signing",
     "stratum_labels",
     "terms",

@@ -31,7 +31,6 @@ from robfcp.privacy import Privacy, add_noise
 from robfcp.reports import _checks, _noising, _wire
 from robfcp.reports._checks import REBUILD_HINT, CountSummary, StratumSummary
 from robfcp.reports._coarsening import coarsen, coarsen_counts, n_small_cells
-from robfcp.reports._header import BinningDigest, Header
 from robfcp.reports._row import CellCounts, HeaderReader, ReportRow, validate_report
 from robfcp.reports._strata import (
     StratifiedCounts,
@@ -695,36 +694,6 @@ def _report_of_row(row: ReportRow, binning: Binning) -> Report:
         strata=strata,
         set_sizes=_dense(row.all_label_counts, n_bins),
     )
-
-
-def report_row(report: Report) -> ReportRow:
-    """Return what a report counts, as the row of a table."""
-    strata = report.strata
-    header = Header(
-        BinningDigest.of(report.grid),
-        report.score,
-        report.round,
-        report.model,
-        report.risk,
-        report.privacy,
-        None if strata is None else (strata.by, strata.names),
-    )
-    # Sums over classes without noise are kept too: an object is never taken for the file of the
-    # same report, and the two contradict each other.
-    counts = None
-    if strata is None or report.privacy is None:
-        counts = _sparse(report.counts)
-    listed_strata = None
-    if strata is not None:
-        listed_strata = CellCounts(strata.cells, strata.counts)
-    all_labels = None if report.set_sizes is None else _sparse(report.set_sizes)
-    return ReportRow(report.client, report.n_samples, header, counts, listed_strata, all_labels)
-
-
-def _sparse(counts: IntArray) -> CellCounts:
-    """Return the counts other than 0 with their bins."""
-    bins = np.flatnonzero(counts)
-    return CellCounts(bins, counts[bins])
 
 
 def _dense(counts: CellCounts | None, n_bins: int) -> Any:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from itertools import accumulate, compress
-from operator import lt
-from typing import NamedTuple
+from operator import is_, lt
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 import numpy as np
 
+from robfcp._typing import IntArray
 from robfcp._validation import check_client_name, check_text
 from robfcp.binning import Binning
 from robfcp.errors import ReportError, RobfcpError
@@ -17,6 +18,9 @@ from robfcp.reports._checks import REBUILD_HINT, CountSummary, IntSequence, Stra
 from robfcp.reports._header import BinningDigest, Header
 from robfcp.reports._strata import StratifiedCounts, check_stratum_names
 from robfcp.reports._wire import WireCounts, WireReport, WireStratifiedCounts
+
+if TYPE_CHECKING:
+    from robfcp.reports._report import Report
 
 _MAX_HEADERS = 256  # remembered at a time
 _MAX_HEADER_BYTES = 2**16  # of the JSON of a header that is remembered
@@ -81,6 +85,8 @@ class HeaderReader:
     def __init__(self, expected: Binning | None = None) -> None:
         self._expected = expected
         self._headers: dict[bytes, Header] = {}
+        self._last_parts: tuple[object, ...] | None = None  # of the object read last
+        self._last_header: Header | None = None
 
     def read(self, report: WireReport) -> Header:
         """Return the header of a report; refuse what cannot be understood.
@@ -128,6 +134,42 @@ class HeaderReader:
             strata,
         )
 
+    def of_object(self, report: Report) -> Header:
+        """Return the header of a report object, whose parts were checked when it was made.
+
+        Objects of one program share their parts, so that the parts of the object before are looked
+        at first.
+
+        Parameters
+        ----------
+        report : Report
+            The object.
+        """
+        strata = report.strata
+        parts = (
+            report.grid,
+            report.score,
+            report.round,
+            report.model,
+            report.risk,
+            report.privacy,
+            None if strata is None else strata.by,
+            None if strata is None else strata.names,
+        )
+        is_same = self._last_parts is not None and all(map(is_, parts, self._last_parts))
+        if not is_same or self._last_header is None:
+            self._last_parts = parts
+            self._last_header = Header(
+                BinningDigest.of(report.grid),
+                report.score,
+                report.round,
+                report.model,
+                report.risk,
+                report.privacy,
+                None if strata is None else (strata.by, strata.names),
+            )
+        return self._last_header
+
 
 def _header_json(report: WireReport) -> bytes:
     """Return all that a report states besides client and numbers, as JSON.
@@ -149,6 +191,38 @@ def _header_json(report: WireReport) -> bytes:
             names,
         )
     )
+
+
+def row_of_object(report: Report, headers: HeaderReader) -> ReportRow:
+    """Return the row of a report object, which was checked when it was made.
+
+    Parameters
+    ----------
+    report : Report
+        The object.
+    headers : HeaderReader
+        Reads what the report states besides its numbers.
+    """
+    strata = report.strata
+    # Sums over classes without noise are kept too: an object is never taken for the file of the
+    # same report, and the two contradict each other.
+    counts = None
+    if strata is None or report.privacy is None:
+        counts = _sparse(report.counts)
+    listed_strata = None
+    if strata is not None:
+        listed_strata = CellCounts(strata.cells, strata.counts)
+    all_labels = None
+    if report.set_sizes is not None:
+        all_labels = _sparse(report.set_sizes)
+    header = headers.of_object(report)
+    return ReportRow(report.client, report.n_samples, header, counts, listed_strata, all_labels)
+
+
+def _sparse(counts: IntArray) -> CellCounts:
+    """Return the counts other than 0 with their bins."""
+    bins = np.flatnonzero(counts)
+    return CellCounts(bins, counts[bins])
 
 
 def check_is_complete(report: WireReport) -> None:
