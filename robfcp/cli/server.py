@@ -28,7 +28,7 @@ from robfcp.defense import DEFENSES, Consensus, Defense, get_defense
 from robfcp.diagnosis import Diagnosis, diagnose
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
-from robfcp.fleet import list_report_files, read_tables
+from robfcp.fleet import UNNAMED_TABLE, list_report_files, list_unnamed_tables, read_tables
 from robfcp.guarantees import Guarantee, clients_not_covered, get_guarantee
 from robfcp.local import ClientFeedback
 from robfcp.page import PageInfo
@@ -110,6 +110,11 @@ class RoundOptions:
 
 def report_paths(paths: Sequence[Path], printer: Printer) -> list[Path]:
     """Return the files of reports; print which others among them were left aside."""
+    for path in paths:
+        if path.is_dir():
+            for table in list_unnamed_tables(path):
+                printer.line(f"{table}: {UNNAMED_TABLE}.")
+
     report_files = []
     for path in expand_paths(paths, ROUND, list_report_files):
         # What cannot be opened is refused with a reason where it is read.

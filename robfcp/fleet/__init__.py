@@ -1,7 +1,9 @@
 """Fleets: reports of many clients in Parquet files or on a Spark cluster, and replies on disk."""
 
 from robfcp.fleet._parquet import (
+    UNNAMED_TABLE,
     list_report_files,
+    list_unnamed_tables,
     read_report_files,
     write_table,
     write_verdict_table,
@@ -10,9 +12,11 @@ from robfcp.fleet._replies import ReplyStore
 from robfcp.fleet._spark import is_dataframe, read_dataframe, read_tables
 
 __all__ = [
+    "UNNAMED_TABLE",
     "ReplyStore",
     "is_dataframe",
     "list_report_files",
+    "list_unnamed_tables",
     "read_dataframe",
     "read_report_files",
     "read_tables",

@@ -1,10 +1,14 @@
-"""Reports in files: JSON, and tables in Parquet that are read batch by batch where they are."""
+"""Reports in files: JSON, and tables in Parquet that are read batch by batch where they are.
+
+Clients send JSON. A table is the server's own storage and is named explicitly: pyarrow trusts what
+a Parquet file says of itself, so that none is taken from a folder that clients may write to.
+"""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -28,7 +32,6 @@ from robfcp.federation import (
     TableChunk,
 )
 from robfcp.fleet._arrow import ArrowNamesBuilder, import_pyarrow, write_rows
-from robfcp.fleet._footer import UNREADABLE, PageTotals, sum_pages
 from robfcp.fleet._table_header import (
     HINT,
     LIST_COLUMNS,
@@ -58,6 +61,9 @@ _MAX_BYTES_PER_VALUE = 4  # unpacked
 # pyarrow would hold a whole file in buffers otherwise.
 _READ_OPTIONS: Any = {"pre_buffer": False, "buffer_size": 2**18}
 
+# Why a table in a folder of reports is not read.
+UNNAMED_TABLE = "is a table in a folder of reports; name it if it is the server's own"
+
 _NO_REPORT = re.compile(r"\..*|.*\.record\.json")  # hidden files and records of calibrations
 
 
@@ -71,7 +77,7 @@ class FileFacts(NamedTuple):
     n_rows : int
         Its rows.
     n_values : int
-        The numbers that its pages announce.
+        The numbers that its metadata announce.
     metadata : bytes or None
         What its rows share.
     """
@@ -80,6 +86,21 @@ class FileFacts(NamedTuple):
     n_rows: int
     n_values: int
     metadata: bytes | None
+
+
+class ColumnTotals(NamedTuple):
+    """What the metadata of a file announce of the columns that are read.
+
+    Attributes
+    ----------
+    n_values : int
+        The numbers in them.
+    n_bytes : int
+        Their bytes, unpacked.
+    """
+
+    n_values: int
+    n_bytes: int
 
 
 @dataclass(eq=False)
@@ -138,12 +159,12 @@ class ParquetTable(StoredTable):
             metadata = (file.metadata.metadata or {}).get(SHARED)
             status = os.stat(self.path)
             max_values = _VALUE_ALLOWANCE + _MAX_VALUES_PER_BYTE * status.st_size
-            pages = self._sum_pages(max_values)
+            totals = _sum_column_chunks(file.metadata, schema().names)
         max_bytes = _MAX_BYTES_PER_VALUE * max_values
-        if pages.n_values > max_values or pages.n_bytes > max_bytes:
+        if totals.n_values > max_values or totals.n_bytes > max_bytes:
             raise RobfcpError(
-                f"{self.path}: {status.st_size} bytes hold {pages.n_values} numbers in "
-                f"{pages.n_bytes} bytes, which no reports do; {HINT}"
+                f"{self.path}: {status.st_size} bytes hold {totals.n_values} numbers in "
+                f"{totals.n_bytes} bytes, which no reports do; {HINT}"
             )
 
         texts = [name for name in ("client", "privacy") if name in columns.names]
@@ -151,16 +172,7 @@ class ParquetTable(StoredTable):
             batches = file.iter_batches(ROWS, columns=texts)
             if sum(map(_bytes_of_texts, batches)) > max_bytes:
                 raise RobfcpError(f"{self.path}: holds names beyond all reason; {HINT}")
-        return FileFacts(_state_of(status), n_rows, pages.n_values, metadata)
-
-    def _sum_pages(self, max_values: int) -> PageTotals:
-        """Return what the pages of the file announce."""
-        try:
-            return sum_pages(self.path, schema().names, max_values)
-        except UNREADABLE:
-            raise RobfcpError(
-                f"{self.path}: is cut or no Parquet file that is read; {HINT}"
-            ) from None
+        return FileFacts(_state_of(status), n_rows, totals.n_values, metadata)
 
     @property
     def n_values(self) -> int:
@@ -218,6 +230,21 @@ def _state_of(status: os.stat_result) -> tuple[int, ...]:
     return status.st_ino, status.st_size, status.st_mtime_ns
 
 
+def _sum_column_chunks(metadata: pa.FileMetaData, columns: Collection[str]) -> ColumnTotals:
+    """Return what the metadata of a file announce of some columns."""
+    n_values = 0
+    n_bytes = 0
+    for group_index in range(metadata.num_row_groups):
+        row_group = metadata.row_group(group_index)
+        for column_index in range(row_group.num_columns):
+            chunk = row_group.column(column_index)
+            name = chunk.path_in_schema.split(".")[0]  # of a list its entries are further parts
+            if name in columns:
+                n_values += chunk.num_values
+                n_bytes += chunk.total_uncompressed_size
+    return ColumnTotals(n_values, n_bytes)
+
+
 def _bytes_of_texts(texts: pa.RecordBatch) -> int:
     """Return how many bytes the texts of dictionaries take, one in every row that has it."""
     compute = import_pyarrow().compute
@@ -229,17 +256,44 @@ def _bytes_of_texts(texts: pa.RecordBatch) -> int:
 
 
 def list_report_files(folder: Path) -> list[Path]:
-    """Return the reports in a folder: its .json files, and the tables in it and below.
+    """Return the reports in a folder.
 
-    Hidden files, records of calibrations, and what Spark begins with _ are none.
+    Of a folder that is a table, because its name ends with .parquet, they are the tables in it and
+    below, as Spark writes them. Of any other folder they are its .json files. Hidden files, records
+    of calibrations, and what Spark begins with _ are none.
+
+    Parameters
+    ----------
+    folder : Path
+        A folder that clients write to, or a table.
     """
-    files = [path for path in sorted(folder.glob("*.json")) if not _NO_REPORT.fullmatch(path.name)]
+    if folder.suffix == ".parquet":
+        return _tables_below(folder)
+    return [path for path in sorted(folder.glob("*.json")) if not _NO_REPORT.fullmatch(path.name)]
+
+
+def list_unnamed_tables(folder: Path) -> list[Path]:
+    """Return the tables in a folder that is no table itself; they are not read.
+
+    Parameters
+    ----------
+    folder : Path
+        A folder that clients write to, or a table.
+    """
+    if folder.suffix == ".parquet":
+        return []
+    return _tables_below(folder)
+
+
+def _tables_below(folder: Path) -> list[Path]:
+    """Return the tables in a folder and below it, without those that are hidden."""
+    tables = []
     for path in sorted(folder.rglob("*.parquet")):
         names = path.relative_to(folder).parts
         is_hidden = any(name.startswith((".", "_")) for name in names)
         if not path.is_dir() and not is_hidden:
-            files.append(path)
-    return files
+            tables.append(path)
+    return tables
 
 
 def read_report_files(
@@ -256,10 +310,12 @@ def read_report_files(
         paths = [paths]
     files: list[Path] = []
     for path in map(Path, paths):
-        if path.is_dir():
-            files.extend(list_report_files(path))
-        else:
+        if not path.is_dir():
             files.append(path)
+            continue
+        files.extend(list_report_files(path))
+        for table in list_unnamed_tables(path):
+            yield RejectedReport(f"file:{table}", "file", f"{table}: {UNNAMED_TABLE}")
 
     tables = {path: ParquetTable(path) for path in files if path.suffix == ".parquet"}
     n_values = sum(table.n_values for table in tables.values())

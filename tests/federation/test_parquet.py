@@ -58,13 +58,14 @@ def report(k, kind, rng):
 
 
 def shards(folder, reports, number=2):
-    """The reports in nested tables and the last of them as JSON, in no order."""
+    """A folder of nested tables, and the last of the reports as JSON, in no order."""
     *rest, last = reports
-    (folder / "day=1").mkdir()
+    table = folder / "round.parquet"
+    (table / "day=1").mkdir(parents=True)
     for k in range(number):
-        Federation.from_reports(rest[k::number]).save(folder / "day=1" / f"part-{k}.parquet")
+        Federation.from_reports(rest[k::number]).save(table / "day=1" / f"part-{k}.parquet")
     last.save(folder / "last.json")
-    return folder
+    return [table, folder / "last.json"]
 
 
 @pytest.mark.parametrize("n_samples", [85, 86, 255, 256, 21_846, 65_535])
@@ -103,10 +104,10 @@ def test_a_calibration_is_the_same_to_the_byte_wherever_its_counts_are(kind, tmp
     here = Federation.from_reports(reports)
     here = replace(here, table=SparseTable.from_dense(here.counts))
     wanted = [robfcp.calibrate(here, **way) for way in asked]
-    place = shards(tmp_path, reports)
+    files = shards(tmp_path, reports)
     for home in HOMES:
         stay(monkeypatch, home)
-        found = Federation.from_files(place)
+        found = Federation.from_files(files)
         assert list(found.clients) == list(here.clients)
         assert found.is_out_of_core == (HOMES[home][0] == 0)
         if home == "parts":
@@ -261,7 +262,7 @@ def test_a_file_that_is_no_table_is_one_line_and_the_others_count(
     for home in HOMES:
         stay(monkeypatch, home)
         before = pa.total_allocated_bytes()
-        found = Federation.from_files(tmp_path)
+        found = Federation.from_files(sorted(tmp_path.glob("*.parquet")))
         assert found.n_samples == 90
         (fault,) = found.rejected_reports
         assert words in fault.reason
@@ -276,16 +277,40 @@ def test_a_name_twice_is_one_site_or_none_in_one_table_or_several(tmp_path, monk
     write(tmp_path / "b.parquet", [rows[2], row_of(site(5)), {**row_of(site(8)), "client": "s03"}])
     for home in HOMES:
         stay(monkeypatch, home)
-        found = Federation.from_files([tmp_path / "a.parquet", tmp_path / "b.parquet"])
+        files = [tmp_path / "a.parquet", tmp_path / "b.parquet"]
+        found = Federation.from_files(files)
         assert list(found.clients) == ["s00", "s02", "s05"]
         assert [fault.client for fault in found.rejected_reports] == ["s01", "s03"]
         assert "sent 2 different reports for this round" in found.rejected_reports[0].reason
-        assert Federation.from_files(tmp_path, expected_clients=["s05", "s09"]).missing_clients == (
-            "s09",
-        )
+        found = Federation.from_files(files, expected_clients=["s05", "s09"])
+        assert found.missing_clients == ("s09",)
+
+
+def test_a_table_in_a_folder_of_reports_is_not_read_unless_it_is_named(tmp_path):
+    site_report = Report.from_scores("s99", np.linspace(0, 1, 30), score=LAC)
+    site_report.save(tmp_path / "s99.json")
+    for name in ("top.parquet", "below/day.parquet"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        Federation.from_reports([replace_client(site_report, name[:3])]).save(tmp_path / name)
+
+    inbox = Federation.from_files(tmp_path)
+    assert list(inbox.clients) == ["s99"]
+    assert [rejected.reason.split(": ")[1] for rejected in inbox.rejected_reports] == [
+        "is a table in a folder of reports; name it if it is the server's own"
+    ] * 2
+
+    named = Federation.from_files([tmp_path, tmp_path / "top.parquet"])
+    assert list(named.clients) == ["s99", "top"]
+
+
+def replace_client(report, client):
+    """The same report of another client."""
+    return Report.from_json(report.to_json().replace(b'"s99"', f'"{client}"'.encode()))
 
 
 def test_a_folder_that_changes_while_it_is_read_is_said(tmp_path, monkeypatch):
+    tmp_path = tmp_path / "round.parquet"
+    tmp_path.mkdir()
     stay(monkeypatch, "many blocks")
     for name in "abc":
         write(tmp_path / f"{name}.parquet", [row_of(site(ord(name) + 9 * k)) for k in range(9)])

@@ -46,7 +46,9 @@ def report(k, rng):
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
     """Eight tables with what two or more of them disagree about: classes' order, names twice."""
-    folder, rng = tmp_path_factory.mktemp("round"), np.random.default_rng(1)
+    folder = tmp_path_factory.mktemp("tables") / "round.parquet"
+    folder.mkdir()
+    rng = np.random.default_rng(1)
     reports = [report(k, rng) for k in range(300)]
     for k in range(8):
         Federation.from_reports([*reports[k::8], reports[0]]).save(folder / f"{k}.parquet")
