@@ -7,6 +7,7 @@ it out, and so does a framework of federated learning: its blocks are parts of a
 apps are run by the tests of `robfcp.integrations`.
 """
 
+import ast
 import glob
 import re
 import shlex
@@ -142,13 +143,62 @@ def test_the_navigation_holds_every_page_and_at_most_a_dozen_at_once():
     assert max(len(sections), *(section.count("- ") for section in sections)) <= 12
 
 
-def test_the_documentation_stays_small():
-    """Counted as `wc -w` does, tables included."""
-    words = {page.name: len(page.read_text().split()) for page in PAGES if page.parent != ROOT}
-    assert len(words) <= 36
-    assert sum(words.values()) <= 55_000
-    assert words.pop("theory.md") <= 9_400
-    assert {name for name, number in words.items() if number > 2_500} == set()
+ARCHITECTURE = ROOT / "docs" / "architecture.md"
+FORMULA_TABLES = 4  # of the page on architecture: formula, names, module
+
+
+def test_the_layers_on_the_page_are_those_of_the_contract():
+    contract = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    layers = re.search(r"^layers = \[\n(.*?)^\]", contract, re.DOTALL | re.MULTILINE)[1]
+    page = ARCHITECTURE.read_text(encoding="utf-8")
+    shown = re.search(r"```text\n(.*?)```", page, re.DOTALL)[1]
+    assert [line.strip() for line in shown.splitlines()] == re.findall(r'"(.*)"', layers)
+
+    # The first column of the table of packages, which may name several.
+    table = page.split("## Packages")[1].split("## Modules")[0]
+    rows = re.findall(r"^\| (`[^|]*) \|", table, re.MULTILINE)
+    packages = re.findall(r"`(\w+)`", "\n".join(rows))
+    assert sorted(packages) == sorted(re.findall(r"\w+", shown))
+
+
+def test_every_path_on_the_architecture_page_exists():
+    paths = re.findall(r"`([\w/.]+/\w+\.\w+)`", ARCHITECTURE.read_text(encoding="utf-8"))
+    assert len(paths) > 100
+    missing = [
+        path
+        for path in paths
+        if not (ROOT / path).exists() and not (ROOT / "robfcp" / path).exists()
+    ]
+    assert missing == []
+
+
+def test_every_module_of_a_package_is_on_the_architecture_page():
+    page = ARCHITECTURE.read_text(encoding="utf-8")
+    modules = (path.relative_to(ROOT / "robfcp") for path in (ROOT / "robfcp").glob("*/**/*.py"))
+    names = [module.as_posix() for module in modules if module.name != "__init__.py"]
+    assert [name for name in names if f"`{name}`" not in page] == []
+
+
+def defined_names(path):
+    """Functions, classes and methods that a module defines; methods as Class.method."""
+    names = set()
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            names.add(node.name)
+        if isinstance(node, ast.ClassDef):
+            methods = (child for child in node.body if isinstance(child, ast.FunctionDef))
+            names.update(f"{node.name}.{method.name}" for method in methods)
+    return names
+
+
+def test_every_formula_is_in_the_module_that_the_architecture_page_names():
+    page = ARCHITECTURE.read_text(encoding="utf-8")
+    tables = re.findall(r"\| names \| module \|\n\|---.*\n((?:\|.*\n)+)", page)
+    assert len(tables) == FORMULA_TABLES
+    for row in "".join(tables).splitlines():
+        *_, names, module, _ = row.split(" |")
+        defined = defined_names(ROOT / "robfcp" / module.strip(" `"))
+        assert set(re.findall(r"`([\w.]+)`", names)) - defined == set(), row
 
 
 OTHERS = {  # options of flwr, pip and our own scripts

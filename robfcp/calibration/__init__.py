@@ -1,4 +1,9 @@
-"""Calibration: reports in, the calibration that people keep out, and the record it rests on."""
+"""Calibration: from the reports of a round to thresholds and certificates that can be kept.
+
+`calibrate` makes a `Calibration`, which predicts, is saved and is loaded; `sensitivity` says what
+is certified for other numbers of malicious clients. May import `defense`, `guarantees`,
+`federation` and what lies below them; to load a calibration and predict needs none of these three.
+"""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

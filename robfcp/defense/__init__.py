@@ -1,4 +1,9 @@
-"""Defenses: which clients of a round are excluded, and the threshold that follows from it."""
+"""Defenses: which clients of a round are excluded, and the threshold that follows from it.
+
+`Consensus` is the default; `RobFCP` is the paper's defense and `FCP` excludes nobody. Anything with
+a name and a method `assess` that returns an `Assessment` is a `Defense`. May import `guarantees`,
+`federation` and what lies below them.
+"""
 
 from robfcp.defense._base import (
     Assessment,

@@ -1,7 +1,8 @@
 """Experiments: attacks, partitions, simulation, red team, data sets, training, the paper.
 
-The package may import all others; only the commands import it. What it needs beyond the core comes
-with the extras `lab` and `train`.
+`simulate` runs federations with and without an attack and a defense, `attacks` and `partitions`
+make them, `outputs` holds outputs of models that ship. May import all packages but `integrations`
+and `cli`; only the commands import it. Some modules need the extras `lab` and `train`.
 """
 
 from robfcp.experiments import attacks, outputs, partitions

@@ -1,4 +1,9 @@
-"""The federation: untrusted reports in, one validated table of counts out, faults listed."""
+"""The federation: untrusted reports in, one validated table of counts out, with what was rejected.
+
+`Federation` holds the counts of a round, in memory or in files; a `RejectedReport` says why a
+report does not count. May import `reports`, `privacy`, `scores` and what lies below them, and
+`fleet` inside functions that read or write tables of reports.
+"""
 
 from robfcp.federation._agreement import check_quorum
 from robfcp.federation._arguments import default_client_names

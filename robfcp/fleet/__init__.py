@@ -1,4 +1,9 @@
-"""Fleets: reports of many clients in Parquet files or on a Spark cluster, and replies on disk."""
+"""Fleets: reports of many clients in Parquet files or on a Spark cluster, and replies on disk.
+
+`read_report_files`, `read_dataframe` and `read_tables` read them, `write_table` and
+`write_verdict_table` write tables, and `ReplyStore` keeps replies while a round waits. May import
+`federation`, `reports` and what lies below them.
+"""
 
 from robfcp.fleet._parquet import (
     UNNAMED_TABLE,

@@ -1,4 +1,9 @@
-"""Guarantees: what is proved about a threshold, whatever at most m clients do."""
+"""Guarantees: what is proved about a threshold, whatever at most m clients do.
+
+`MarginalGuarantee`, `PACGuarantee` and `LabelShiftGuarantee` give thresholds; `certify_threshold`
+and `certificate_curve` state what is proved about any threshold. May import `federation` and what
+lies below it, but never `defense`: no proof depends on which clients a defense excludes.
+"""
 
 from robfcp.guarantees._base import (
     Guarantee,

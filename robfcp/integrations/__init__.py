@@ -1,7 +1,8 @@
-"""Engines: calibration rounds on Flower and NVFlare, and what a site allows and a server asks.
+"""Integrations: calibration rounds on Flower and NVIDIA FLARE.
 
-`robfcp.integrations.flower` and `robfcp.integrations.nvflare` only carry messages; the rest is
-here, once.
+`run_calibration_round` and `run_monitoring_round` are the server's side, `ClientPolicy` says what a
+client allows. `robfcp.integrations.flower` and `robfcp.integrations.nvflare` only carry messages.
+May import all packages but `experiments` and `cli`.
 """
 
 import os

@@ -1,4 +1,9 @@
-"""After calibration: alarms to be looked at any time; what changed from round to round."""
+"""Monitoring: alarms that are valid at any time, at one client or over many, and round comparison.
+
+`Monitor` bets against the certified coverage, `merge_e_values` merges the messages of many
+monitors, `AlarmHistory` records the inspections, and `compare_rounds` compares two calibrations.
+May import `local`, `evaluation`, `calibration` and what lies below them.
+"""
 
 from robfcp.monitoring._e_report import EValueReport, read_e_value_reports
 from robfcp.monitoring._history import AlarmHistory, record_inspection

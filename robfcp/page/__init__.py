@@ -1,4 +1,9 @@
-"""The calibration page: one self-contained HTML file to look at, print and hand to an auditor."""
+"""The calibration page: one self-contained HTML file to look at, print and hand to an auditor.
+
+`render_html` returns the page of a calibration or of a `PageHistory`, and `write_html` writes it;
+`page_data` is what it embeds. May import `monitoring`, `diagnosis`, `local`, `calibration` and what
+lies below them.
+"""
 
 from __future__ import annotations
 

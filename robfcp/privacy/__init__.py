@@ -1,4 +1,9 @@
-"""Privacy: budgets, the noise they need, its exact tails, what a site has spent, coarse grids."""
+"""Differential privacy: budgets, the noise they need and its exact tails, and a client's ledger.
+
+`Privacy` is the budget of one report, `PrivacyLedger` the file of what a client has spent, and
+`recommend_binning` proposes bins that suit a budget. May import `binning`, `errors` and the shared
+private modules.
+"""
 
 from robfcp.privacy._budget import Privacy, logistic_binning, parse_binning, recommend_binning
 from robfcp.privacy._ledger import PrivacyLedger

@@ -1,4 +1,9 @@
-"""Reports: what a site sends. Counts on the grid, identity and context, the wire, signatures."""
+"""Reports: what a client sends to the server, and how untrusted reports are read.
+
+`Report` holds counts per bin with the client's name and context; `signing` signs and verifies
+reports, `terms` holds the registry of clients and the terms of a round. May import `scores`,
+`privacy` and what lies below them.
+"""
 
 from robfcp.reports import signing, terms
 from robfcp.reports._header import BinningDigest, Header

@@ -1,4 +1,9 @@
-"""Scores: predictions and targets in, one nonconformity score a sample out; bigger is stranger."""
+"""Nonconformity scores: predictions and targets in, one score per sample out; larger is stranger.
+
+`LAC`, `APS`, `RAPS`, `SAPS` and `OrdinalAPS` score class probabilities, `AbsoluteResidual` and
+`CQR` score regression outputs, and `Risk` is a loss of label sets. `check_score` tries a score of a
+user's own. May import `binning`, `errors` and the shared private modules.
+"""
 
 from robfcp.scores._base import (
     BUILTIN_SCORES,

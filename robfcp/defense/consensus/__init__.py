@@ -1,4 +1,8 @@
-"""The default defense: an outlier test against plausible reference sets, and clipped votes."""
+"""The default defense: an outlier test against plausible reference sets, and clipped votes.
+
+`Consensus` is the defense, `Tuning` holds its constants, and `analyze_outliers` gives the evidence
+on every client. May import what `defense` may, and the base classes of `defense`.
+"""
 
 from robfcp.defense.consensus._consensus import (
     Consensus,

@@ -1,4 +1,8 @@
-"""Loaders of public data sets in their official formats, from a given directory."""
+"""Loaders of public data sets in their official formats, from a given directory.
+
+`load` reads a data set by name as a `Dataset` or, with its real sites, as a `SiteTable`. May import
+`errors` and the shared private modules.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""The paper's experiments on shipped outputs, ours beside the published figures."""
+"""The experiments of the Rob-FCP paper on outputs that ship, beside the published results.
+
+`reproduce` runs tables and figures by name and `write_page` makes the results page from their
+files. May import all of `experiments` and what lies below it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Federated training in PyTorch (install the extra `train`)."""
+"""Federated training in PyTorch (install the extra `train`).
+
+`train` runs rounds of local training and averaging; `TrainingSettings` and `recipe` say how. May
+import `experiments` and the shared private modules.
+"""
 
 from __future__ import annotations
 
