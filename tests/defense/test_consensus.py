@@ -641,3 +641,40 @@ def test_a_majority_of_outlying_duplicates_is_not_excluded() -> None:
     calibration = robfcp.calibrate(Federation.from_counts(counts))
     assert not calibration.flagged_clients
     assert any("same report" in note for note in calibration.notes)
+
+
+@pytest.mark.parametrize("n_outlying", range(1, 7))
+def test_fewer_than_half_of_all_clients_are_excluded_or_nobody(n_outlying: int) -> None:
+    """Equal reports stand for one client where references are sought, but not where counted."""
+    n_clients = 10
+    rng = np.random.default_rng(3)
+    counts = rng.multinomial(2000, np.full(50, 0.02), n_clients)
+    counts[:n_outlying] = rng.multinomial(2000, np.repeat([0.1, 0.0], [10, 40]))
+    is_excluded = analyze_outliers(Federation.from_counts(counts)).is_excluded
+    expected = set(range(n_outlying))
+    if n_outlying >= n_clients / 2:
+        expected = set()
+    assert set(np.flatnonzero(is_excluded)) == expected
+
+
+@pytest.mark.parametrize(("n_clients", "is_judged"), [(3, False), (4, True)])
+def test_four_clients_are_the_fewest_of_whom_one_is_excluded(
+    n_clients: int, is_judged: bool
+) -> None:
+    counts = np.random.default_rng(0).multinomial(2000, np.full(50, 0.02), n_clients)
+    counts[1] = 0
+    counts[1, -1] = 2000
+    analysis = analyze_outliers(Federation.from_counts(counts))
+    assert np.flatnonzero(analysis.is_excluded).tolist() == [1] * is_judged
+    assert any("fewer than four" in note.text for note in analysis.notes) != is_judged
+
+
+@pytest.mark.parametrize("concentration", [0.05, 50.0])
+def test_the_overdispersion_of_votes_is_bounded(concentration: float) -> None:
+    rng = np.random.default_rng(0)
+    shares = rng.dirichlet(np.full(20, concentration), 20)
+    federation = Federation.from_counts(rng.multinomial(400, shares))
+    unbounded = analyze_outliers(federation, tuning=Tuning(max_overdispersion=np.inf))
+    assert unbounded.overdispersion is not None
+    assert (unbounded.overdispersion > 0.3) == (concentration < 1)
+    assert analyze_outliers(federation).overdispersion == min(unbounded.overdispersion, 0.3)
