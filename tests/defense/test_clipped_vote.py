@@ -17,10 +17,10 @@ LEVELS = (Fraction(8, 10), Fraction(9, 10), Fraction(95, 100))
 N_BINS = 25
 
 
-def plausible_round(seed, *, duplicates=False, harder=0.0, smaller=0.6, n_smaller=2):
+def plausible_round(seed, *, duplicates=False, harder=0.0, smaller=0.6, n_smaller=2, n_bins=N_BINS):
     """A federation some of whose clients differ so that several references are plausible."""
     rng = np.random.default_rng(seed)
-    binning = robfcp.Binning.uniform(N_BINS)
+    binning = robfcp.Binning.uniform(n_bins)
     n_classes = 3
     reports = []
     for k in range(14):
@@ -50,7 +50,7 @@ def formula_bin(federation, level):
 
     def fcp_bin(clients):
         rows = [counts[k] for k in clients]
-        uppers = range(N_BINS)
+        uppers = range(federation.binning.n_bins)
         bin_index = brute.threshold(rows, uppers, level)
         return None if bin_index == float("inf") else bin_index
 
@@ -90,6 +90,12 @@ def test_voters_that_only_another_reference_excludes_may_raise_the_threshold(see
     """Six clients have somewhat smaller scores; the reference decides whether they are benign."""
     reports = plausible_round(seed, smaller=0.8, n_smaller=6)
     assert_formula_holds(reports)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_threshold_is_the_formulas_to_the_sample(seed):
+    """On a fine binning: a vote that is off by one sample's share accepts another bin."""
+    assert_formula_holds(plausible_round(seed, harder=0.2, n_bins=2000))
 
 
 def test_several_voter_sets_are_seen_and_disagree():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import fields, replace
 from fractions import Fraction
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -25,6 +26,7 @@ from robfcp.defense.consensus._outlier_test import (
 from robfcp.defense.consensus._references import (
     CandidateReference,
     SampledRound,
+    _best_per_outlier_set,
     benjamini_hochberg_cutoff,
     concentrate,
 )
@@ -641,3 +643,108 @@ def test_a_majority_of_outlying_duplicates_is_not_excluded() -> None:
     calibration = robfcp.calibrate(Federation.from_counts(counts))
     assert not calibration.flagged_clients
     assert any("same report" in note for note in calibration.notes)
+
+
+@pytest.mark.parametrize("n_outlying", range(1, 7))
+def test_fewer_than_half_of_all_clients_are_excluded_or_nobody(n_outlying: int) -> None:
+    """Equal reports stand for one client where references are sought, but not where counted."""
+    n_clients = 10
+    rng = np.random.default_rng(3)
+    counts = rng.multinomial(2000, np.full(50, 0.02), n_clients)
+    counts[:n_outlying] = rng.multinomial(2000, np.repeat([0.1, 0.0], [10, 40]))
+    is_excluded = analyze_outliers(Federation.from_counts(counts)).is_excluded
+    expected = set(range(n_outlying))
+    if n_outlying >= n_clients / 2:
+        expected = set()
+    assert set(np.flatnonzero(is_excluded)) == expected
+
+
+@pytest.mark.parametrize(("n_clients", "is_judged"), [(3, False), (4, True)])
+def test_four_clients_are_the_fewest_of_whom_one_is_excluded(
+    n_clients: int, is_judged: bool
+) -> None:
+    counts = np.random.default_rng(0).multinomial(2000, np.full(50, 0.02), n_clients)
+    counts[1] = 0
+    counts[1, -1] = 2000
+    analysis = analyze_outliers(Federation.from_counts(counts))
+    assert np.flatnonzero(analysis.is_excluded).tolist() == [1] * is_judged
+    assert any("fewer than four" in note.text for note in analysis.notes) != is_judged
+
+
+@pytest.mark.parametrize("concentration", [0.05, 50.0])
+def test_the_overdispersion_of_votes_is_bounded(concentration: float) -> None:
+    rng = np.random.default_rng(0)
+    shares = rng.dirichlet(np.full(20, concentration), 20)
+    federation = Federation.from_counts(rng.multinomial(400, shares))
+    unbounded = analyze_outliers(federation, tuning=Tuning(max_overdispersion=np.inf))
+    assert unbounded.overdispersion is not None
+    assert (unbounded.overdispersion > 0.3) == (concentration < 1)
+    assert analyze_outliers(federation).overdispersion == min(unbounded.overdispersion, 0.3)
+
+
+def test_of_candidate_references_the_best_of_each_outlier_set_and_of_majorities_count() -> None:
+    """By definition: where half of the clients are outliers, the reference is a minority's."""
+    rng = np.random.default_rng(0)
+    n_clients = 6
+    n_with_half = 0
+    for _ in range(200):
+        candidates = []
+        for _ in range(5):
+            is_outlier = np.arange(n_clients) < rng.integers(0, n_clients)
+            candidate = SimpleNamespace(
+                mean_misfit=float(rng.uniform(1, 2)),
+                verdict=SimpleNamespace(is_outlier=is_outlier),
+                outlier_fraction=is_outlier.mean(),
+            )
+            candidates.append(candidate)
+
+        expected = []
+        for candidate in candidates:
+            same_outliers = [
+                other.mean_misfit
+                for other in candidates
+                if other.outlier_fraction == candidate.outlier_fraction
+            ]
+            if candidate.mean_misfit == min(same_outliers) and candidate.mean_misfit <= 1.6:
+                expected.append(candidate)
+        n_outliers = [candidate.verdict.is_outlier.sum() for candidate in expected]
+        if any(2 * n < n_clients for n in n_outliers):
+            n_with_half += any(2 * n == n_clients for n in n_outliers)
+            expected = [
+                candidate
+                for candidate, n in zip(expected, n_outliers, strict=True)
+                if 2 * n < n_clients
+            ]
+        expected.sort(key=lambda candidate: candidate.mean_misfit)
+        assert _best_per_outlier_set(candidates, 1.6) == expected
+    assert n_with_half > 20
+
+
+def test_a_client_that_crosses_the_expected_cdf_by_its_labels_alone_is_kept() -> None:
+    """Its labels are mixed otherwise, and within classes all its scores are somewhat larger."""
+    n_clients = 12
+    n = 3000
+    shares = np.zeros((3, 13))
+    for c in range(3):
+        shares[c, 4 * c : 4 * c + 4] = 0.24
+    shares += 0.04 / 13
+    rng = np.random.default_rng(0)
+    class_sizes = np.full((n_clients, 3), n // 3)
+    class_sizes[0] = n * np.array([0.48, 0.04, 0.48])
+    tables = rng.multinomial(class_sizes, shares)
+    tables[0] = rng.multinomial(class_sizes[0], 0.5 * shares + 0.5 * np.roll(shares, 1, axis=1))
+
+    # The plain shares of scores up to each bin: of client 0 and of the others, given its labels.
+    observed = tables[0].sum(axis=0).cumsum() / n
+    pooled = tables[1:].sum(axis=(0, 1)).cumsum() / (n * (n_clients - 1))
+    of_classes = tables[1:].sum(axis=0) / tables[1:].sum(axis=(0, 2))[:, None]
+    given_labels = (class_sizes[0] @ of_classes).cumsum() / n
+    tolerance = 0.05
+    assert (observed - pooled).max() > tolerance
+    assert (observed - pooled).min() < -tolerance
+    assert (observed - given_labels).max() < tolerance
+    assert (observed - given_labels).min() < -tolerance
+
+    analysis = analyze_outliers(by_class(tables))
+    assert 10 ** -analysis.maliciousness[0] < 1e-3
+    assert not analysis.is_excluded.any()

@@ -139,3 +139,25 @@ def test_the_chance_of_equal_coarse_reports_counts_cells_of_five_as_one(n_cells)
         assert bool(groups) == (p_value <= Fraction(1, 1000))
         for group in groups:
             assert group.p_value == pytest.approx(float(p_value))
+
+
+@pytest.mark.parametrize("n_cells", [10, 14])
+def test_the_chance_of_equal_coarse_losses_counts_cells_of_five_samples_as_one(n_cells):
+    """A sample's loss is counted in many parts, which fall together: a cell of five is one draw."""
+    rng = np.random.default_rng(n_cells)
+    scores = np.repeat(np.linspace(0.02, 0.98, n_cells), 5)
+    scores_of = {name: rng.random(len(scores)) for name in "cd"} | {"a": scores, "b": scores}
+    labels = np.ones((len(scores), 1), dtype=int)
+    federation = Federation.from_reports(
+        Report.from_multilabel(name, 1 - values[:, None], labels, Binning.uniform(100), fine=False)
+        for name, values in scores_of.items()
+    )
+    n_parts = federation.risk.resolution
+    assert n_parts > 1
+    assert federation.is_coarsened[:2].all()
+    n_pairs = 6
+    p_value = n_pairs * coincidence_probability(federation.counts[0].tolist(), 5 * n_parts)
+    groups = find_duplicate_reports(federation)
+    assert [group.clients for group in groups] == [("a", "b")] * (p_value <= Fraction(1, 1000))
+    for group in groups:
+        assert group.p_value == pytest.approx(float(p_value))
