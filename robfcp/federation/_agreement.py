@@ -1,30 +1,29 @@
-"""What most reports agree on (grid, score, round, model, classes, noise), and the quorum."""
+"""Which of the valid reports count in a round: those that agree with the server or with most.
+
+What the server does not state (grid, score, round, model, noise) is what most reports have. The
+vote on classes and groups is in `_round_strata`.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from fractions import Fraction
+from itertools import compress
 from math import ceil
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from robfcp._validation import abbreviate, check_fraction, check_integer
-from robfcp.errors import QuorumError, RobfcpError
+from robfcp._typing import BoolArray, IndexArray
+from robfcp._validation import check_fraction, check_integer
+from robfcp.errors import QuorumError, ReportError, RobfcpError
+from robfcp.federation._inbox import AcceptedReports, RejectedReport, charge_to_source
+from robfcp.federation._rows import hash_rows
 from robfcp.privacy import Privacy
-from robfcp.reports import (
-    MAX_STRATA,
-    OTHER_STRATUM,
-    Header,
-    StratumKind,
-    StratumNames,
-    n_strata,
-    stratum_labels,
-)
+from robfcp.reports import Header
 
-MAX_ROUND_CELLS = 2**24  # classes times bins of a round: what a few bytes can name
-VARIANCE_TOLERANCE = 1e-9  # relative: of a variance that is computed in another order
+VARIANCE_TOLERANCE = 1e-9  # relative: a variance computed in another order differs by rounding
 
 
 class RejectionReason(NamedTuple):
@@ -35,31 +34,244 @@ class RejectionReason(NamedTuple):
     remedy: str
 
 
-HeaderCounts = Sequence[tuple[Header, int]]  # how many reports have each header
-HeaderCheck = Callable[[Header], RejectionReason | None]
+HeaderCounts = Sequence[tuple[Header, int]]  # different headers, and how many reports have each
+HeaderCheck = Callable[[Header], RejectionReason | None]  # None where nothing is wrong
 
 
-def _count_values(votes: HeaderCounts, choice: Callable[[Header], Hashable]) -> Counter[Any]:
-    """Count how many reports chose each value; None is no choice."""
+class ReportSelection:
+    """The reports that count in a round, and all that are rejected with the reason.
+
+    Equal reports of one client count once from the start. The `require` methods change `is_valid`
+    and `rejected` in place; `is_valid` never turns true again.
+
+    Parameters
+    ----------
+    reports : AcceptedReports
+        The n reports that are valid by themselves.
+
+    Attributes
+    ----------
+    reports : AcceptedReports
+        The same; never changed.
+    is_valid : (n,) ndarray of bool
+        Which of them count.
+    rejected : list of (str, RejectedReport)
+        The rejected reports, each with its source: "report #3" or "file:" and a path. Those that
+        could not be read come first. A client that sent different reports stands before them, once,
+        and is itself the source.
+    resubmitted_clients : tuple of str
+        The clients that sent the very same report more than once, sorted.
+    """
+
+    def __init__(self, reports: AcceptedReports) -> None:
+        self.reports = reports
+        self.rejected = list(reports.rejected)
+        self.is_valid = ~reports.is_discarded
+        self._rows_of_repeated_names = self._find_repeated_names()
+        self.resubmitted_clients = self._count_equal_reports_once()
+
+    def _find_repeated_names(self) -> IndexArray:
+        """Return the rows, rising, of the reports whose client's name comes more than once."""
+        clients = self.reports.clients
+        if not isinstance(clients, list):  # packed names, which compare themselves
+            rows: IndexArray = clients.repeated()
+            return rows
+        n_reports_of = Counter(clients)
+        if len(n_reports_of) == len(clients):
+            return np.zeros(0, dtype=np.intp)
+        return np.flatnonzero([n_reports_of[client] > 1 for client in clients])
+
+    def _count_equal_reports_once(self) -> tuple[str, ...]:
+        """Make all but the first of equal reports of a client invalid; return these clients."""
+        rows = self._rows_of_repeated_names
+        rows = rows[self.is_valid[rows]]
+        contents = self._contents_of(rows)
+        n_times: Counter[tuple[str, bytes]] = Counter()
+        for row, content in zip(rows.tolist(), contents, strict=True):
+            report = (self.reports.clients[row], content)
+            self.is_valid[row] = report not in n_times
+            n_times[report] += 1
+        return tuple(sorted({client for (client, _), times in n_times.items() if times > 1}))
+
+    def _contents_of(self, rows: IndexArray) -> list[bytes]:
+        """Return what some reports hold besides the name, as bytes: equal ones are equal reports.
+
+        Parameters
+        ----------
+        rows : (r,) ndarray of int
+            Rows of the reports, whether their counts are in memory or stored.
+        """
+        reports = self.reports
+        if not len(rows):
+            return []
+
+        # Counts in memory and digests of stored ones are numbered apart: row i of the reports, with
+        # m rows in memory before it, is row m of the tables, or row i - m of the digests.
+        rows_in_memory = np.flatnonzero(reports.is_in_memory)
+        in_memory = reports.is_in_memory[rows]
+        n_in_memory_before = np.searchsorted(rows_in_memory, rows)
+        digests = np.zeros((len(rows), 2), dtype=np.uint64)
+        table_rows = n_in_memory_before[in_memory]
+        digests[in_memory] = hash_rows([table.select(table_rows) for table in reports.tables])
+        digests[~in_memory] = reports.digests[(rows - n_in_memory_before)[~in_memory]]
+
+        # Equal headers have one index.
+        sizes = reports.sizes[rows].astype(np.uint64)
+        headers = reports.header_index[rows].astype(np.uint64)
+        return [content.tobytes() for content in np.column_stack([sizes, headers, digests])]
+
+    def is_sole_report(self) -> BoolArray:
+        """Return (n,) which reports are valid and the only valid ones of their clients."""
+        is_sole = self.is_valid.copy()
+        rows = self._rows_of_repeated_names
+        valid_rows = rows[self.is_valid[rows]].tolist()
+        client_of = {row: self.reports.clients[row] for row in valid_rows}
+        n_reports_of = Counter(client_of.values())
+        contradicting_rows = [row for row, client in client_of.items() if n_reports_of[client] > 1]
+        is_sole[contradicting_rows] = False
+        return is_sole
+
+    def votes_of_sole_reports(self) -> HeaderCounts:
+        """Return how many sole reports have each header; how many valid ones if none is sole.
+
+        So a client that sends many different reports has no vote, unless all do.
+        """
+        is_sole = self.is_sole_report()
+        return self._count_headers(is_sole if is_sole.any() else self.is_valid)
+
+    def votes_of_valid_reports(self) -> HeaderCounts:
+        """Return how many valid reports have each header."""
+        return self._count_headers(self.is_valid)
+
+    def _count_headers(self, mask: BoolArray) -> HeaderCounts:
+        """Return how many reports of an (n,) mask have each header; only headers that one has."""
+        headers = self.reports.headers
+        n_reports = np.bincount(self.reports.header_index[mask], minlength=len(headers)).tolist()
+        return [vote for vote in zip(headers, n_reports, strict=True) if vote[1] > 0]
+
+    def reject(self, row: int, reason: RejectionReason) -> None:
+        """Make a report invalid, and list it as rejected for a reason."""
+        rejected = RejectedReport.of(ReportError(self.reports.clients[row], *reason))
+        position = self.reports.positions.position_of(row)
+        self.rejected.append((f"report #{position + 1}", rejected))
+        self.is_valid[row] = False
+
+    def require(self, check: HeaderCheck) -> None:
+        """Reject the valid reports to whose header a check objects.
+
+        What the check asks for must be settled before: it is not asked again after a rejection.
+        """
+        # There are few different headers; each is checked once.
+        reasons = [check(header) for header in self.reports.headers]
+        is_wrong = np.array([reason is not None for reason in reasons], dtype=bool)
+        if not is_wrong.any():
+            return
+        header_index = self.reports.header_index
+        for row in np.flatnonzero(self.is_valid & is_wrong[header_index]).tolist():
+            reason = reasons[header_index[row]]
+            assert reason is not None
+            self.reject(row, reason)
+
+    def require_registered_sizes(self, sizes: Mapping[str, int]) -> None:
+        """Reject reports of unregistered clients, and those of another size than the registered.
+
+        Parameters
+        ----------
+        sizes : mapping of str to int
+            The number of samples of every registered client. Reports that hide their size are not
+            compared with it.
+        """
+        reports = self.reports
+        hides_size = [header.protects_sample_size for header in reports.headers]
+        columns = zip(
+            reports.clients, reports.sizes.tolist(), reports.header_index.tolist(), strict=True
+        )
+        for row, (client, n_samples, header_index) in enumerate(columns):
+            if not self.is_valid[row]:
+                continue
+            registered_size = sizes.get(client)
+            if registered_size is None:
+                remedy = "add it to the registry"
+                self.reject(row, RejectionReason("client", "is not registered", remedy))
+            elif not hides_size[header_index] and n_samples != registered_size:
+                problem = f"counts sum to {n_samples} but {registered_size} samples were registered"
+                remedy = "rebuild the report or fix the registry"
+                self.reject(row, RejectionReason("n_samples", problem, remedy))
+
+    def require_one_report_each(self) -> None:
+        """Reject all reports of clients that sent different ones: they contradict each other."""
+        is_sole = self.is_sole_report()
+        rows = np.flatnonzero(self.is_valid & ~is_sole).tolist()
+        n_reports_of = Counter(self.reports.clients[row] for row in rows)
+        for client, n_reports in n_reports_of.items():
+            reason = f"{client}: sent {n_reports} different reports for this round; send one"
+            # In front of all others, so that it is the rejection that is listed for the client.
+            self.rejected.insert(0, (client, RejectedReport(client, "client", reason)))
+        self.is_valid = is_sole
+
+    def clients_with_valid_report(self, clients: set[str]) -> set[str]:
+        """Return which of some clients have a valid report."""
+        if not clients:
+            return set()
+        return clients.intersection(compress(self.reports.clients, self.is_valid))
+
+    def rejected_by_sender(self, heard: set[str]) -> dict[str, RejectedReport]:
+        """Return the first rejection of each sender.
+
+        A sender is the client that a report names or, where that client has a valid report, the
+        source that the report came from. The quorum counts one awaited report for each.
+
+        Parameters
+        ----------
+        heard : set of str
+            The clients that have a valid report, as `clients_with_valid_report` finds them.
+
+        Returns
+        -------
+        dict of str to RejectedReport
+            Its keys are the `client` of each: a client's name, "report #3" or "file:" and a path;
+            in the order of `rejected`.
+        """
+        rejected_of: dict[str, RejectedReport] = {}
+        for source, rejected in self.rejected:
+            if rejected.client in heard:
+                rejected = charge_to_source(source, source, rejected.field, rejected.reason)
+            rejected_of.setdefault(rejected.client, rejected)
+        return rejected_of
+
+
+# ----------------------------------------------------------------------- checks of headers
+
+
+def count_values(votes: HeaderCounts, value_of: Callable[[Header], Hashable]) -> Counter[Any]:
+    """Return how many reports have each value.
+
+    Parameters
+    ----------
+    votes : HeaderCounts
+        The reports that are counted, by their headers.
+    value_of : callable
+        The value of a header; None where it has none, which is not counted.
+    """
     counts: Counter[Any] = Counter()
     for header, n_reports in votes:
-        value = choice(header)
+        value = value_of(header)
         if value is not None:
             counts[value] += n_reports
     return counts
 
 
 def require_equal(name: str, expected: Any, votes: HeaderCounts) -> HeaderCheck:
-    """Return a check that a part of the context is the expected one.
+    """Return a check that one entry of a header is the expected one.
 
     Parameters
     ----------
-    name : str
-        The part, as reports call it.
+    name : {"grid", "score", "round", "model", "risk"}
+        The entry, as reports call it.
     expected : object
-        What the server states; what most reports have if None.
+        What the server states, a `BinningDigest` for "grid"; what most reports have if None.
     votes : HeaderCounts
-        Of whom a majority is asked for.
+        The reports that vote where the server states nothing.
 
     Returns
     -------
@@ -69,7 +281,7 @@ def require_equal(name: str, expected: Any, votes: HeaderCounts) -> HeaderCheck:
     Raises
     ------
     RobfcpError
-        Where two values have equally many reports.
+        Where the two most frequent values have equally many reports.
     """
     attribute = "binning" if name == "grid" else name
     if expected is None and votes:
@@ -87,12 +299,23 @@ def require_equal(name: str, expected: Any, votes: HeaderCounts) -> HeaderCheck:
 
 
 def _most_common_value(name: str, attribute: str, votes: HeaderCounts) -> Any:
-    """Return the value of most reports; refuse a tie. None is a value here."""
+    """Return the value of most reports; refuse a tie.
 
+    Parameters
+    ----------
+    name : str
+        The entry of a header, as messages call it.
+    attribute : str
+        The same entry, as `Header` calls it.
+    votes : HeaderCounts
+        One report at least.
+    """
+
+    # None is a value here: most reports may name no score. The tuple lets it be counted.
     def value_in_tuple(header: Header) -> tuple[Any]:
         return (getattr(header, attribute),)
 
-    ranked = _count_values(votes, value_in_tuple).most_common(2)
+    ranked = count_values(votes, value_in_tuple).most_common(2)
     first, n_first = ranked[0]
     if len(ranked) > 1:
         second, n_second = ranked[1]
@@ -104,14 +327,15 @@ def _most_common_value(name: str, attribute: str, votes: HeaderCounts) -> Any:
     return first[0]
 
 
-def require_agreed_noise(
+def limit_noise(
     votes: HeaderCounts, agreed: Privacy | None, are_sizes_registered: bool
 ) -> HeaderCheck:
-    """Return a check that reports are as private as agreed.
+    """Return a check that reports have the agreed budget or, without one, usual noise at most.
 
     Noise hides malicious reports. Without an agreed budget no variance may therefore exceed the
-    upper median over all reports, whatever they hold; and nobody hides a size that is neither
-    registered nor hidden by most.
+    upper median over all reports, where those without noise have variance 0. And a report may hide
+    its size only where sizes are registered, or where at least half of the reports hide theirs: at
+    a tie noise is allowed, as by the upper median.
 
     Parameters
     ----------
@@ -130,7 +354,7 @@ def require_agreed_noise(
     if agreed is not None:
         return _require_budget(agreed)
 
-    variances = _count_values(votes, lambda header: header.noise_variance)
+    variances = count_values(votes, lambda header: header.noise_variance)
     max_variance = _upper_median(variances)
     n_hidden = sum(n_reports for header, n_reports in votes if header.protects_sample_size)
     may_hide_size = are_sizes_registered or 2 * n_hidden >= variances.total()
@@ -152,7 +376,7 @@ def require_agreed_noise(
 
 
 def _require_budget(agreed: Privacy) -> HeaderCheck:
-    """Return a check that reports have the agreed budget."""
+    """Return a check that reports have the agreed budget; one without noise does not pass."""
 
     def check(header: Header) -> RejectionReason | None:
         if header.privacy == agreed:
@@ -164,20 +388,35 @@ def _require_budget(agreed: Privacy) -> HeaderCheck:
     return check
 
 
-def _upper_median(variances: Counter[float]) -> float:
-    """Return the least variance that more than half of the reports do not exceed."""
-    n_reports = variances.total()
-    n_below = 0
-    for variance in sorted(variances):
-        n_below += variances[variance]
-        if 2 * n_below > n_reports:
+def _upper_median(n_reports_of: Counter[float]) -> float:
+    """Return the least variance that more than half of the reports do not exceed.
+
+    Parameters
+    ----------
+    n_reports_of : Counter
+        How many reports have each variance. Without any the answer is 0.
+    """
+    n_reports = n_reports_of.total()
+    n_up_to = 0
+    for variance in sorted(n_reports_of):
+        n_up_to += n_reports_of[variance]
+        if 2 * n_up_to > n_reports:
             return variance
     return 0.0
 
 
 def require_same_noise(votes: HeaderCounts) -> HeaderCheck:
-    """Return a check that all private reports hold the noise that most of them hold."""
-    counts = _count_values(votes, lambda header: header.privacy and header.privacy.noise)
+    """Return a check that all private reports hold the noise that most of them hold.
+
+    Where several are equally frequent it is the first in the order of `Noise`. Reports without
+    noise pass.
+
+    Parameters
+    ----------
+    votes : HeaderCounts
+        The reports that vote; one private report at least.
+    """
+    counts = count_values(votes, lambda header: header.privacy and header.privacy.noise)
     expected = min(counts, key=lambda noise: (-counts[noise], noise))
 
     def check(header: Header) -> RejectionReason | None:
@@ -189,186 +428,7 @@ def require_same_noise(votes: HeaderCounts) -> HeaderCheck:
     return check
 
 
-def most_common_strata(votes: HeaderCounts) -> tuple[StratumKind, StratumNames] | None:
-    """Return the grouping that most of the reports with any have, and its names.
-
-    Clients without a grouping, small ones most of all, have no say, unless their reports hold
-    noise: a few do not make the others pay for the noise on every class. Where only a few reports
-    have a grouping and these differ the round has none: malicious clients could else outnumber
-    them, and have them refused.
-
-    Parameters
-    ----------
-    votes : HeaderCounts
-        The reports that have a say.
-
-    Returns
-    -------
-    tuple or None
-        "class" or "group", and the names, of groups all that fit; None for a round without.
-
-    Raises
-    ------
-    RobfcpError
-        Where most reports have too many classes for a round.
-    """
-    # Whether there is a grouping at all, and of which kind.
-    kind_counts = _count_values(votes, lambda header: header.strata and header.strata[0])
-    n_stratified = kind_counts.total()
-    n_private_pooled = sum(
-        n_reports
-        for header, n_reports in votes
-        if header.strata is None and header.privacy is not None
-    )
-    if n_stratified <= n_private_pooled:
-        return None
-    by: StratumKind = max(kind_counts, key=lambda kind: (kind_counts[kind], kind))
-
-    # How many reports have each list of names; a few with too many classes stop no round.
-    strata_counts = _count_values(votes, lambda header: header.strata)
-    name_counts = {names: n for (kind, names), n in strata_counts.items() if kind == by}
-    max_strata = MAX_ROUND_CELLS // votes[0][0].binning.n_bins
-    are_few = 2 * n_stratified <= sum(n_reports for _, n_reports in votes)
-    if are_few:
-        name_counts = {
-            names: n for names, n in name_counts.items() if n_strata(names) <= max_strata
-        }
-        if not name_counts:
-            return None
-
-    if by == "group":
-        return by, _join_groups(name_counts, min(MAX_STRATA, max_strata))
-    classes = _most_common_classes(name_counts)
-    n_classes = n_strata(classes)
-    if n_classes > max_strata:
-        raise RobfcpError(
-            f"classes: {n_classes} of them on this grid are too many for a round; use a grid of at "
-            f"most {MAX_ROUND_CELLS // n_classes} bins, or merge classes"
-        )
-    check = require_same_strata((by, classes))
-    if are_few and any(check(header) for header, _ in votes):
-        return None
-    return by, classes
-
-
-def _join_groups(name_counts: Mapping[StratumNames, int], max_groups: int) -> tuple[str, ...]:
-    """Return the groups of all reports in order; of those with the fewest while they fit."""
-    groups: set[str] = set()
-    all_labels = [stratum_labels(names) for names in name_counts]
-    for labels in sorted(all_labels, key=lambda labels: (len(labels), labels)):
-        joined = groups.union(labels)
-        if len(joined) <= max_groups:
-            groups = joined
-    return tuple(sorted(groups))
-
-
-def _most_common_classes(name_counts: Mapping[StratumNames, int]) -> StratumNames:
-    """Return the classes that most reports have, in any order.
-
-    A number of classes backs names that as many reports have, so that one client renames nobody's
-    classes. Whether a client merged its small classes makes no difference to its vote.
-
-    Parameters
-    ----------
-    name_counts : mapping
-        How many reports have each list of class names, or each number of classes.
-
-    Returns
-    -------
-    tuple of str or int
-        The names in the order of most reports; their number where most reports give no names.
-    """
-    # Votes for a number of classes, for a set of names, and for an order of names.
-    number_votes: Counter[int] = Counter()
-    set_votes: Counter[frozenset[str]] = Counter()
-    order_votes: Counter[tuple[str, ...]] = Counter()
-    sets_with_merged = set()
-    for names, n_reports in name_counts.items():
-        if isinstance(names, int):
-            number_votes[names] += n_reports
-            continue
-        order = tuple(name for name in names if name != OTHER_STRATUM)
-        set_votes[frozenset(order)] += n_reports
-        order_votes[order] += n_reports
-        if OTHER_STRATUM in names:
-            sets_with_merged.add(frozenset(order))
-
-    # Reports that give a number vote for names that many reports have, or that are numbers.
-    backed_votes = {}
-    for classes, n_reports in set_votes.items():
-        n_numbered = number_votes[len(classes)]
-        are_indices = classes == frozenset(map(str, range(len(classes))))
-        if are_indices or n_reports >= n_numbered:
-            n_reports += n_numbered
-        backed_votes[classes] = n_reports
-
-    if number_votes:
-        number = max(number_votes, key=lambda number: (number_votes[number], number))
-        if number_votes[number] > max(backed_votes.values(), default=0):
-            return number
-
-    chosen = max(
-        backed_votes,
-        key=lambda classes: (backed_votes[classes], set_votes[classes], sorted(classes)),
-    )
-    orders = [order for order in order_votes if frozenset(order) == chosen]
-    order = max(orders, key=lambda order: (order_votes[order], order))
-    return (*order, OTHER_STRATUM) if chosen in sets_with_merged else order
-
-
-def require_same_strata(common: tuple[StratumKind, StratumNames] | None) -> HeaderCheck:
-    """Return a check that a report by class has the round's classes, in any order, or none.
-
-    Where the round has none, noise on each of them is more than on all together.
-    """
-    if common is None:
-        return _reject_private_strata
-    by, names = common
-    common_labels = set(stratum_labels(names))
-    common_classes = common_labels - {OTHER_STRATUM}
-
-    def find_problem(own_by: StratumKind, own_names: StratumNames) -> str:
-        if own_by != by:
-            return f"counts are by {own_by}, not by {by} as most reports'"
-        if isinstance(own_names, int) and own_names == len(common_classes):
-            return ""
-        if by == "class":
-            own_classes = set(stratum_labels(own_names)) - {OTHER_STRATUM}
-            return _class_difference(own_classes, common_classes)
-        own_groups = stratum_labels(own_names)
-        if common_labels.issuperset(own_groups):
-            return ""
-        return f"with its {len(own_groups)} groups there are too many for a round"
-
-    def check(header: Header) -> RejectionReason | None:
-        if header.strata is None or header.strata == common:
-            return None
-        problem = find_problem(*header.strata)
-        return RejectionReason("classes", problem, "use this round's classes") if problem else None
-
-    return check
-
-
-def _reject_private_strata(header: Header) -> RejectionReason | None:
-    """Refuse noise on every class where the round has none."""
-    if header.strata is None or header.privacy is None:
-        return None
-    problem = f"holds noise for every {header.strata[0]}, and most reports have none"
-    return RejectionReason("classes", problem, "use this round's classes")
-
-
-def _class_difference(own_classes: set[str], common_classes: set[str]) -> str:
-    """Return how a report's classes differ from the round's; empty where they do not."""
-    if own_classes == common_classes:
-        return ""
-    missing = [f"{name!r:.40}" for name in sorted(common_classes - own_classes)]
-    added = [f"{name!r:.40}" for name in sorted(own_classes - common_classes)]
-    problem = f"its {len(own_classes)} classes are not the round's {len(common_classes)}"
-    if sorted(map(str.lower, missing)) == sorted(map(str.lower, added)):
-        return f"{problem} (they differ in upper and lower case only)"
-    if missing:
-        return f"{problem} (it lacks {abbreviate(missing)})"
-    return f"{problem} (it adds {abbreviate(added)})"
+# ----------------------------------------------------------------------------- quorum
 
 
 def check_quorum(

@@ -10,9 +10,13 @@ from numpy.typing import NDArray
 
 from robfcp._typing import IndexArray
 from robfcp.federation._rows import SparseCounts
-from robfcp.federation._strata import StratifiedTable
+from robfcp.federation._strata import Strata, StratifiedTable
 from robfcp.federation._tables import CountTable, SparseTable
-from robfcp.reports import StratumKind, StratumNames, n_strata
+from robfcp.reports import StratumNames, n_strata
+
+# The counts of the scores of all labels have no strata. They are kept in a table of one stratum, as
+# which `StratifiedTable` holds the counts of some of the clients.
+ALL_LABELS_STRATA: Strata = ("class", 1)
 
 
 class CountBlock(NamedTuple):
@@ -37,19 +41,26 @@ class CountBlock(NamedTuple):
 
 
 def pooled_view(block: CountBlock) -> tuple[IndexArray, CountTable]:
-    """Return all rows of a block, and their counts."""
+    """Return all (n,) rows of a block, and their (n, H) counts."""
     return np.arange(len(block.positions)), block.counts
 
 
 def stratified_view(name: str, block: CountBlock) -> tuple[IndexArray, CountTable] | None:
-    """Return the rows of a block that have counts by stratum, and these counts; None if none.
+    """Return the rows of a block that have such counts, and these counts; None without any.
 
     Parameters
     ----------
     name : {"strata", "all_label_counts"}
-        Which counts of the block.
+        The attribute of the block that holds the counts.
     block : CountBlock
-        The counts of some clients.
+        The counts of n clients.
+
+    Returns
+    -------
+    rows : (r,) ndarray of int
+        Rows of the block, rising.
+    table : CountTable
+        (r, C H) counts of these clients.
     """
     stratified: StratifiedTable | None = getattr(block, name)
     if stratified is None:
@@ -62,7 +73,7 @@ def build_block(
     tables: Sequence[SparseCounts],
     report_rows: IndexArray,
     names_of_kind: tuple[Sequence[StratumNames | None], NDArray[Any]],
-    common: tuple[StratumKind, StratumNames] | None,
+    common: Strata | None,
     n_bins: int,
 ) -> CountBlock:
     """Collect the counts of some clients in one block.
@@ -110,6 +121,6 @@ def build_block(
     all_label_counts = None
     if len(label_rows):
         table = counts_of_all_labels.to_table(report_rows[label_rows], n_bins)
-        all_label_counts = StratifiedTable("class", 1, table, label_rows, n_bins)
+        all_label_counts = StratifiedTable(*ALL_LABELS_STRATA, table, label_rows, n_bins)
 
     return CountBlock(positions, pooled, strata, all_label_counts)

@@ -16,13 +16,12 @@ from robfcp._validation import set_fields
 from robfcp.binning import Binning
 from robfcp.errors import MAX_NAME, ReportError, RobfcpError, printable
 from robfcp.federation._rows import GrowingColumn, GrowingRows, RunsOfPositions, SparseCounts
+from robfcp.federation._strata import Strata
 from robfcp.reports import (
     Header,
     HeaderReader,
     Report,
     ReportRow,
-    StratumKind,
-    StratumNames,
     parse_report,
     require_expected_binning,
     row_of_object,
@@ -76,15 +75,31 @@ class RejectedReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return RejectedReport(error.client, error.field, str(error))
 
 
+def charge_to_source(source: str, label: str, field: str, reason: str) -> RejectedReport:
+    """Return a rejection in the name of the source, not of the client that the report names.
+
+    For a rejected report that names a client with a valid report, so that nobody can discredit or
+    silence another.
+
+    Parameters
+    ----------
+    source : str
+        Where the report came from: "report #3", or "file:" and a path.
+    label : str
+        The source as the reason shows it.
+    field : str
+        The entry of the report that was wrong.
+    reason : str
+        What was wrong; it names the client.
+    """
+    return RejectedReport(source, field, f"{label}: {reason}")
+
+
 class RawReport(NamedTuple):
     """A report's JSON with the name that errors give it until its client is known."""
 
     data: bytes | str
     source: str
-
-
-# A rejected one could not even be read.
-UntrustedReport = Report | bytes | str | Mapping[str, Any] | RejectedReport | RawReport
 
 
 @dataclass(eq=False)
@@ -164,22 +179,24 @@ class StoredTable:
     is_out_of_core: bool
     rows: list[tuple[int, int, BoolArray | None]]
     places: list[IndexArray | range]
-    common: tuple[StratumKind, StratumNames] | None
+    common: Strata | None
     pieces: Any
     iter_blocks: Any
     packed: Any
 
-    def set_positions(
-        self, positions_of: PositionsOf, common: tuple[StratumKind, StratumNames] | None
-    ) -> None:
+    def set_positions(self, positions_of: PositionsOf, common: Strata | None) -> None:
         """Keep where the rows stand in the federation, and the round's strata.
+
+        Sets `places` and `common`, without which `iter_blocks` cannot run. Needs `rows`, which
+        `Inbox` fills while it reads.
 
         Parameters
         ----------
         positions_of : callable
-            The positions of some of all accepted reports.
+            The positions in the federation of some of all accepted reports; -1 where a report does
+            not count.
         common : tuple or None
-            The round's strata.
+            The kind of the round's strata and their names.
         """
         self.common = common
         self.places = []
@@ -192,6 +209,12 @@ class StoredTable:
             elif _are_consecutive(positions):
                 positions = range(positions[0], positions[-1] + 1)  # instead of many numbers
             self.places.append(positions)
+
+
+# What may arrive as reports. A `RejectedReport` could not even be read; a table has many of them.
+UntrustedReport = (
+    Report | bytes | str | Mapping[str, Any] | RejectedReport | RawReport | StoredTable
+)
 
 
 def _are_consecutive(positions: IndexArray) -> bool:
@@ -299,7 +322,7 @@ class Inbox:
         self._digests: list[NDArray[np.uint64]] = []
         self._discarded_rows: list[slice] = []
 
-    def add(self, item: UntrustedReport | StoredTable) -> None:
+    def add(self, item: UntrustedReport) -> None:
         """Take one thing that should be a report, or a table of them."""
         if isinstance(item, StoredTable):
             self._add_table(item)

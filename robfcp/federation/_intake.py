@@ -9,14 +9,25 @@ from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
-from robfcp._typing import IndexArray, IntArray
+from robfcp._typing import BoolArray, IndexArray, IntArray
 from robfcp._validation import check_client_name, check_integer
 from robfcp.binning import Binning
 from robfcp.errors import ReportError, RobfcpError
-from robfcp.federation import _agreement
-from robfcp.federation._blocks import CountBlock, build_block, pooled_view, stratified_view
+from robfcp.federation._agreement import (
+    ReportSelection,
+    check_quorum,
+    limit_noise,
+    require_equal,
+    require_same_noise,
+)
+from robfcp.federation._blocks import (
+    ALL_LABELS_STRATA,
+    CountBlock,
+    build_block,
+    pooled_view,
+    stratified_view,
+)
 from robfcp.federation._inbox import (
     POSITION_DTYPE,
     Inbox,
@@ -25,26 +36,24 @@ from robfcp.federation._inbox import (
     RejectedReport,
     StoredTable,
     UntrustedReport,
+    charge_to_source,
 )
+from robfcp.federation._round_strata import most_common_strata, require_known_strata
 from robfcp.federation._rows import pool_strata
-from robfcp.federation._selection import ReportSelection
 from robfcp.federation._stored import StoredCountTable
-from robfcp.federation._strata import StratifiedTable
-from robfcp.federation._tables import check_table_size
+from robfcp.federation._strata import Strata, StratifiedTable
+from robfcp.federation._tables import CountTable, check_table_size
 from robfcp.privacy import Privacy
 from robfcp.reports import (
     BinningDigest,
     Header,
     Report,
-    StratumKind,
-    StratumNames,
     n_strata,
     signing,
 )
 
 T = TypeVar("T")
 FilePath = str | os.PathLike[str]
-Strata = tuple[StratumKind, StratumNames]
 
 
 def read_reports(
@@ -64,13 +73,13 @@ def read_reports(
     reports : iterable
         Reports from anybody, and tables of them.
     expected : mapping
-        What the server states of grid, score, round, model and risk; None where it is the
-        majority's.
+        What the server states under "score", "grid" (a `Binning`), "round", "model" and "risk";
+        None where it is what most reports have.
     rejected : iterable of RejectedReport
         What was rejected before.
     expected_clients : iterable of str
         Who should report.
-    registered_sizes : mapping, optional
+    registered_sizes : mapping of str to int, optional
         Who may report, and with how many samples.
     privacy : Privacy, optional
         The agreed privacy.
@@ -80,13 +89,21 @@ def read_reports(
     Returns
     -------
     dict
-        The fields of `Federation`, and under "signatures" what was checked of them.
+        The fields of `Federation` but `verification`, and under "signatures" a text that says what
+        was checked of them, which the caller takes out.
+
+    Raises
+    ------
+    QuorumError
+        Where too few reports are valid.
+    RobfcpError
+        Where reports are split evenly, or the registered sizes are not valid.
     """
     has_registry = registered_sizes is not None
     if registered_sizes is not None:
         registered_sizes = _check_registered_sizes(registered_sizes)
 
-    # Reports that are valid by themselves.
+    # Reports that are valid by themselves. Those on another grid are refused before it is built.
     inbox = Inbox(expected.get("grid"))
     for item in reports:
         inbox.add(item)
@@ -95,42 +112,28 @@ def read_reports(
     if registered_sizes is not None:
         selection.require_registered_sizes(registered_sizes)
 
-    # What the round agrees on.
-    for name, value in expected.items():
-        if isinstance(value, Binning):
-            value = BinningDigest.of(value)
-        selection.require(_agreement.require_equal(name, value, selection.ballot()))
-    strata = _agreement.most_common_strata(selection.ballot())
-    selection.require(_agreement.require_same_strata(strata))
-    selection.require(_agreement.require_agreed_noise(selection.ballot(), privacy, has_registry))
-    selection.require_one_report_each()
-
-    # Where sizes, of all or in a class, are not exact, all noise has to be the same.
-    votes = selection.votes()
-    are_sizes_hidden = any(header.protects_sample_size for header, _ in votes)
-    are_sizes_known = has_registry or not are_sizes_hidden
-    has_noisy_strata = any(header.privacy and header.strata for header, _ in votes)
-    if not are_sizes_known or has_noisy_strata:
-        selection.require(_agreement.require_same_noise(votes))
+    strata = _require_agreement(selection, expected, privacy, has_registry)
+    are_sizes_known = _require_comparable_noise(selection, has_registry)
 
     # Who is missing, and whether the others are enough.
     awaited_clients = {*expected_clients, *(registered_sizes or ())}
-    names_of_rejected = {report.client for _, report in selection.rejected}
-    heard = selection.clients_heard(awaited_clients | names_of_rejected)
-    rejected_of = selection.rejected_by_client(heard)
-    missing = awaited_clients - heard - set(rejected_of)
+    clients_of_rejected = {report.client for _, report in selection.rejected}
+    heard = selection.clients_with_valid_report(awaited_clients | clients_of_rejected)
+    rejected_of_sender = selection.rejected_by_sender(heard)
+    missing = awaited_clients - heard - set(rejected_of_sender)
     n_valid = int(selection.is_valid.sum())
     if registered_sizes is not None:
+        # What unregistered senders sent is not awaited, so that nobody can inflate the quorum.
         n_awaited = len(set(registered_sizes) | missing)
     else:
-        n_awaited = n_valid + len(rejected_of) + len(missing)
-    first_rejected = next(iter(rejected_of.values()), None)
+        n_awaited = n_valid + len(rejected_of_sender) + len(missing)
+    first_rejected = next(iter(rejected_of_sender.values()), None)
     first_reason = None if first_rejected is None else first_rejected.reason
-    _agreement.check_quorum(n_valid, n_awaited, quorum, first_reason)
+    check_quorum(n_valid, n_awaited, quorum, first_reason)
 
     return {
         **build_fields(selection, registered_sizes, strata),
-        "rejected_reports": tuple(sorted(rejected_of.values(), key=_client_of)),
+        "rejected_reports": tuple(sorted(rejected_of_sender.values(), key=_client_of)),
         "missing_clients": tuple(sorted(missing)),
         "resubmitted_clients": selection.resubmitted_clients,
         "sizes_registered": has_registry,
@@ -139,13 +142,74 @@ def read_reports(
     }
 
 
+def _require_agreement(
+    selection: ReportSelection,
+    expected: Mapping[str, Any],
+    privacy: Privacy | None,
+    has_registry: bool,
+) -> Strata | None:
+    """Reject what does not agree with the server or with most, and clients that sent several.
+
+    Parameters
+    ----------
+    selection : ReportSelection
+        The reports; those that disagree are rejected in place.
+    expected : mapping
+        As `read_reports` takes it. Each entry is settled among the reports that agreed on the ones
+        before.
+    privacy : Privacy, optional
+        The agreed privacy.
+    has_registry : bool
+        Whether sample sizes are registered.
+
+    Returns
+    -------
+    tuple or None
+        The kind and names of the round's strata.
+    """
+    for name, value in expected.items():
+        if isinstance(value, Binning):
+            value = BinningDigest.of(value)
+        selection.require(require_equal(name, value, selection.votes_of_sole_reports()))
+    strata = most_common_strata(selection.votes_of_sole_reports())
+    selection.require(require_known_strata(strata))
+    selection.require(limit_noise(selection.votes_of_sole_reports(), privacy, has_registry))
+
+    # Last: a client's report for another round, say, does not contradict its report for this one.
+    selection.require_one_report_each()
+    return strata
+
+
+def _require_comparable_noise(selection: ReportSelection, has_registry: bool) -> bool:
+    """Reject other noise than most reports hold where it matters; return whether sizes are known.
+
+    Sizes are known where no report hides its size, or where sizes are registered. Where sizes, of
+    all samples or of a class, are only known with noise, all noise has to be the same.
+    """
+    votes = selection.votes_of_valid_reports()
+    are_sizes_hidden = any(header.protects_sample_size for header, _ in votes)
+    are_sizes_known = has_registry or not are_sizes_hidden
+    has_noisy_strata = any(header.privacy and header.strata for header, _ in votes)
+    if not are_sizes_known or has_noisy_strata:
+        selection.require(require_same_noise(votes))
+    return are_sizes_known
+
+
 def _client_of(rejected: RejectedReport) -> str:
-    """Return whose report was rejected."""
+    """Return the name that a rejected report is listed under."""
     return rejected.client
 
 
 def _signature_text(n_signed: int, n_read: int) -> str:
-    """Return what was checked of signatures without registered keys."""
+    """Return what was checked of signatures without registered keys, as the record states it.
+
+    Parameters
+    ----------
+    n_signed : int
+        How many reports are signed by the key that they name.
+    n_read : int
+        How many arrived.
+    """
     if not n_signed:
         return "not checked"
     return f"{n_signed} of {n_read} valid, by keys that nobody registered"
@@ -154,15 +218,36 @@ def _signature_text(n_signed: int, n_read: int) -> str:
 def rebuild_from_record(
     reports: Iterable[bytes], sizes: Mapping[str, int], strata: Strata | None
 ) -> dict[str, Any]:
-    """Return what a federation holds of reports that were valid together: nobody votes again."""
+    """Return what a federation holds of reports that were valid together: nobody votes again.
+
+    Parameters
+    ----------
+    reports : iterable of bytes
+        The reports that counted in a round, as JSON.
+    sizes : mapping of str to int
+        The sample sizes of that round, which stand in for those that reports hide.
+    strata : tuple or None
+        The kind and names of the round's strata.
+
+    Returns
+    -------
+    dict
+        What `build_fields` returns.
+
+    Raises
+    ------
+    RobfcpError
+        Where any report is not valid, or they are not of one round.
+    """
     inbox = Inbox()
     for item in reports:
         inbox.add(item)
     selection = ReportSelection(inbox.finish())
-    selection.require(_agreement.require_same_strata(strata))
+    selection.require(require_known_strata(strata))
     selection.require_one_report_each()
     if selection.rejected:
-        raise RobfcpError(selection.rejected[0][1].reason)
+        _, first_rejected = selection.rejected[0]
+        raise RobfcpError(first_rejected.reason)
     contexts = {header[:5] for header in selection.reports.headers}  # all but noise and strata
     if len(contexts) != 1:
         raise RobfcpError("the reports are not of one round")
@@ -170,7 +255,7 @@ def rebuild_from_record(
 
 
 def _check_registered_sizes(sizes: Mapping[str, int]) -> dict[str, int]:
-    """Return the registry with whole numbers for plain names; refuse anything else."""
+    """Return the registry with sizes as int, at least 1; refuse what is no registry."""
     if not isinstance(sizes, Mapping) or not sizes:
         raise RobfcpError("sizes: registers nobody; map site names to numbers of samples")
     for client in sizes:
@@ -186,13 +271,21 @@ def _check_registered_sizes(sizes: Mapping[str, int]) -> dict[str, int]:
 
 @dataclass(frozen=True, eq=False)
 class BlockSource:
-    """All counts of a round: those of tables that stay where they are, and those in memory."""
+    """All counts of a round: those of tables that stay where they are, and those in memory.
+
+    Attributes
+    ----------
+    stored_tables : sequence of StoredTable
+        Those whose `set_positions` was called: their blocks need the positions.
+    memory : CountBlock
+        The counts in memory, as one block; maybe of no clients.
+    """
 
     stored_tables: Sequence[StoredTable]
     memory: CountBlock
 
     def iter_blocks(self, work: Callable[[CountBlock], T]) -> Iterator[T]:
-        """Yield what `work` makes of every block."""
+        """Yield the result of `work` for every block; for one empty block where there is none."""
         if len(self.memory.positions) or not self.stored_tables:
             yield work(self.memory)
         for table in self.stored_tables:
@@ -204,39 +297,50 @@ def build_fields(
 ) -> dict[str, Any]:
     """Return what a federation holds of the valid reports, in the order of their clients' names.
 
+    Tells stored tables where their rows stand in the federation, which changes them.
+
     Parameters
     ----------
     selection : ReportSelection
-        One valid report at least.
-    registered_sizes : mapping, optional
+        One valid report at least, and one at most of each client. All valid headers agree on
+        grid, score, round, model and risk.
+    registered_sizes : mapping of str to int, optional
         The sample sizes of reports that hide theirs.
     strata : tuple or None
-        The round's strata.
+        The kind and names of the round's strata.
+
+    Returns
+    -------
+    dict
+        The fields of `Federation` that follow from the valid reports alone.
     """
     reports = selection.reports
-    rows, clients = _order_by_name(reports.clients, selection)
+    rows, clients = _order_by_name(reports.clients, selection.is_valid)
     n_clients = len(clients)
     header_index = reports.header_index[rows]
-    first = reports.headers[header_index[0]]
-    n_bins = first.binning.n_bins
+    common = reports.headers[header_index[0]]  # its privacy and strata alone are its own
+    n_bins = common.binning.n_bins
     check_table_size(n_clients, n_bins)
 
     positions_of = _positions_of_rows(rows, len(reports.sizes))
     in_memory = _build_block_in_memory(selection, positions_of, n_bins, strata)
-    tables = {
-        "table": in_memory.counts,
-        "strata": in_memory.strata,
-        "all_label_counts": in_memory.all_label_counts,
-    }
     if reports.stored_tables:
+        # Names stay packed: there may be too many for a tuple.
         for table in reports.stored_tables:
             table.set_positions(positions_of, strata)
         source = BlockSource(reports.stored_tables, in_memory)
-        has_all_labels = reports.has_all_labels[rows]
-        has_strata = np.array([header.strata is not None for header in reports.headers], dtype=bool)
-        tables |= _stored_tables(source, n_bins, strata, has_strata[header_index], has_all_labels)
+        states_strata = np.array([header.strata is not None for header in reports.headers])
+        has_strata = states_strata[header_index]
+        tables = _build_stored_tables(
+            source, n_bins, strata, has_strata, reports.has_all_labels[rows]
+        )
     else:
         clients = tuple(clients)
+        tables = {
+            "table": in_memory.counts,
+            "strata": in_memory.strata,
+            "all_label_counts": in_memory.all_label_counts,
+        }
 
     sizes = reports.sizes[rows]
     if registered_sizes is not None:
@@ -244,36 +348,54 @@ def build_fields(
     return {
         "clients": clients,
         "sample_sizes": sizes,
-        "binning": first.binning.binning(),
-        "score": first.score,
-        "round": first.round,
-        "model": first.model,
-        "risk": first.risk,
+        "binning": common.binning.binning(),
+        "score": common.score,
+        "round": common.round,
+        "model": common.model,
+        "risk": common.risk,
         "privacy": _privacy_of_clients(header_index, reports.headers),
         **tables,
     }
 
 
-def _order_by_name(clients: Any, selection: ReportSelection) -> tuple[IndexArray | slice, Any]:
-    """Return the rows of the valid reports in the order of their clients' names, and these."""
-    if not isinstance(clients, list):
-        ordered: tuple[IndexArray | slice, Any] = clients.ordered(selection.is_valid)
-        return ordered
-    rows = np.flatnonzero(selection.is_valid)
-    names = [clients[row] for row in rows.tolist()]
-    in_order = sorted(range(len(names)), key=names.__getitem__)
-    return rows[in_order], [names[place] for place in in_order]
-
-
-def _positions_of_rows(rows: IndexArray | slice, n_rows: int) -> PositionsOf:
-    """Return a function that gives the positions of reports in the federation.
+def _order_by_name(clients: Any, is_valid: BoolArray) -> tuple[IndexArray | slice, Any]:
+    """Return the rows of the valid reports in the order of their clients' names, and these names.
 
     Parameters
     ----------
-    rows : ndarray of int, or slice
+    clients : list of str, or packed names
+        (n,) the clients of all reports. Packed names sort themselves.
+    is_valid : (n,) ndarray of bool
+        Which reports count.
+
+    Returns
+    -------
+    rows : (K,) ndarray of int, or slice
+        A slice of all rows where all reports are valid and in order, which takes no memory; only
+        packed names give one.
+    clients : sequence of str
+        (K,) the names of these rows, packed as before.
+    """
+    if not isinstance(clients, list):
+        ordered: tuple[IndexArray | slice, Any] = clients.ordered(is_valid)
+        return ordered
+    rows = np.flatnonzero(is_valid)
+    names = [clients[row] for row in rows.tolist()]
+    order = sorted(range(len(names)), key=names.__getitem__)
+    return rows[order], [names[index] for index in order]
+
+
+def _positions_of_rows(rows: IndexArray | slice, n_rows: int) -> PositionsOf:
+    """Return a function from rows of reports to their positions in the federation.
+
+    That function takes an array or a slice of rows; -1 stands for a report that does not count.
+
+    Parameters
+    ----------
+    rows : (K,) ndarray of int, or slice
         The rows of the federation's clients, in its order; a slice where that is all of them.
     n_rows : int
-        How many reports there are.
+        n, how many reports there are.
     """
     if isinstance(rows, slice):
         return _same_positions
@@ -283,7 +405,13 @@ def _positions_of_rows(rows: IndexArray | slice, n_rows: int) -> PositionsOf:
 
 
 def _same_positions(rows: slice | IndexArray) -> IndexArray:
-    """Return the positions of reports that all count, in the order of arrival."""
+    """Return the positions of reports that all count, and arrived in the federation's order.
+
+    Parameters
+    ----------
+    rows : slice or ndarray of int
+        Rows of some reports, which are their positions too.
+    """
     return np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows
 
 
@@ -294,11 +422,30 @@ def _fill_in_sizes(
     clients: Sequence[str],
     registered_sizes: Mapping[str, int],
 ) -> IntArray:
-    """Return the sample sizes, registered ones in place of those that privacy hides."""
+    """Return the sample sizes, registered ones in place of those that privacy hides.
+
+    Parameters
+    ----------
+    sizes : (K,) ndarray of int
+        n_k as reported: a noisy total where privacy hides it.
+    header_index : (K,) ndarray of int
+        Which of the headers each client's report has.
+    headers : sequence of Header
+        The different headers.
+    clients : sequence of str
+        (K,) the clients' names.
+    registered_sizes : mapping of str to int
+        The registered sizes.
+
+    Returns
+    -------
+    (K,) ndarray of int
+        A new array where anything is hidden, else `sizes` itself.
+    """
     hides_size = np.array([header.protects_sample_size for header in headers], dtype=bool)
     if not hides_size.any():
         return sizes
-    sizes = sizes.astype(np.int64)
+    sizes = sizes.astype(np.int64)  # a copy, wide enough for any registered size
     for position in np.flatnonzero(hides_size[header_index]).tolist():
         sizes[position] = registered_sizes.get(clients[position], sizes[position])
     return sizes
@@ -307,7 +454,15 @@ def _fill_in_sizes(
 def _privacy_of_clients(
     header_index: IntArray, headers: Sequence[Header]
 ) -> tuple[Privacy | None, ...]:
-    """Return the noise in each client's counts; an empty tuple where no report holds any."""
+    """Return the privacy of each client's counts; an empty tuple where no report is private.
+
+    Parameters
+    ----------
+    header_index : (K,) ndarray of int
+        Which of the headers each client's report has.
+    headers : sequence of Header
+        The different headers, those of rejected reports too.
+    """
     if not any(header.privacy for header in headers):
         return ()
     return tuple(headers[index].privacy for index in header_index.tolist())
@@ -316,34 +471,47 @@ def _privacy_of_clients(
 def _build_block_in_memory(
     selection: ReportSelection, positions_of: PositionsOf, n_bins: int, strata: Strata | None
 ) -> CountBlock:
-    """Return the counts of the valid reports in memory, by their positions in the federation."""
+    """Return the counts of the valid reports in memory, by their positions in the federation.
+
+    Parameters
+    ----------
+    selection : ReportSelection
+        The reports.
+    positions_of : callable
+        The position in the federation of each report; -1 where it does not count.
+    n_bins : int
+        H.
+    strata : tuple or None
+        The kind and names of the round's strata.
+    """
     reports = selection.reports
-    rows = np.flatnonzero(reports.is_in_memory)  # row k of the tables is report rows[k]
+    rows = np.flatnonzero(reports.is_in_memory)  # row i of the tables is report rows[i]
     positions = positions_of(rows)
+
+    # The rows of the tables in the order of their positions, without those at -1, which come first.
     order = np.argsort(positions, kind="stable")
     table_rows = order[np.searchsorted(positions[order], 0) :]
 
-    counts, counts_by_stratum, all_labels = reports.tables
+    counts, counts_by_stratum, all_label_counts = reports.tables
     pooled = pool_strata(counts, counts_by_stratum, n_bins)
-    names = [header.strata and header.strata[1] for header in reports.headers]
-    names_of_rows = names, reports.header_index[rows[table_rows]]
+    names_of_headers = [header.strata and header.strata[1] for header in reports.headers]
     return build_block(
         positions[table_rows],
-        (pooled, counts_by_stratum, all_labels),
+        (pooled, counts_by_stratum, all_label_counts),
         table_rows,
-        names_of_rows,
+        (names_of_headers, reports.header_index[rows[table_rows]]),
         strata,
         n_bins,
     )
 
 
-def _stored_tables(
+def _build_stored_tables(
     source: BlockSource,
     n_bins: int,
     strata: Strata | None,
-    has_strata: NDArray[np.bool_],
-    has_all_labels: NDArray[np.bool_],
-) -> dict[str, Any]:
+    has_strata: BoolArray,
+    has_all_labels: BoolArray,
+) -> dict[str, CountTable | StratifiedTable | None]:
     """Return the tables of a federation whose counts are not all in memory.
 
     Parameters
@@ -353,26 +521,32 @@ def _stored_tables(
     n_bins : int
         H.
     strata : tuple or None
-        The round's strata.
+        The kind and names of the round's strata.
     has_strata, has_all_labels : (K,) ndarray of bool
         Which clients report counts by stratum, and the scores of all labels.
+
+    Returns
+    -------
+    dict
+        The fields "table", "strata" and "all_label_counts" of `Federation`.
     """
-    tables: dict[str, Any] = {
-        "table": StoredCountTable(source, pooled_view, len(has_strata), n_bins)
-    }
-    all_labels: Strata = ("class", 1)
-    for name, kind, mask in (
-        ("strata", strata, has_strata),
-        ("all_label_counts", all_labels, has_all_labels),
-    ):
+
+    def stratified(name: str, kind: Strata | None, mask: BoolArray) -> StratifiedTable | None:
+        """Return the table that blocks hold under `name`, of the clients of a (K,) mask."""
         rows = np.flatnonzero(mask).astype(POSITION_DTYPE)
         if kind is None or not len(rows):
-            continue
-        n_cells = n_strata(kind[1]) * n_bins
+            return None
+        by, names = kind
+        n_cells = n_strata(names) * n_bins
         view = partial(stratified_view, name)
         counts = StoredCountTable(source, view, len(rows), n_cells, rows)
-        tables[name] = StratifiedTable(kind[0], kind[1], counts, rows, n_bins)
-    return tables
+        return StratifiedTable(by, names, counts, rows, n_bins)
+
+    return {
+        "table": StoredCountTable(source, pooled_view, len(has_strata), n_bins),
+        "strata": stratified("strata", strata, has_strata),
+        "all_label_counts": stratified("all_label_counts", ALL_LABELS_STRATA, has_all_labels),
+    }
 
 
 # ------------------------------------------------------------------------------ signatures
@@ -380,7 +554,7 @@ def _stored_tables(
 
 def verify_signatures(
     reports: Iterable[UntrustedReport], keys: Mapping[str, str], round: str
-) -> tuple[list[UntrustedReport], list[RejectedReport]]:
+) -> tuple[list[Report], list[RejectedReport]]:
     """Return the reports signed by registered keys, and what is rejected.
 
     A rejected report is charged to the client it names only where that client sent no genuine one,
@@ -391,14 +565,22 @@ def verify_signatures(
     reports : iterable
         Reports from anybody, and tables of them, which have no signatures.
     keys : mapping of str to str
-        The registered public key of every client.
+        The registered public key of every client; "" where it is expired or revoked, so that no
+        report of that client is genuine.
     round : str
         The round they must be for.
+
+    Returns
+    -------
+    genuine : list of Report
+        In the order of arrival.
+    rejected : list of RejectedReport
+        First those that are not genuine, then what is no readable report.
     """
-    genuine: list[UntrustedReport] = []
-    forged: list[tuple[str, ReportError]] = []
+    genuine: list[Report] = []
+    forged: list[tuple[str, ReportError]] = []  # each with its source
     unreadable: list[RejectedReport] = []
-    for number, item in enumerate(reports, 1):
+    for position, item in enumerate(reports):
         if isinstance(item, StoredTable):
             reason = (
                 f"{item.name}: a collected table has no signatures; calibrate it without --keys"
@@ -409,22 +591,22 @@ def verify_signatures(
             unreadable.append(item)
             continue
         data: Any = item
-        source = f"report #{number}"
+        source = f"report #{position + 1}"
         if isinstance(item, RawReport):
-            data, source = item
+            data = item.data
+            source = item.source
         try:
-            report = signing.verify(_as_bytes(data), Report, keys, round, source)
-            genuine.append(report)
+            genuine.append(signing.verify(_as_bytes(data), Report, keys, round, source))
         except ReportError as error:
             forged.append((source, error))
 
-    heard = {report.client for report in genuine if isinstance(report, Report)}
-    rejected = [_charge(source, error, heard) for source, error in forged]
+    heard = {report.client for report in genuine}
+    rejected = [_rejection_of_forged(source, error, heard) for source, error in forged]
     return genuine, rejected + unreadable
 
 
 def _as_bytes(item: object) -> bytes:
-    """Return the file that a report is; an empty one where it is something else."""
+    """Return a report as the bytes of its file; b"", which is not signed, for anything else."""
     if isinstance(item, Report):
         return item.to_json()
     if isinstance(item, str):
@@ -432,8 +614,18 @@ def _as_bytes(item: object) -> bytes:
     return item if isinstance(item, bytes) else b""
 
 
-def _charge(source: str, error: ReportError, heard: set[str]) -> RejectedReport:
-    """Return a rejected report, of its source where the client it names is heard."""
+def _rejection_of_forged(source: str, error: ReportError, heard: set[str]) -> RejectedReport:
+    """Return a rejection, in the name of the source where the client it names is heard.
+
+    Parameters
+    ----------
+    source : str
+        Where the report came from: "report #3", or "file:" and a path.
+    error : ReportError
+        What is wrong; its client is the one that the report names, or the source.
+    heard : set of str
+        The clients that sent a genuine report.
+    """
     if error.client not in heard:
         return RejectedReport.of(error)
-    return RejectedReport(source, error.field, f"{source.removeprefix('file:')}: {error}")
+    return charge_to_source(source, source.removeprefix("file:"), error.field, str(error))

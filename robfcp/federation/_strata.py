@@ -14,6 +14,8 @@ from robfcp._typing import BoolArray, IndexArray, IntArray
 from robfcp.federation._tables import CountTable, SparseTable
 from robfcp.reports import StratumKind, StratumNames, n_strata, stratum_labels
 
+Strata = tuple[StratumKind, StratumNames]  # the kind of a round's strata, and their names
+
 MANY_STRATA = 32  # from here on one table by columns is cheaper than a pass for every stratum
 
 
