@@ -309,7 +309,7 @@ def _informative_bins(federation: Federation) -> IndexArray:
     is_sampled = np.zeros(federation.n_clients, dtype=bool)
     is_sampled[:: max(1, federation.n_clients // MAX_CLIENTS_OF_MEDIAN)] = True
     sampled = federation.select(is_sampled)
-    cdfs = sampled.cumulative_counts()[:, :-1] / sampled.sample_sizes[:, None]
+    cdfs = sampled.cumulative_counts()[:, :-1] / sampled.total_counts[:, None]
     median_cdf = np.maximum.accumulate(np.median(cdfs, axis=0))
     quantiles = np.arange(MAX_BINS_COMPARED) / MAX_BINS_COMPARED
     return np.unique(np.searchsorted(median_cdf, quantiles).clip(0, n_inner_bins - 1))

@@ -260,6 +260,25 @@ def test_a_client_whose_private_losses_are_clearly_different_is_dropped():
     assert "1 sites that cannot be honest were dropped first" in str(found.certificate)
 
 
+def test_of_many_bins_those_compared_are_spread_over_the_mean_gains():
+    """Clients that differ only in the middle are told apart."""
+    rng = np.random.default_rng(22)
+    n_bins, n = 400, 2000
+    shares = np.full((8, n_bins), 1 / n_bins)
+    shares[3, n_bins // 4 : n_bins // 2] = 0
+    shares[3, n_bins // 2] += 1 / 4
+    counts = PRIVATE_RISK.resolution // 2 * rng.multinomial(2 * n, shares)
+    reports = [
+        Report(f"s{k}", row, robfcp.Binning.uniform(n_bins), n_samples=n, risk=PRIVATE_RISK)
+        for k, row in enumerate(counts)
+    ]
+    federation = Federation.from_reports(reports)
+    bins = ClientIntervals(federation, 0.05).bins
+    assert bins[0] < n_bins // 20
+    assert bins[-1] > n_bins * 9 // 10
+    assert list(prune_clients(federation, 1, 0.05, 0.01).pruned_at) == ["s3"]
+
+
 def test_every_sentence_names_the_loss_in_its_units():
     """Losses up to 2, of which 0.2 is wanted; one site's are far larger."""
     rng, steps = np.random.default_rng(0), np.linspace(0, 1, 21)
