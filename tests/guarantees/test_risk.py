@@ -14,7 +14,7 @@ import robfcp
 from robfcp import Federation, Privacy, Report, Risk
 from robfcp.errors import ReportError, RobfcpError
 from robfcp.guarantees import ClientIntervals, count_bounds, marginal_threshold_bin
-from robfcp.guarantees._heterogeneity import prune_clients
+from robfcp.guarantees._heterogeneity import estimate_heterogeneity, prune_clients
 from robfcp.page._data import PageInfo, page_data
 
 LAMBDAS = np.linspace(0, 1, 21)
@@ -258,6 +258,17 @@ def test_a_client_whose_private_losses_are_clearly_different_is_dropped():
     guarantee = robfcp.PACGuarantee(1, alike=0.05)
     found = robfcp.calibrate(federation, risk_level=0.25, guarantee=guarantee, defense="none")
     assert "1 sites that cannot be honest were dropped first" in str(found.certificate)
+
+
+def test_noise_in_losses_is_not_taken_for_heterogeneity():
+    """Clients that are all alike: what noise alone produces contradicts nothing."""
+    rng = np.random.default_rng(23)
+    shares = np.full((8, 8), 1 / 8)
+    for epsilon in (0.05, 0.1, 0.5):
+        federation, _ = private_losses(rng, shares, 300, epsilon)
+        estimate = estimate_heterogeneity(federation, 1, 0.999)
+        assert estimate.lower_bound == 0
+        assert estimate.recommended < 0.1
 
 
 def test_of_many_bins_those_compared_are_spread_over_the_mean_gains():
