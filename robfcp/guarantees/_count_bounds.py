@@ -286,7 +286,8 @@ class CountBounds:
         noise = self.noise_model.bounds_of_clients(bins, delta)
         lower = -((noise - self.lower(bins)) // 2)  # rounded up
         upper = (self.upper(bins) + noise) // 2
-        return np.clip(lower, 0, self.sizes), np.clip(upper, 0, self.sizes)
+        max_counts = self.counts_per_sample * self.sizes
+        return np.clip(lower, 0, max_counts), np.clip(upper, 0, max_counts)
 
     def pooled_counts(self, benign_mask: BoolArray | None) -> NDArray[Any]:
         """Return (H,) the counts of the benign clients up to each bin, together; they rise.

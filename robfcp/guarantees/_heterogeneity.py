@@ -309,7 +309,7 @@ def _informative_bins(federation: Federation) -> IndexArray:
     is_sampled = np.zeros(federation.n_clients, dtype=bool)
     is_sampled[:: max(1, federation.n_clients // MAX_CLIENTS_OF_MEDIAN)] = True
     sampled = federation.select(is_sampled)
-    cdfs = sampled.cumulative_counts()[:, :-1] / sampled.sample_sizes[:, None]
+    cdfs = sampled.cumulative_counts()[:, :-1] / sampled.total_counts[:, None]
     median_cdf = np.maximum.accumulate(np.median(cdfs, axis=0))
     quantiles = np.arange(MAX_BINS_COMPARED) / MAX_BINS_COMPARED
     return np.unique(np.searchsorted(median_cdf, quantiles).clip(0, n_inner_bins - 1))
@@ -335,8 +335,8 @@ def estimate_heterogeneity(
     """
     max_malicious = check_max_malicious(max_malicious, federation.n_clients)
     beta = check_delta(1 - confidence)
-    federation = federation.as_sample_counts()
-    distances = _distances_to_median(federation)
+    sample_federation = federation.as_sample_counts()
+    distances = _distances_to_median(sample_federation)
     chance_distances = _distances_by_chance(federation)
 
     # Without the m largest, the largest that remains.
@@ -345,8 +345,11 @@ def estimate_heterogeneity(
 
     # Intervals need the true sample sizes.
     lower_bound = 0.0
-    if federation.sizes_known:
+    if federation.has_noise and federation.sizes_known:
+        # Losses as samples no longer state their noise, which intervals must allow for.
         lower_bound = _least_heterogeneity(federation, max_malicious, beta)
+    elif federation.sizes_known:
+        lower_bound = _least_heterogeneity(sample_federation, max_malicious, beta)
     recommended = max(lower_bound, observed - by_chance, 0.0)
     return HeterogeneityEstimate(lower_bound, observed, by_chance, recommended, confidence)
 
@@ -373,7 +376,9 @@ def _distances_by_chance(federation: Federation) -> FloatArray:
     """
     sizes = federation.sample_sizes
     log_term = np.log(2 * federation.n_clients)
-    bridge_variances = federation.noise_variances * federation.binning.n_bins / 4
+    # Where a sample has several counts, the variances are in counts, not in samples.
+    noise_variances = federation.noise_variances / federation.counts_per_sample**2
+    bridge_variances = noise_variances * federation.binning.n_bins / 4
     return np.sqrt(log_term * (0.5 + 2 * bridge_variances / sizes) / sizes)
 
 

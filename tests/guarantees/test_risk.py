@@ -7,11 +7,14 @@ from itertools import combinations
 import numpy as np
 import pytest
 from makers import said
+from noises import draw
+from scipy.stats import binom
 
 import robfcp
 from robfcp import Federation, Privacy, Report, Risk
 from robfcp.errors import ReportError, RobfcpError
-from robfcp.guarantees import marginal_threshold_bin
+from robfcp.guarantees import ClientIntervals, count_bounds, marginal_threshold_bin
+from robfcp.guarantees._heterogeneity import estimate_heterogeneity, prune_clients
 from robfcp.page._data import PageInfo, page_data
 
 LAMBDAS = np.linspace(0, 1, 21)
@@ -201,6 +204,90 @@ def test_private_losses_hold_with_their_noise_and_huge_budgets_change_nothing():
     hidden = Privacy(1, neighbours="add-remove")
     with pytest.raises(RobfcpError, match="add-remove"):
         Report.from_losses("a", tables[0], LAMBDAS, risk="fnr", privacy=hidden)
+
+
+PRIVATE_RISK = Risk("fnr", resolution=60)
+
+
+def private_losses(rng, shares, n=2000, epsilon=4.0):
+    """Losses with noise: every sample's falls by half at each of two bins of its client's shares.
+
+    Returns the counts without noise too, of shape (K, H).
+    """
+    halves = rng.multinomial(2 * n, shares)
+    counts = PRIVATE_RISK.resolution // 2 * halves
+    privacy = Privacy(epsilon)
+    noise = draw(rng, privacy.noise_for_counts(PRIVATE_RISK.resolution), counts.shape)
+    binning = robfcp.Binning.uniform(counts.shape[1])
+    reports = [
+        Report(f"s{k}", row, binning, n_samples=n, risk=PRIVATE_RISK, privacy=privacy)
+        for k, row in enumerate(counts + noise)
+    ]
+    return Federation.from_reports(reports), counts
+
+
+def test_each_clients_interval_holds_its_mean_gain_though_losses_are_private():
+    """The bounds on its counts, and the interval of its mean gain, fail as rarely as stated."""
+    rng = np.random.default_rng(20)
+    shares = rng.dirichlet(np.full(8, 2.0), 5)
+    mean_gains = np.cumsum(shares, axis=1)[:, :-1].T
+    delta, beta, n_runs = 0.1, 0.2, 100
+    misses = np.zeros((2, *mean_gains.shape))
+    n_missed_runs = 0
+    for _ in range(n_runs):
+        federation, counts = private_losses(rng, shares)
+        cumulative = np.cumsum(counts, axis=1)[:, :-1].T
+        lowest, highest = count_bounds(federation).per_client(np.arange(7), delta)
+        misses += [lowest > cumulative, highest < cumulative]
+        intervals = ClientIntervals(federation, beta)
+        is_held = (intervals.low <= mean_gains) & (mean_gains <= intervals.high)
+        n_missed_runs += not is_held.all()
+        assert (intervals.high - intervals.low).max() < 0.2  # not held by saying nothing
+    assert (binom.sf(misses - 1, n_runs, delta) > 1e-4).all()
+    assert binom.sf(n_missed_runs - 1, n_runs, beta) > 1e-4
+
+
+def test_a_client_whose_private_losses_are_clearly_different_is_dropped():
+    rng = np.random.default_rng(21)
+    shares = np.tile(np.full(8, 1 / 8), (8, 1))
+    shares[3] = np.eye(8)[7]
+    federation, _ = private_losses(rng, shares)
+    pruning = prune_clients(federation, 1, 0.05, 0.01)
+    assert list(pruning.pruned_at) == ["s3"]
+    assert not pruning.is_contradicted
+    guarantee = robfcp.PACGuarantee(1, alike=0.05)
+    found = robfcp.calibrate(federation, risk_level=0.25, guarantee=guarantee, defense="none")
+    assert "1 sites that cannot be honest were dropped first" in str(found.certificate)
+
+
+def test_noise_in_losses_is_not_taken_for_heterogeneity():
+    """Clients that are all alike: what noise alone produces contradicts nothing."""
+    rng = np.random.default_rng(23)
+    shares = np.full((8, 8), 1 / 8)
+    for epsilon in (0.05, 0.1, 0.5):
+        federation, _ = private_losses(rng, shares, 300, epsilon)
+        estimate = estimate_heterogeneity(federation, 1, 0.999)
+        assert estimate.lower_bound == 0
+        assert estimate.recommended < 0.1
+
+
+def test_of_many_bins_those_compared_are_spread_over_the_mean_gains():
+    """Clients that differ only in the middle are told apart."""
+    rng = np.random.default_rng(22)
+    n_bins, n = 400, 2000
+    shares = np.full((8, n_bins), 1 / n_bins)
+    shares[3, n_bins // 4 : n_bins // 2] = 0
+    shares[3, n_bins // 2] += 1 / 4
+    counts = PRIVATE_RISK.resolution // 2 * rng.multinomial(2 * n, shares)
+    reports = [
+        Report(f"s{k}", row, robfcp.Binning.uniform(n_bins), n_samples=n, risk=PRIVATE_RISK)
+        for k, row in enumerate(counts)
+    ]
+    federation = Federation.from_reports(reports)
+    bins = ClientIntervals(federation, 0.05).bins
+    assert bins[0] < n_bins // 20
+    assert bins[-1] > n_bins * 9 // 10
+    assert list(prune_clients(federation, 1, 0.05, 0.01).pruned_at) == ["s3"]
 
 
 def test_every_sentence_names_the_loss_in_its_units():
