@@ -37,7 +37,12 @@ class ThresholdRule(Protocol):
         Parameters
         ----------
         level : Fraction
-            The target coverage.
+            The target coverage, between 0 and 1.
+
+        Returns
+        -------
+        int or None
+            A position among the bins of the round's binning, which `Federation.threshold_at` takes.
         """
         ...
 
@@ -49,15 +54,18 @@ class Assessment:
     Attributes
     ----------
     maliciousness : ndarray of float, shape (K,)
-        The maliciousness score of every client, by the defense's own measure.
+        The maliciousness score of every client, larger for more malicious ones; its unit is the
+        defense's own. Clients are in the order of the federation.
     benign_mask : ndarray of bool, shape (K,)
-        The clients that the threshold rests on.
+        The clients that the threshold rests on; at least one.
     reasons : mapping of str to str
-        Why each excluded client is excluded.
+        Why each excluded client is excluded, by its name. The excluded clients are those outside
+        `benign_mask`, whether or not they have a reason here.
     notes : tuple of Note
         What else must be said: what was approximated, which clients send equal reports.
     n_malicious : int or None
-        The number of malicious clients: as given, as estimated, or None for all that are excluded.
+        The number of malicious clients that a certificate speaks of: as given, as estimated, or
+        None for the number of excluded clients.
     n_malicious_given : bool
         Whether that number was given to the defense.
     """
@@ -77,15 +85,22 @@ class Assessment:
         Parameters
         ----------
         federation : Federation
-            The reports that were assessed.
+            The round that was assessed, with the counts as they were sent: those of losses count
+            parts of samples, where `Defense.assess` gets samples.
         rank : RankRule
-            What a pooled count must exceed the level by.
+            By how many samples a pooled count must exceed level times N.
         """
         return FCPThreshold(federation, self.benign_mask, rank)
 
 
 class Defense(Protocol):
-    """Decides which clients are benign; how many may be malicious is its own business."""
+    """Decides which clients are benign; how many may be malicious is its own business.
+
+    Attributes
+    ----------
+    name : str
+        By which a calibration records the defense; see `robfcp.defense._registry`.
+    """
 
     name: ClassVar[str]
 
@@ -95,7 +110,14 @@ class Defense(Protocol):
         Parameters
         ----------
         federation : Federation
-            The reports of one round.
+            The reports of one round, one count a sample: `calibrate` converts losses before.
+            Counts of private reports hold noise and may be negative.
+
+        Raises
+        ------
+        RobfcpError
+            Where the reports allow no verdict. A threshold with a guarantee is then calibrated
+            without one.
         """
         ...
 
@@ -110,19 +132,24 @@ def select_benign_set(
     federation : Federation
         The reports of one round.
     maliciousness : ndarray of shape (K,)
-        The score of every client; compared to twelve decimals.
+        The score of every client, not NaN; compared to twelve decimals. Minus infinity for clients
+        that are to be selected first.
     n_benign : int
-        How many clients to select.
+        How many clients to select, from 1 to K; `check_benign_majority` ensures it.
 
     Returns
     -------
     ndarray of bool, shape (K,)
+        With exactly `n_benign` true entries.
     """
     rounded = np.round(maliciousness, MALICIOUSNESS_DECIMALS)
+
+    # The highest score that is selected: clients below it are selected, clients at it are tied.
     highest = np.partition(rounded, n_benign - 1)[n_benign - 1]
     is_selected = rounded < highest
     tied = np.flatnonzero(rounded == highest)
 
+    # Names decide rather than positions, so that the order of the reports does not matter.
     n_tied_selected = n_benign - int(is_selected.sum())
     if n_tied_selected < len(tied):
         by_name = np.argsort(list(federation.names_of(tied)), kind="stable")
@@ -132,7 +159,25 @@ def select_benign_set(
 
 
 def check_benign_majority(federation: Federation, n_malicious: int) -> int:
-    """Return the number of benign clients, K_b = K - K_m; refuse all but a benign majority."""
+    """Return the number of benign clients, K_b = K - K_m; refuse all but a benign majority.
+
+    Parameters
+    ----------
+    federation : Federation
+        The reports of K clients.
+    n_malicious : int
+        K_m, the number of malicious clients.
+
+    Returns
+    -------
+    int
+        More than K / 2.
+
+    Raises
+    ------
+    RobfcpError
+        Where the number is negative, or half of K or more.
+    """
     n_clients = federation.n_clients
     is_minority = n_malicious >= 0 and 2 * n_malicious < n_clients
     if not is_minority:
@@ -159,15 +204,15 @@ def exclude_most_malicious(
     federation : Federation
         The reports of one round.
     n_malicious : int
-        How many clients to exclude; fewer than half.
+        How many clients to exclude; refused unless fewer than half.
     maliciousness : ndarray of shape (K,)
-        The score of every client: how far it is from `origin`.
+        The score of every client: how far it is from `origin`, in the defense's unit.
     origin : str
         What the score is the distance from, for the reasons.
     notes : tuple of Note
         What else must be said.
     n_malicious_given : bool
-        Whether the number was given to the defense.
+        Whether the number was given to the defense rather than estimated from the reports.
     """
     n_benign = check_benign_majority(federation, n_malicious)
     benign_mask = select_benign_set(federation, maliciousness, n_benign)
@@ -192,6 +237,11 @@ def check_client_number(parameter: str, value: int | None) -> int | None:
         The name of the parameter, for the message.
     value : int or None
         Its value; None where no number was given.
+
+    Returns
+    -------
+    int or None
+        Not negative. Whether it leaves a majority is checked with the reports, in `assess`.
     """
     if value is None:
         return None

@@ -31,7 +31,8 @@ class DuplicateGroup(NamedTuple):
     clients : tuple of str
         Their names.
     p_value : float
-        An upper bound on the probability that any pair of independent reports agrees like this.
+        An upper bound on the probability that any pair of independent reports agrees like this:
+        that of one pair times the number of pairs in the round, so it may exceed 1.
     """
 
     rows: IndexArray
@@ -60,12 +61,15 @@ def find_duplicate_reports(
     if not groups:
         return ()
 
-    # A coarse cell of five samples is placed as one, so it counts as one.
+    # The reports of a group are equal, so the first stands for all. A coarse cell of five samples
+    # is placed as one, so it counts as one.
     first_clients = federation.select_rows(np.array([group[0] for group in groups]))
     coarse_unit = first_clients.counts_per_sample * StratifiedCounts.MIN_CELL_COUNT
-    units = np.where(first_clients.is_coarsened, coarse_unit, 1)
+    counts_per_unit = np.where(first_clients.is_coarsened, coarse_unit, 1)
+
+    # Bonferroni: any of all pairs might have agreed.
     n_pairs = federation.n_clients * (federation.n_clients - 1) / 2
-    p_values = n_pairs * _coincidence_probabilities(first_clients, units)
+    p_values = n_pairs * _coincidence_probabilities(first_clients, counts_per_unit)
 
     duplicates = []
     for group, p_value in zip(groups, p_values, strict=True):
@@ -77,6 +81,8 @@ def find_duplicate_reports(
 
 def _equal_report_groups(federation: Federation) -> list[IndexArray]:
     """Return the rows of clients that send the same report, in the order of their first rows.
+
+    Each array holds two rows or more, ascending; a client is in at most one of them.
 
     Equal reports have equal codes. Unequal ones agree with probability 2^-63, whatever they hold,
     since the factors are drawn anew; odd factors are invertible modulo 2^64.
@@ -94,7 +100,8 @@ def _equal_report_groups(federation: Federation) -> list[IndexArray]:
 
     # Group the clients by code; a stable sort keeps positions ascending within a group.
     rows = np.flatnonzero(np.isin(codes, repeated_codes))
-    rows = rows[np.argsort(codes[rows], kind="stable")]
+    by_code = np.argsort(codes[rows], kind="stable")
+    rows = rows[by_code]
     group_starts = np.flatnonzero(np.diff(codes[rows])) + 1
     return sorted(np.split(rows, group_starts), key=lambda group: int(group[0]))
 
@@ -112,29 +119,48 @@ def duplicate_notes(groups: Sequence[DuplicateGroup]) -> tuple[Note, ...]:
 
 
 def _report_codes(block: Federation, odd_factors: HashCodes) -> HashCodes:
-    """Return (K,) sums of count times factor over each client's bins, modulo 2^64."""
+    """Return (k,) sums of count times factor over each client's bins, modulo 2^64.
+
+    Parameters
+    ----------
+    block : Federation
+        k clients. A negative count, which noise makes, is its residue modulo 2^64.
+    odd_factors : ndarray of uint64, shape (H,)
+        A factor for each bin, the same for all blocks.
+    """
     starts, bins, counts = block.table.entries()
     products = odd_factors[bins] * counts.astype(np.uint64)
+
+    # The entries of client k are starts[k] to starts[k + 1] - 1: its sum is the difference of two
+    # cumulative sums, also where these overflow.
     cumulative = np.concatenate([[np.uint64(0)], np.cumsum(products)])
     return np.diff(cumulative[starts])
 
 
-def _coincidence_probabilities(block: Federation, units: IntArray) -> FloatArray:
-    """Return (K,) the probability that a second independent sample equals each report.
+def _coincidence_probabilities(block: Federation, counts_per_unit: IntArray) -> FloatArray:
+    """Return (k,) the probability that a second independent sample equals each report.
 
-    Given the sums of both samples in every bin, they agree with probability
+    Given the sums of both samples in every bin, each of the 2 a_b units in bin b belongs to either
+    sample with probability 1/2. So the samples agree with probability
 
         prod_b C(2 a_b, a_b) / 4^a_b,
 
-    where a_b is the count of bin b in the client's `units`.
+    where a_b is the count of bin b in the client's units.
+
+    Parameters
+    ----------
+    block : Federation
+        k clients.
+    counts_per_unit : ndarray of int, shape (k,)
+        How many counts of each client are placed together, and so are one unit.
     """
     from scipy.special import gammaln
 
     starts, _, counts = block.table.entries()
-    lengths = np.diff(starts)
-    a = np.maximum(counts, 0) / np.repeat(units, lengths)
+    n_entries = np.diff(starts)  # (k,) the bins in use of each client
+    a = np.maximum(counts, 0) / np.repeat(counts_per_unit, n_entries)  # noise makes negative counts
     log_probabilities = gammaln(2 * a + 1) - 2 * gammaln(a + 1) - 2 * a * np.log(2)
 
-    rows = np.repeat(np.arange(block.n_clients), lengths)
+    rows = np.repeat(np.arange(block.n_clients), n_entries)
     log_products = np.bincount(rows, log_probabilities, minlength=block.n_clients)
     return np.asarray(np.exp(log_products), dtype=np.float64)

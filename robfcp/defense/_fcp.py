@@ -31,5 +31,6 @@ class FCP(Defense):
     name: ClassVar[str] = "none"
 
     def assess(self, federation: Federation) -> Assessment:
+        """Return the verdict that every client is benign, with a maliciousness of 0."""
         benign_mask = np.ones(federation.n_clients, dtype=bool)
         return Assessment(np.zeros(federation.n_clients), benign_mask)

@@ -37,8 +37,9 @@ def get_defense(
     name : str
         A key of `DEFENSES`.
     n_malicious : int, optional
-        The number of malicious clients, given to every defense but "none". Consensus excludes at
-        most so many clients.
+        The number of malicious clients, given to every defense but "none", which ignores it.
+        Consensus excludes at most so many clients, the others exactly so many. If None each
+        defense finds the number itself.
     exclude_exactly : bool
         Whether Consensus excludes exactly so many.
     """
@@ -98,6 +99,13 @@ def recorded_parameters(defense: Defense) -> tuple[str, dict[str, Any]]:
         The defense that was used. A class that robfcp does not know, or other constants than the
         usual ones, cannot be made again from a file: they are recorded as custom, without
         parameters.
+
+    Returns
+    -------
+    str
+        A key of `DEFENSES`, or the name with `CUSTOM_PREFIX`.
+    dict
+        The arguments that `rebuild_defense` makes the same defense with.
     """
     custom_name = f"{CUSTOM_PREFIX}{printable(str(defense.name), MAX_NAME)}"
     if type(defense) is not DEFENSES.get(defense.name):
@@ -125,6 +133,7 @@ def rebuild_defense(name: str, parameters: Parameters) -> Defense:
     if name not in DEFENSES:
         raise RobfcpError(f"defence: {name!r} is unknown to this version; update robfcp")
 
+    # `recorded_parameters` records no tuning: only defenses with the default one are recorded.
     recorded_names = {field.name for field in fields(DEFENSES[name])} - {"tuning"}
     unknown = set(parameters) - recorded_names
     if unknown:
@@ -139,7 +148,11 @@ def rebuild_defense(name: str, parameters: Parameters) -> Defense:
 
 
 def _has_type_of(value: object, default: object) -> bool:
-    """Return whether a recorded parameter has the type of its default; numbers are finite."""
+    """Return whether a recorded parameter has the type of its default; numbers are finite.
+
+    None fits every parameter, and any value fits one whose default is None: constructors check
+    these themselves.
+    """
     if isinstance(default, float):
         is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
         return is_number and isfinite(cast(float, value))

@@ -42,11 +42,12 @@ _SCIPY_METRICS: Mapping[Metric, Literal["cityblock", "euclidean", "chebyshev", "
     "wasserstein": "cityblock",
 }
 QUANTILE_LEVELS = np.arange(1, 20, 2) / 20  # 1/20, 3/20, ..., 19/20
+CDF_TOLERANCE = 1e-12  # up to which a CDF that is computed in floating point reaches a level
 MAX_LLOYD_STEPS = 25  # of k-means in one dimension, which settles in a few
 MIN_KERNEL_WIDTH = 1e-12  # in units of the score; it is a divisor
 MAX_CLIENTS_ALL_PAIRS = 200_000  # of which all pairs are compared
 COVARIANCE_RIDGE = 1e-6  # added to variances: those of points on a simplex are singular
-_CELLS = 2**21  # distances held at a time by one thread
+_MAX_DISTANCES_PER_BLOCK = 2**21  # in memory at a time in one thread
 _N_THREADS = 4
 
 
@@ -67,6 +68,12 @@ def characterization_vectors(
         Scott's width. "quantiles": those of the levels 1/20, 3/20, ..., 19/20.
     n_bins : int
         The number of uniform bins; the binning of the reports is used where these do not nest.
+
+    Returns
+    -------
+    ndarray of shape (K, d)
+        Shares of a client's samples for "histogram" and "kernel", where d is the number of bins H;
+        scores for "gaussian" (d = 2), "k-means" and "quantiles" (d = 10). A new array.
     """
     if characterization not in CHARACTERIZATIONS:
         names = ", ".join(CHARACTERIZATIONS)
@@ -95,9 +102,23 @@ def characterization_vectors(
 
 
 def _uniform_counts(federation: Federation, n_bins: int) -> tuple[IntArray, FloatArray]:
-    """Return (K, H) counts in uniform bins and their (H + 1,) edges.
+    """Return counts in uniform bins, and the edges of these bins.
 
     Where uniform bins do not nest in those of the reports, the bins of the reports are returned.
+
+    Parameters
+    ----------
+    federation : Federation
+        The reports of K clients.
+    n_bins : int
+        How many uniform bins there are between the outer edges of the reports' binning.
+
+    Returns
+    -------
+    counts : ndarray of shape (K, H)
+        The counts; no whole numbers where noisy counts were projected.
+    edges : ndarray of shape (H + 1,)
+        In the unit of the score; infinite at open ends.
     """
     binning = federation.binning
     if np.isfinite(binning.edges[[0, -1]]).all():
@@ -109,16 +130,30 @@ def _uniform_counts(federation: Federation, n_bins: int) -> tuple[IntArray, Floa
 
 
 def _bin_midpoints(edges: FloatArray) -> FloatArray:
-    """Return (H,) the midpoint of each bin; of an open-ended bin its finite edge, or 0."""
+    """Return (H,) the midpoint of each bin; of an open-ended bin its finite edge, or 0.
+
+    Parameters
+    ----------
+    edges : ndarray of shape (H + 1,)
+        The edges of the bins, in the unit of the score; the outer ones may be infinite.
+    """
     low = np.where(np.isfinite(edges[:-1]), edges[:-1], edges[1:])
     high = np.where(np.isfinite(edges[1:]), edges[1:], low)
     return np.nan_to_num(low / 2 + high / 2, posinf=0.0, neginf=0.0)
 
 
 def _means_and_deviations(histograms: FloatArray, midpoints: FloatArray) -> FloatArray:
-    """Return (K, 2) the mean and the standard deviation of each client's scores."""
+    """Return (K, 2) the mean and the standard deviation of each client's scores.
+
+    Parameters
+    ----------
+    histograms : ndarray of shape (K, H)
+        Shares of each client's samples; rows sum to 1.
+    midpoints : ndarray of shape (H,)
+        Of the bins, in the unit of the score.
+    """
     mean = histograms @ midpoints
-    variance = np.maximum(histograms @ midpoints**2 - mean**2, 0)
+    variance = np.maximum(histograms @ midpoints**2 - mean**2, 0)  # rounding may make it negative
     return np.stack([mean, np.sqrt(variance)], axis=1)
 
 
@@ -133,27 +168,36 @@ def _smoothed(
     Parameters
     ----------
     histograms : ndarray of shape (K, H)
-        The clients' histograms.
+        Shares of each client's samples; rows sum to 1.
     midpoints : ndarray of shape (H,)
-        Of the bins.
+        Of the bins, ascending, in the unit of the score.
     pooled : ndarray of shape (H,)
-        The histogram of all clients together.
+        Shares of the samples of all clients together; they sum to 1.
     median_size : float
-        n.
+        n, in samples.
     """
     pooled_variance = float(pooled @ midpoints**2 - (pooled @ midpoints) ** 2)
     pooled_deviation = np.sqrt(max(pooled_variance, 0.0))
     least_distance = float(np.diff(midpoints).min(initial=np.inf))
     width = max(pooled_deviation * median_size**-0.2, least_distance, MIN_KERNEL_WIDTH)
 
+    # Row h spreads the share of bin h. It is scaled to sum to 1, so that shares still sum to 1.
     kernel = np.exp(-0.5 * ((midpoints[:, None] - midpoints) / width) ** 2)
     smoothed: FloatArray = histograms @ (kernel / kernel.sum(axis=1, keepdims=True))
     return smoothed
 
 
 def _quantiles(cdfs: FloatArray, midpoints: FloatArray) -> FloatArray:
-    """Return (K, 10) the midpoint of the bin in which each CDF reaches each quantile level."""
-    reaches_level = cdfs[:, None, :] >= QUANTILE_LEVELS[:, None] - 1e-12
+    """Return (K, 10) the midpoint of the bin in which each CDF reaches each quantile level.
+
+    Parameters
+    ----------
+    cdfs : ndarray of shape (K, H)
+        Shares of each client's samples up to the end of each bin; the last one is 1.
+    midpoints : ndarray of shape (H,)
+        Of the bins, ascending.
+    """
+    reaches_level = cdfs[:, None, :] >= QUANTILE_LEVELS[:, None] - CDF_TOLERANCE
     return np.asarray(midpoints[reaches_level.argmax(axis=2)])
 
 
@@ -162,12 +206,12 @@ def _kmeans_centers(counts: IntArray, midpoints: FloatArray, centers: FloatArray
 
     Parameters
     ----------
-    counts : ndarray of int, shape (K, H)
-        The clients' counts.
+    counts : ndarray of shape (K, H)
+        The clients' counts, not negative.
     midpoints : ndarray of shape (H,)
         Of the bins, ascending.
     centers : ndarray of shape (K, 10)
-        The sorted centers to begin with.
+        The sorted centers to begin with, in the unit of the score; not changed.
     """
     # Cumulative counts and sums of scores: those between two bins are differences of two entries.
     zeros = np.zeros((len(counts), 1), dtype=np.int64)
@@ -177,12 +221,14 @@ def _kmeans_centers(counts: IntArray, midpoints: FloatArray, centers: FloatArray
     )
 
     for _ in range(MAX_LLOYD_STEPS):
-        # Sorted centers own intervals of sorted values, so cuts between them are enough.
+        # Sorted centers own intervals of sorted values, so cuts between them are enough: the bins
+        # of center c are bounds[c] to bounds[c + 1] - 1, where bounds are (K, 11).
         cuts = np.searchsorted(midpoints, (centers[:, 1:] + centers[:, :-1]) / 2)
         bounds = np.concatenate([zeros, cuts, np.full_like(zeros, midpoints.size)], axis=1)
         weights = np.diff(np.take_along_axis(cumulative_count, bounds, axis=1), axis=1)
         sums = np.diff(np.take_along_axis(cumulative_sum, bounds, axis=1), axis=1)
 
+        # A center without samples stays where it is.
         means = sums / np.maximum(weights, 1)
         updated = np.sort(np.where(weights > 0, means, centers), axis=1)
         if np.array_equal(updated, centers):
@@ -204,8 +250,8 @@ def mean_neighbor_distances(
         "l1", "l2", "linf": the norms of v_k - v_l. "cosine": 1 - cos of their angle. "kolmogorov",
         "wasserstein": linf and l1 of the cumulated vectors.
     first_rank, last_rank : int
-        The ranks, both included; the nearest neighbor has rank 1. All distances are 0 where
-        `last_rank` is less than `first_rank`.
+        The ranks, both included, from 1 for the nearest neighbor to K - 1 for the farthest. All
+        distances are 0 where `last_rank` is less than `first_rank`.
     """
     from scipy.spatial.distance import cdist
 
@@ -219,28 +265,46 @@ def mean_neighbor_distances(
         return means
 
     points = _points_of_metric(vectors, metric)
-    block_size = max(1, _CELLS // n_clients)
+    block_size = max(1, _MAX_DISTANCES_PER_BLOCK // n_clients)
 
     def fill_block(start: int) -> None:
-        block = cdist(points[start : start + block_size], points, _SCIPY_METRICS[metric])
-        rows = np.arange(len(block))
-        block[rows, start + rows] = -1  # itself, before every neighbor
-        block.partition((first_rank, last_rank), axis=1)
-        neighbors = block[:, first_rank : last_rank + 1]
-        means[start : start + block_size] = neighbors.mean(axis=1)
+        """Write the means of the clients from `start` on into their places of `means`."""
+        distances = cdist(points[start : start + block_size], points, _SCIPY_METRICS[metric])
+        rows = np.arange(len(distances))
+        distances[rows, start + rows] = -1  # itself, before every neighbor: so it has rank 0
 
-    with ThreadPoolExecutor(_N_THREADS) as pool:  # each holds a block
+        # Partition: columns first_rank to last_rank then hold the neighbors of these ranks.
+        distances.partition((first_rank, last_rank), axis=1)
+        neighbor_distances = distances[:, first_rank : last_rank + 1]
+        means[start : start + block_size] = neighbor_distances.mean(axis=1)
+
+    # Blocks are disjoint, so threads may write at once. The loop makes errors of threads rise here.
+    with ThreadPoolExecutor(_N_THREADS) as pool:
         for _ in pool.map(fill_block, range(0, n_clients, block_size)):
             pass
 
-    # |a - b|^2 / 2 is 1 - cos of the angle between unit vectors.
+    # For the cosine distances are squared: |a - b|^2 / 2 is 1 - cos of the angle of unit vectors.
     if metric == "cosine":
         return means / 2
     return means
 
 
 def _points_of_metric(vectors: FloatArray, metric: Metric) -> FloatArray:
-    """Return (K, d) points whose distance by SciPy is that of the vectors by the metric."""
+    """Return points whose distance by `_SCIPY_METRICS` is that of the vectors by the metric.
+
+    For the cosine it is twice that distance; a zero vector stays zero.
+
+    Parameters
+    ----------
+    vectors : ndarray of shape (K, d)
+        The clients' vectors; not changed.
+    metric : str
+        One of `METRICS`.
+
+    Returns
+    -------
+    ndarray of shape (K, d)
+    """
     if metric == "cosine":
         norms = np.linalg.norm(vectors, axis=1, keepdims=True)
         unit_vectors: FloatArray = vectors / np.where(norms > 0, norms, 1)
@@ -295,6 +359,13 @@ class RobFCP(Defense):
         set_fields(self, liars=check_client_number("liars", self.liars))
 
     def assess(self, federation: Federation) -> Assessment:
+        """Exclude the clients with the largest mean distances to their nearest neighbors.
+
+        Parameters
+        ----------
+        federation : Federation
+            The reports of one round, one count a sample.
+        """
         n_malicious = self.liars
         if n_malicious is None:
             n_malicious = self.estimate_n_malicious(federation)
@@ -312,6 +383,9 @@ class RobFCP(Defense):
     def estimate_n_malicious(self, federation: Federation) -> int:
         """Return the paper's estimate of the number of malicious clients, Eq. (8).
 
+        It is always made from histograms in 100 bins and the metric "l2", as in the paper, whatever
+        the parameters of this object are.
+
         Parameters
         ----------
         federation : Federation
@@ -324,7 +398,7 @@ class RobFCP(Defense):
             them were benign. From 1 to under half: never 0, whatever the reports.
         """
         vectors = characterization_vectors(federation)
-        n_benign_guess = -(-federation.n_clients // 2)
+        n_benign_guess = -(-federation.n_clients // 2)  # ceil(K / 2)
         maliciousness = mean_neighbor_distances(vectors, "l2", 1, n_benign_guess - 1)
         return estimate_n_malicious_by_likelihood(vectors, maliciousness, fit_variances=True)
 
@@ -373,6 +447,13 @@ class RobFCPReleased(Defense):
         set_fields(self, liars=check_client_number("liars", self.liars))
 
     def assess(self, federation: Federation) -> Assessment:
+        """Exclude the clients with the largest mean distances to the farthest others.
+
+        Parameters
+        ----------
+        federation : Federation
+            The reports of one round, one count a sample.
+        """
         n_malicious = self.liars
         if n_malicious is None:
             n_malicious = self.estimate_n_malicious(federation)
@@ -408,7 +489,7 @@ class RobFCPReleased(Defense):
         1
         """
         vectors = released_code_vectors(federation, self.bins)
-        n_benign_guess = -(-federation.n_clients // 2)
+        n_benign_guess = -(-federation.n_clients // 2)  # ceil(K / 2)
         maliciousness = _mean_distance_to_farthest(vectors, n_benign_guess)
         return estimate_n_malicious_by_likelihood(vectors, maliciousness, fit_variances=False)
 
@@ -425,9 +506,17 @@ def released_code_vectors(federation: Federation, n_bins: int = 100) -> FloatArr
         The reports of one round.
     n_bins : int
         As in `characterization_vectors`.
+
+    Returns
+    -------
+    ndarray of shape (K, H)
+        Shares of each client's samples; rows sum to 1.
     """
     federation = federation.projected_to_simplex()
     vectors = characterization_vectors(federation, n_bins=n_bins)
+
+    # The first bin of the reports counts as scores of exactly 0 where it is finer than the first
+    # one of the vectors.
     bins_were_merged = vectors.shape[1] < federation.binning.n_bins
     if bins_were_merged:
         zero_shares = federation.cumulative_count(0) / federation.sample_sizes
@@ -437,7 +526,16 @@ def released_code_vectors(federation: Federation, n_bins: int = 100) -> FloatArr
 
 
 def _mean_distance_to_farthest(vectors: FloatArray, n_benign: int) -> FloatArray:
-    """Return (K,) the mean distance of each client to the n_benign - 1 farthest others."""
+    """Return (K,) the mean distance of each client to the n_benign - 1 farthest others.
+
+    Parameters
+    ----------
+    vectors : ndarray of shape (K, d)
+        The clients' vectors.
+    n_benign : int
+        From 1 to K; with 1 all distances are 0.
+    """
+    # The farthest of the K - 1 others has rank K - 1.
     n_clients = len(vectors)
     return mean_neighbor_distances(vectors, "l2", n_clients - n_benign + 1, n_clients - 1)
 
@@ -461,6 +559,12 @@ def estimate_n_malicious_by_likelihood(
         By which they are ranked; compared to twelve decimals.
     fit_variances : bool
         Whether the variances of p are fitted.
+
+    Returns
+    -------
+    int
+        The estimated number of malicious clients, from 1 to under half of K. Of equal contrasts the
+        first counts, which means the most malicious clients.
     """
     n_clients = len(vectors)
     if n_clients < 3:
@@ -490,13 +594,13 @@ def likelihood_contrasts(ranked: FloatArray, fit_variances: bool) -> tuple[Index
 
     Returns
     -------
-    n_benign_values : ndarray of int
-        The values of z.
-    contrasts : ndarray of float
-        Their contrasts.
+    n_benign_values : ndarray of int, shape (Z,)
+        The values of z, ascending from floor(K / 2) + 1 to K - 1.
+    contrasts : ndarray of float, shape (Z,)
+        Their contrasts, in natural units of log likelihood.
     """
-    n_first = np.arange(len(ranked) // 2 + 1, len(ranked))
-    n_last = len(ranked) - n_first
+    n_first = np.arange(len(ranked) // 2 + 1, len(ranked))  # z
+    n_last = len(ranked) - n_first  # K - z, at least 1
     contrasts = np.zeros(len(n_first))
     for column in ranked.T:
         centered = column - column.mean()  # keeps the digits of the variances
@@ -507,6 +611,7 @@ def likelihood_contrasts(ranked: FloatArray, fit_variances: bool) -> tuple[Index
         last_sum = sums[-1] - first_sum
         last_square_sum = square_sums[-1] - first_square_sum
 
+        # Sums of (v_k - mu)^2; in the first one Q - 2 mu L + n mu^2 is Q - n mu^2, as L is n mu.
         mean = first_sum / n_first
         first_deviations = first_square_sum - n_first * mean**2
         last_deviations = last_square_sum - 2 * mean * last_sum + n_last * mean**2

@@ -79,7 +79,7 @@ def test_means_between_two_ranks_are_those_of_sorted_distances_block_by_block(me
         tight = {"atol": 1e-15} if metric != "cosine" else {"atol": 1e-14}
         np.testing.assert_allclose(whole, ordered[:, first : last + 1].mean(axis=1), **tight)
         with monkeypatch.context() as patched:
-            patched.setattr(_rob_fcp, "_CELLS", 1)
+            patched.setattr(_rob_fcp, "_MAX_DISTANCES_PER_BLOCK", 1)
             np.testing.assert_array_equal(
                 _rob_fcp.mean_neighbor_distances(v, metric, first, last), whole
             )

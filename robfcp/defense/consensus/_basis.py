@@ -17,7 +17,22 @@ EMPTY_BIN_MASS = 1e-9  # samples added to each pooled bin: a span of empty bins 
 
 
 def sample_clients(n_clients: int, max_sampled_clients: int, seed: int) -> IndexArray:
-    """Return the positions of all clients, or of a few of them drawn at random, ascending."""
+    """Return the positions of all clients, or of a few of them drawn at random, ascending.
+
+    Parameters
+    ----------
+    n_clients : int
+        How many clients there are.
+    max_sampled_clients : int
+        How many of them are drawn; where there are no more, the seed has no effect.
+    seed : int
+        Of the draw.
+
+    Returns
+    -------
+    ndarray of int, shape (k,)
+        Distinct positions from 0 to `n_clients` - 1.
+    """
     n_sampled = min(n_clients, max_sampled_clients)
     rng = np.random.default_rng(seed)
     return np.sort(rng.choice(n_clients, n_sampled, replace=False))
@@ -27,10 +42,15 @@ def sample_clients(n_clients: int, max_sampled_clients: int, seed: int) -> Index
 class ComparisonBasis:
     """The bins and classes on which the clients of a round are compared.
 
+    Histograms have the shape (k, C, B): of k clients, C tables and B merged bins. There is a table
+    for each class and, where `has_pooled_clients`, one more for the clients without classes; there
+    is a single table where clients are compared without classes.
+
     Attributes
     ----------
-    bin_ends : ndarray of shape (B,)
-        The last bin of each merged bin, ascending.
+    bin_ends : ndarray of int, shape (B,)
+        The last bin of each merged bin, as a position in the binning of the reports, ascending; the
+        last one is the last bin.
     median_size : float
         The median number of samples of the sampled clients, at least 1.
     tuning : Tuning
@@ -43,8 +63,9 @@ class ComparisonBasis:
         Whether some clients report no classes while others do. Their counts form one more class,
         whose reference is all classes together.
     pooled_histogram : ndarray of shape (B,), optional
-        The counts of all sampled clients, positive everywhere, where most reports are coarsened:
-        counts are then spread over the bins they may have come from in proportion to it.
+        The pooled counts of all sampled clients in the merged bins, positive everywhere; None
+        unless most reports are coarsened. Counts of coarsened reports are spread over the bins they
+        may have come from in proportion to it.
     """
 
     bin_ends: IndexArray
@@ -66,7 +87,7 @@ class ComparisonBasis:
         federation : Federation
             The reports of one round.
         sampled : Federation
-            The clients among which references are sought.
+            The clients among which references are sought: `federation` itself, or some of it.
         tuning : Tuning
             The constants of the defense.
         """
@@ -78,6 +99,8 @@ class ComparisonBasis:
         has_pooled_clients = False
         strata = federation.noise_free_strata
         if strata is not None:
+            # The bound on the sampled clients rather than their number, so that whether classes are
+            # compared does not depend on how many clients report.
             n_cells = tuning.max_sampled_clients * strata.n_strata * len(bin_ends)
             if n_cells <= tuning.max_class_cells:
                 n_classes = strata.n_strata
@@ -105,6 +128,11 @@ class ComparisonBasis:
         ----------
         n_clients : int
             How many clients there are; each is in exactly one block, in order.
+
+        Yields
+        ------
+        ndarray of int, shape (k,)
+            Consecutive positions; k is at least 1.
         """
         n_tables = self.n_classes + 1  # one for each class, and one of all classes together
         n_cells = n_tables * len(self.bin_ends)
@@ -116,17 +144,24 @@ class ComparisonBasis:
         """Return the histograms of some clients, given their labels and without them.
 
         Counts are scaled to the client's sample size, which counts up to a multiple of the median.
+
+        Parameters
+        ----------
+        clients : Federation
+            k clients of the round, sampled or not, one count a sample.
         """
         max_size = int(self.tuning.max_relative_weight * self.median_size)
         sizes = np.clip(clients.sample_sizes, 1, max_size).astype(np.float64)
         counts = self._merged_counts(clients)
         totals = np.maximum(counts.sum(axis=(1, 2)), 1)
-        counts *= (sizes / totals)[:, None, None]
+        counts *= (sizes / totals)[:, None, None]  # a new array, which nobody else holds
 
+        # The noise of a merged bin is that of all bins in it, which is independent. It is not
+        # scaled with the counts. Without noise one zero stands for all clients and bins.
         noise_variance = np.zeros((1, 1))
         if clients.has_private_reports and clients.noise_variances.any():
-            bins_merged = np.diff(self.bin_ends, prepend=-1)
-            noise_variance = clients.noise_variances[:, None] * bins_merged
+            n_bins_merged = np.diff(self.bin_ends, prepend=-1)
+            noise_variance = clients.noise_variances[:, None] * n_bins_merged
 
         # A client weighs at most as much in a reference as the median client.
         reference_weight = np.minimum(1, self.median_size / sizes)[:, None, None]
@@ -137,7 +172,13 @@ class ComparisonBasis:
         return ClientViews(given_labels, pooled)
 
     def _merged_counts(self, clients: Federation) -> FloatArray:
-        """Return (k, C, B) counts of some clients in the merged bins, none below 0."""
+        """Return (k, C, B) counts of some clients in the merged bins, none below 0; a new array.
+
+        Parameters
+        ----------
+        clients : Federation
+            k clients of the round, with counts by class where `n_classes` is positive.
+        """
         pooled = clients.merge_bins(self.bin_ends)
         strata = clients.noise_free_strata
 
@@ -178,33 +219,36 @@ class ComparisonBasis:
         clients : Federation
             The k clients whose counts are given.
         counts : ndarray of shape (k, C, B)
-            Their counts in the merged bins.
+            Their counts in the merged bins, in samples and not scaled yet; not changed.
         pooled_histogram : ndarray of shape (B,)
             Pooled counts of all sampled clients in the merged bins, all positive.
 
         Returns
         -------
         ndarray of shape (k, C, B)
-            `counts`, with the rows of coarsened clients replaced.
+            `counts`, with the rows of coarsened clients replaced. Their sums are the same.
         """
-        n_clients, n_classes, n_bins = counts.shape
+        n_clients, n_tables, n_bins = counts.shape
         spans, is_coarsened = clients.count_spans()
 
-        # The first merged bin of every span, the one behind it, and the pooled mass between them.
+        # The first merged bin of every span, the one behind it, and the pooled mass between them,
+        # which is positive. The density is the span's count per unit of that mass.
         first_bins = np.searchsorted(self.bin_ends, spans.low)
         stop_bins = np.searchsorted(self.bin_ends, spans.high) + 1
         cumulative = np.append(0, np.cumsum(pooled_histogram))
         density = spans.counts / (cumulative[stop_bins] - cumulative[first_bins])
 
-        # Clients that pool their classes have the class number C: they are in the last row.
-        class_index = np.minimum(spans.stratum, n_classes - 1)
+        # The stratum of clients that report none is the number of strata, which is the last table.
+        # Where clients are compared without classes, all strata are in the only table.
+        table_index = np.minimum(spans.stratum, n_tables - 1)
 
         # Difference array: a span's density is added where the span starts and subtracted behind
         # its end, so the running sum over the bins is the density of all spans that cover a bin.
-        shape = (n_clients, n_classes, n_bins + 1)
-        row_start = (spans.row * n_classes + class_index) * (n_bins + 1)
-        starts = np.bincount(row_start + first_bins, density, np.prod(shape))
-        stops = np.bincount(row_start + stop_bins, density, np.prod(shape))
+        # It has one column more than bins, for the spans that end with the last bin.
+        shape = (n_clients, n_tables, n_bins + 1)
+        first_cells = (spans.row * n_tables + table_index) * (n_bins + 1)
+        starts = np.bincount(first_cells + first_bins, density, np.prod(shape))
+        stops = np.bincount(first_cells + stop_bins, density, np.prod(shape))
         changes = (starts - stops).reshape(shape)
         density_per_bin = np.cumsum(changes, axis=2)[:, :, :-1]
 
@@ -219,15 +263,18 @@ class ClientHistograms:
     Attributes
     ----------
     counts : ndarray of shape (k, C, B)
-        Counts by class and merged bin; one class in the pooled view.
+        Samples by table and merged bin, none below 0; one table in the pooled view. They are scaled
+        to `sample_sizes`, so they are no whole numbers.
     sample_sizes : ndarray of shape (k,)
-        Their sums.
+        The sums of the counts, in samples: at least 1 (also of a client without counts), and at
+        most `max_relative_weight` times the median.
     reference_weight : ndarray of shape (k, 1, 1)
-        Weight of each client in a reference: at most that of the median client.
+        Factor of each client's counts in a reference, at most 1, so that it holds at most as many
+        samples as the median client.
     noise_variance : ndarray of shape (k, B) or (1, 1)
-        Variance of the privacy noise on each count of the pooled view.
+        Variance of the privacy noise on each count, summed over the tables, in squared samples.
     basis : ComparisonBasis
-        The bins and classes.
+        The bins and classes of the view given labels; the pooled view has the same object.
     """
 
     counts: FloatArray
@@ -255,15 +302,24 @@ def common_bin_ends(federation: Federation, quantile_orders: Sequence[float]) ->
     federation : Federation
         A few clients; their counts are held as a whole.
     quantile_orders : sequence of float
-        The orders of the quantiles.
+        The orders of the quantiles, between 0 and 1.
+
+    Returns
+    -------
+    ndarray of int, shape (B,)
+        Ascending and distinct; the last one is the last bin. B is at most the number of orders
+        plus one.
     """
-    cumulative = np.cumsum(np.maximum(federation.counts, 0), axis=1)
+    cumulative = np.cumsum(np.maximum(federation.counts, 0), axis=1)  # noise makes negative counts
     cdfs = cumulative / np.maximum(cumulative[:, -1:], 1)
     last_bin = federation.binning.n_bins - 1
     median_bins = []
     for order in quantile_orders:
+        # The number of bins before the order is reached is the first bin that reaches it.
         quantile_bins = (cdfs < order - CDF_TOLERANCE).sum(axis=1)
         median_bins.append(np.median(quantile_bins))
+
+    # A median between two bins is rounded down.
     bin_ends = np.minimum(np.array(median_bins, dtype=np.intp), last_bin)
     return np.unique(np.append(bin_ends, last_bin))
 
@@ -273,9 +329,16 @@ def common_classes(clients: ClientHistograms) -> BoolArray:
 
     Three in four clients hold at least a quarter of its mean share. Where fewer do, malicious
     clients may be most of a class's holders, and what the class leads one to expect is theirs.
+
+    Without classes there is one table, which is not common: no label tells what to expect.
+
+    Parameters
+    ----------
+    clients : ClientHistograms
+        The sampled clients, given their labels.
     """
     tuning = clients.basis.tuning
-    class_shares = clients.counts.sum(axis=2) / clients.sample_sizes[:, None]
+    class_shares = clients.counts.sum(axis=2) / clients.sample_sizes[:, None]  # (k, C)
     lower_quantile = np.quantile(class_shares, tuning.common_class_quantile, axis=0)
     is_rare = lower_quantile < tuning.common_class_share * class_shares.mean(axis=0)
     has_classes = len(is_rare) > 1

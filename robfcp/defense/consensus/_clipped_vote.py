@@ -21,9 +21,9 @@ N_BINS_PER_PASS = 16  # of which the votes are counted in one pass over the repo
 UNLIMITED_SIZE = 2.0**40  # samples, more than any client has
 
 # Votes are rounded to integers, so that their sum is the same in any order. Their sum at one bin is
-# at most about this number.
+# at most about this number, so that it fits into 64 bits.
 VOTE_SCALE = 2.0**59
-MIN_ACCEPTED_VOTE = -1e-9 * VOTE_SCALE  # a sum of zero, up to rounding
+MIN_ACCEPTED_VOTE = -1e-9 * VOTE_SCALE  # a sum of zero, up to rounding; in the unit of scaled votes
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,15 +49,16 @@ class ClippedVoteThreshold:
     Attributes
     ----------
     federation : Federation
-        The reports of one round.
+        The reports of one round, one count a sample and without noise: else the assessment takes
+        FCP's threshold alone.
     voter_sets : sequence of ndarray of bool, shape (K,)
-        The clients that vote, under every plausible reference.
+        The clients that vote, under every plausible reference; at least one set.
     duplicates : sequence of DuplicateGroup
         Clients with equal reports, of which one votes.
     suspected_larger : ndarray of bool, shape (K,)
         Clients suspected of larger scores than they should have.
     overdispersion : float
-        phi.
+        phi, per sample.
     rank : RankRule
         By which FCP's threshold is computed.
     tuning : Tuning
@@ -83,6 +84,8 @@ class ClippedVoteThreshold:
         bins = []
         for voters in self.voter_sets:
             voters = one_voter_per_group(voters, self.duplicates)
+
+            # The threshold of no voters at all is infinite: the search always has a voter.
             fcp_bin = FCPThreshold(self.federation, voters, self.rank).bin_index(level)
             if fcp_bin is None:
                 return None
@@ -93,15 +96,25 @@ class ClippedVoteThreshold:
         return max(bins)
 
     def _first_accepted_bin(self, voters: BoolArray, first_bin: int, level: Fraction) -> int | None:
-        """Return the first bin at or above `first_bin` that the voters accept.
+        """Return the first bin at or above `first_bin` that the voters accept; None without any.
 
         The sum of the votes grows with the bin, so the first one is found by bisection, several
         bins in one pass over the reports.
+
+        Parameters
+        ----------
+        voters : ndarray of bool, shape (K,)
+            Who votes; at least one client.
+        first_bin : int
+            The bin of FCP's threshold on the voters.
+        level : Fraction
+            The target coverage.
         """
         votes = ClippedVotes.of_voters(self, voters, level)
         n_bins = self.federation.binning.n_bins
 
-        # Invariant: no bin below `low` is accepted, and every bin from `high` on is.
+        # Invariant: no bin below `low` is accepted, and every bin from `high` on is. Bin `n_bins`
+        # does not exist and stands for an infinite threshold.
         low, high = first_bin, n_bins
         while low < high:
             bins = np.unique(np.linspace(low, high - 1, N_BINS_PER_PASS).astype(np.intp))
@@ -132,15 +145,15 @@ class ClippedVotes:
     corrected_level : float
         L - d, which the CDFs are compared with.
     overdispersion : float
-        phi.
+        phi, per sample.
     max_weight : int
         The largest weight of a client, in samples.
     total_weight : float
-        Sum of the voters' weights.
+        Sum of the voters' weights, in samples; positive.
     upper_clip : float
-        a.
+        a, in standard deviations s_k.
     mean_vote : float
-        e.
+        e, in standard deviations s_k.
     """
 
     level: float
@@ -162,7 +175,7 @@ class ClippedVotes:
         threshold : ClippedVoteThreshold
             For the reports and the constants.
         voters : ndarray of bool, shape (K,)
-            One of each group of duplicates.
+            Who votes: at least one client, and of each group of duplicates at most one.
         level : Fraction
             The target coverage.
         """
@@ -173,11 +186,13 @@ class ClippedVotes:
         max_weight = max_voting_weight(federation, tuning)
 
         # Sums over distinct sizes: few numbers, in an order that no client can choose.
-        sizes, n_clients = np.unique(federation.sample_sizes[voters], return_counts=True)
+        sizes, n_of_size = np.unique(federation.sample_sizes[voters], return_counts=True)
         weights = np.minimum(sizes, max_weight).astype(np.float64)
-        total_weight = float(n_clients @ weights)
-        variance = float(n_clients @ (weights**2 * (1 / sizes + overdispersion)))
-        standard_deviation = float(np.sqrt(target * (1 - target) * variance))
+        total_weight = float(n_of_size @ weights)
+
+        # The standard deviation of sum_k w_k F_k(t), from s_k^2 of each client; in samples.
+        variance_factor = float(n_of_size @ (weights**2 * (1 / sizes + overdispersion)))
+        standard_deviation = float(np.sqrt(target * (1 - target) * variance_factor))
 
         # d: the standard deviation that clipping adds to the weighted mean of all CDFs. One sample
         # is subtracted, as FCP's own correction is in the bin that the search begins with.
@@ -212,8 +227,9 @@ class ClippedVotes:
         voters, suspected_larger : ndarray of bool, shape (k,)
             Which of them vote, and which are suspected of larger scores.
         bins : ndarray of int, shape (E,)
-            The bins.
+            The bins, ascending and distinct.
         """
+        # All arrays of floats are (V, 1) or (V, E), for the V voters of the block.
         rows = np.flatnonzero(voters)
         sizes = block.sample_sizes[rows, None].astype(np.float64)
         variance = self.level * (1 - self.level) * (1 / sizes + self.overdispersion)
@@ -236,9 +252,14 @@ def one_voter_per_group(voters: BoolArray, duplicates: Sequence[DuplicateGroup])
     Parameters
     ----------
     voters : ndarray of bool, shape (K,)
-        The clients that may vote.
+        The clients that may vote; not changed.
     duplicates : sequence of DuplicateGroup
-        The groups.
+        The groups, which share no client.
+
+    Returns
+    -------
+    ndarray of bool, shape (K,)
+        Of a group the first client that may vote, which need not be the first of the group.
     """
     voters = voters.copy()
     for group in duplicates:
@@ -252,6 +273,18 @@ def max_voting_weight(federation: Federation, tuning: Tuning) -> int:
 
     A multiple of the median size, so that a claimed size buys no influence. Registered sizes are
     known to be true and count as they are.
+
+    Parameters
+    ----------
+    federation : Federation
+        The whole round: the median is that of all clients, whether or not they vote.
+    tuning : Tuning
+        For the multiple.
+
+    Returns
+    -------
+    int
+        At least 1.
     """
     median_size = float(np.median(federation.sample_sizes))
     if federation.sizes_registered:
@@ -269,13 +302,21 @@ def clipped_normal_moments(upper_clip: float) -> tuple[float, float]:
     Parameters
     ----------
     upper_clip : float
-        Where Z is clipped above.
+        a, where Z is clipped above; positive.
+
+    Returns
+    -------
+    mean : float
+        e, in standard deviations of Z.
+    clipping_sd : float
+        The standard deviation of the difference, in those of Z.
     """
+    # Quantiles at the midpoints of equal probabilities stand for Z.
     normal = NormalDist()
     probabilities = [(k + 0.5) / N_NORMAL_QUANTILES for k in range(N_NORMAL_QUANTILES)]
     z: FloatArray = np.array([normal.inv_cdf(probability) for probability in probabilities])
     clipped = np.clip(z, -1 / upper_clip, upper_clip)
     mean = clipped.mean()
-    share_unclipped = (clipped == z).mean()
+    share_unclipped = (clipped == z).mean()  # the slope of g on average
     difference = z - (clipped - mean) / share_unclipped
     return float(mean), float(difference.std())

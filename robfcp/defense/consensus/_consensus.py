@@ -60,23 +60,26 @@ class OutlierAnalysis:
     Attributes
     ----------
     maliciousness : ndarray of float, shape (K,)
-        Minus the logarithm, to base 10, of the p-value under the best reference.
+        Minus the logarithm, to base 10, of the p-value under the best reference, from 0 to 300; 0
+        for all where there are too few clients.
     is_excluded : ndarray of bool, shape (K,)
-        Clients that every plausible reference excludes.
+        Clients that every plausible reference excludes; fewer than half.
     alternative_exclusions : list of ndarray of bool, shape (K,)
-        What single references exclude, or call outliers, where that differs.
+        What single references exclude, or call outliers, where that differs from `is_excluded`.
+        No mask comes twice.
     suspected_larger : ndarray of bool, shape (K,)
         Clients suspected of larger scores than they should have.
     is_mentioned : ndarray of bool, shape (K,)
         Clients that the notes name because they are kept in doubt.
     reasons : mapping of str to str
-        Why each client of `is_excluded` is excluded.
+        Why each client of `is_excluded` is excluded, by its name; of no other client.
     notes : tuple of Note
         What else must be said.
     overdispersion : float or None
-        How much benign clients differ beyond sampling; None where there are too few clients.
+        phi, how much benign clients differ beyond sampling, per sample; None where there are too
+        few clients.
     duplicates : tuple of DuplicateGroup
-        Clients with equal reports.
+        Clients with equal reports. In all masks the clients of a group have the same entry.
     """
 
     maliciousness: FloatArray
@@ -150,7 +153,8 @@ class ConsensusAssessment(Assessment):
         Parameters
         ----------
         federation : Federation
-            The reports that were assessed.
+            The round that was assessed, with the counts as they were sent: those of losses count
+            parts of samples, where `Consensus.assess` gets samples.
         rank : RankRule
             By which FCP's threshold is computed, below which the vote never goes.
         """
@@ -217,6 +221,13 @@ class Consensus(Defense):
         )
 
     def assess(self, federation: Federation) -> ConsensusAssessment:
+        """Return the verdict on every client.
+
+        Parameters
+        ----------
+        federation : Federation
+            The reports of one round, one count a sample.
+        """
         return self.decide(federation, self.find_outliers(federation))
 
     def with_random_seed(self, federation: Federation) -> Consensus:
@@ -227,6 +238,7 @@ class Consensus(Defense):
         federation : Federation
             The reports of one round.
         """
+        # A seed of 0 means that none was chosen, so a drawn one is at least 1.
         is_sampled = federation.n_clients > self.tuning.max_sampled_clients
         if self.seed or not is_sampled:
             return self
@@ -273,7 +285,20 @@ class Consensus(Defense):
     def _exclude_exactly(
         self, federation: Federation, analysis: OutlierAnalysis, n_malicious: int
     ) -> Assessment:
-        """Exclude so many clients, outliers or not; the number answers who is kept in doubt."""
+        """Exclude so many clients, outliers or not; the number answers who is kept in doubt.
+
+        So the notes on doubts are left out, and only those on duplicates stay. An excluded client
+        that is an outlier keeps the analysis' more telling reason.
+
+        Parameters
+        ----------
+        federation : Federation
+            The reports of one round.
+        analysis : OutlierAnalysis
+            Of these reports.
+        n_malicious : int
+            How many clients to exclude; refused unless fewer than half.
+        """
         assessment = exclude_most_malicious(
             federation,
             n_malicious,
@@ -288,7 +313,15 @@ class Consensus(Defense):
         return replace(assessment, reasons=reasons)
 
     def _exclude_outliers(self, federation: Federation, analysis: OutlierAnalysis) -> Assessment:
-        """Exclude the outliers, or the clearest of them where they are more than `at_most`."""
+        """Exclude the outliers, or the clearest of them where they are more than `at_most`.
+
+        Parameters
+        ----------
+        federation : Federation
+            The reports of one round.
+        analysis : OutlierAnalysis
+            Of these reports. Outliers are here the clients of `is_excluded`.
+        """
         n_outliers = int(analysis.is_excluded.sum())
         n_malicious = n_outliers
         if self.at_most is not None:
@@ -298,6 +331,7 @@ class Consensus(Defense):
         benign_mask = ~analysis.is_excluded
         reasons = analysis.reasons
         if n_malicious < n_outliers:
+            # Minus infinity keeps all others: they are fewer than the benign set.
             outlier_scores = np.where(analysis.is_excluded, analysis.maliciousness, -np.inf)
             benign_mask = select_benign_set(federation, outlier_scores, n_benign)
             excluded = federation.names_of(~benign_mask)
@@ -320,7 +354,7 @@ def analyze_outliers(
     Parameters
     ----------
     federation : Federation
-        The reports of one round.
+        The reports of one round, one count a sample.
     seed : int
         Of the random choice of the clients among which references are sought.
     tuning : Tuning
@@ -328,7 +362,7 @@ def analyze_outliers(
     """
     # Of clients with equal reports the first stands for all of them.
     duplicates = find_duplicate_reports(federation)
-    representative = np.arange(federation.n_clients)
+    representative = np.arange(federation.n_clients)  # (K,) the row that stands for each client
     for group in duplicates:
         representative[group.rows] = group.rows[0]
     distinct_rows = np.unique(representative)
@@ -346,10 +380,13 @@ def analyze_outliers(
         references = find_plausible_references(basis.client_views(sampled), n_distinct)
         overdispersion = min(references[0].overdispersion, tuning.max_overdispersion)
 
+    # Of a group of duplicates only the first may be a member of a reference: the others get its
+    # evidence, as they would be compared with their own copy.
     evidence = collect_evidence(federation, basis, references, sampled_rows)[representative]
     is_excluded = _unanimous_exclusions(evidence)
 
-    # Doubts: some references exclude the client, or it is an outlier that none excludes.
+    # Doubts: some references exclude the client, or it is an outlier that none excludes. The slice
+    # of the best reference's column is empty, and nobody an outlier, where there is no reference.
     is_excluded_by_some = np.asarray(evidence["is_excluded"].any(axis=1))
     is_outlier_of_best = np.asarray(evidence["is_outlier"][:, :1].any(axis=1))
     is_disputed = is_excluded_by_some & ~is_excluded
@@ -377,7 +414,12 @@ def _unanimous_exclusions(evidence: Evidence) -> BoolArray:
     """Return (K,) the clients that every plausible reference excludes; nobody if there is none.
 
     Never half of all clients or more: duplicates of a benign report could make it look like a
-    majority.
+    majority. Then nobody is excluded at all.
+
+    Parameters
+    ----------
+    evidence : structured ndarray, shape (K,)
+        With the fields of `evidence_dtype`, of all clients.
     """
     n_clients, n_references = evidence["is_excluded"].shape
     if n_references == 0:
@@ -391,18 +433,24 @@ def _unanimous_exclusions(evidence: Evidence) -> BoolArray:
 def evidence_dtype(n_references: int) -> np.dtype[Any]:
     """Return what is kept of every client: few bytes, as there may be millions of clients.
 
+    Parameters
+    ----------
+    n_references : int
+        How many plausible references there are; the best one is the first.
+
     Fields
     ------
     is_excluded, is_outlier : bool, (n_references,)
         The verdict under every plausible reference.
     maliciousness : float32
-        Minus log10 of the p-value; this and what follows under the best reference.
+        Minus log10 of the p-value; this and what follows under the best reference, 0 without any.
     suspected_larger : bool
         Whether the client is suspected of larger scores than it should have.
     max_deviation_bin : uint8
-        The merged bin at whose end the two CDFs are farthest apart.
+        The merged bin at whose end the two CDFs are farthest apart. Fewer than 256 quantile orders
+        make fewer than 256 inner edges.
     observed_percent, expected_percent : uint8
-        The two CDFs there.
+        The two CDFs there, from 0 to 100.
     """
     return np.dtype(
         [
@@ -432,9 +480,10 @@ def collect_evidence(
     basis : ComparisonBasis
         The bins and classes on which clients are compared.
     references : sequence of CandidateReference
-        The plausible references, the best first.
+        The plausible references, the best first; may be empty.
     sampled_rows : ndarray of int, shape (k,)
-        The clients among which the references were sought.
+        The positions of the clients among which the references were sought, in the order of
+        `CandidateReference.members`.
 
     Returns
     -------
@@ -446,12 +495,15 @@ def collect_evidence(
         is_member[sampled_rows, index] = reference.members
 
     def judge_block(block: Federation, is_member: BoolArray) -> Evidence:
+        """Return the evidence on the clients of a block, given their rows of `is_member`."""
         evidence = np.zeros(block.n_clients, evidence_dtype(len(references)))
         for rows in basis.iter_row_blocks(block.n_clients):
             clients = basis.client_views(block.select_rows(rows))
             verdicts = []
             for index, reference in enumerate(references):
                 verdicts.append(reference.judge(clients, is_member[rows, index]))
+
+            # The rows are consecutive, so their slice is a view that can be written through.
             _record_verdicts(evidence[rows[0] : rows[-1] + 1], verdicts)
         return evidence
 
@@ -486,7 +538,17 @@ def _record_verdicts(evidence: Evidence, verdicts: Sequence[OutlierVerdict]) -> 
 def _notes_on_doubts(
     federation: Federation, is_disputed: BoolArray, is_other_population: BoolArray
 ) -> tuple[Note, ...]:
-    """Return what must be said of clients that are kept although something speaks against them."""
+    """Return what must be said of clients that are kept although something speaks against them.
+
+    Parameters
+    ----------
+    federation : Federation
+        For the clients' names.
+    is_disputed : ndarray of bool, shape (K,)
+        The clients that some plausible references exclude, though not all.
+    is_other_population : ndarray of bool, shape (K,)
+        The clients that are outliers under the best reference and that none excludes.
+    """
     doubts = (
         (is_disputed, "out in one explanation of the reports, kept in another as good"),
         (is_other_population, "standing out, as another population would"),
@@ -505,7 +567,20 @@ def _notes_on_doubts(
 
 
 def _alternative_exclusions(evidence: Evidence, is_excluded: BoolArray) -> list[BoolArray]:
-    """Return the sets of clients that single references exclude or call outliers."""
+    """Return the sets of clients that single references exclude or call outliers.
+
+    Parameters
+    ----------
+    evidence : structured ndarray, shape (K,)
+        With the fields of `evidence_dtype`.
+    is_excluded : ndarray of bool, shape (K,)
+        The clients that the verdict excludes: a set that equals it is no alternative.
+
+    Returns
+    -------
+    list of ndarray of bool, shape (K,)
+        Distinct sets, in the order of the references.
+    """
     masks = []
     n_references = evidence["is_excluded"].shape[1]
     for index in range(n_references):
@@ -517,11 +592,22 @@ def _alternative_exclusions(evidence: Evidence, is_excluded: BoolArray) -> list[
 def _exclusion_reasons(
     federation: Federation, basis: ComparisonBasis, evidence: Evidence, is_excluded: BoolArray
 ) -> dict[str, str]:
-    """Return why each excluded client is excluded.
+    """Return why each excluded client is excluded, by its name.
 
     Many clients of a large round share a reason, which is then written once.
+
+    Parameters
+    ----------
+    federation : Federation
+        The reports of one round.
+    basis : ComparisonBasis
+        The bins and classes on which clients were compared.
+    evidence : structured ndarray, shape (K,)
+        With the fields of `evidence_dtype`.
+    is_excluded : ndarray of bool, shape (K,)
+        The clients that need a reason.
     """
-    upper_edges = federation.binning.upper_edges[basis.bin_ends]
+    upper_edges = federation.binning.upper_edges[basis.bin_ends]  # (B,), in the unit of the score
     expectation = "{}% is usual"
     if basis.n_classes:
         expectation = "its labels lead one to expect {}%"
@@ -534,7 +620,17 @@ def _exclusion_reasons(
 
 
 def _exclusion_reason(row: Any, upper_edges: FloatArray, expectation: str) -> str:
-    """Return the sentence about one client: its scores beside those that are expected of it."""
+    """Return the sentence about one client: its scores beside those that are expected of it.
+
+    Parameters
+    ----------
+    row : numpy.void
+        The client's evidence, with the fields of `evidence_dtype` that `_exclusion_reasons` picks.
+    upper_edges : ndarray of shape (B,)
+        The upper edge of each merged bin, in the unit of the score.
+    expectation : str
+        The phrase about the expected share, with a gap for its percentage.
+    """
     p_value = 10.0 ** -float(row["maliciousness"])
     rarity = "fewer than 1 in a million"
     if p_value > 1e-6:

@@ -18,7 +18,8 @@ from robfcp.defense.consensus._basis import ClientHistograms, ClientViews, Compa
 from robfcp.defense.consensus._tuning import Tuning
 
 # Numerical guards: without effect on any client with samples.
-_TINY = 1e-12  # the least expected share of the samples, as callers divide by it
+_MIN_SHARE = 1e-12  # the least expected share of the samples, as callers divide by it
+_ROUNDING = 1e-9  # by which a CDF computed in floating point may miss 1/2
 _MIN_RATE = 1e-9  # the least expected count and sum, for the same reason
 _MIN_STATISTIC = 1e-3  # smaller ones have p-value 1 as well; keeps zero out of the logarithm
 _MIN_EXCESS = 1e-300  # stands for zero and less in a logarithm
@@ -35,14 +36,15 @@ _KEY_BASE = 2**16  # more than any rounded log size
 
 
 class ExpectedCounts(NamedTuple):
-    """What a reference leads one to expect of some clients' pooled counts.
+    """What a reference leads one to expect of some clients' counts, all classes together.
 
     Attributes
     ----------
     mean : ndarray of shape (k, B)
-        Expected counts.
+        Expected counts, in samples; their sum is the client's size.
     variance : ndarray of shape (k, B)
-        Their variances: of the client's own sampling and of the reference's error.
+        Their variances, in squared samples: of the client's own sampling and of the reference's
+        error. Privacy noise is not in them.
     inner_edge_variance : ndarray of shape (k, B - 1)
         Variances of the cumulative counts up to each inner edge: all edges but the last.
     """
@@ -70,26 +72,26 @@ def expected_counts(
     counts : ndarray of shape (k, C, B)
         The clients' counts, of which only the class totals are used.
     reference : ndarray of shape (k, C, B)
-        For each client the reference's counts without the client itself. Changed in place where
-        there are pooled clients.
+        For each client the reference's counts without the client itself, an array of the caller's
+        that nobody else reads: it is changed in place where there are pooled clients.
     has_pooled_clients : bool
         Whether the last class holds clients without labels, whose reference is all classes.
     tuning : Tuning
         For W and the prior of each bin.
     """
-    class_sizes = counts.sum(axis=2)
-    all_classes = reference.sum(axis=1)
+    class_sizes = counts.sum(axis=2)  # n_c, (k, C)
+    all_classes = reference.sum(axis=1)  # (k, B), read before the last class is overwritten
     if has_pooled_clients:
         reference[:, -1] = all_classes
 
     # Shares within each class, drawn towards those of all classes together.
     smoothed = all_classes + tuning.bin_prior
     prior = tuning.prior_strength * smoothed / smoothed.sum(axis=1, keepdims=True)
-    reference_sizes = reference.sum(axis=2) + tuning.prior_strength
-    class_shares = (reference + prior[:, None]) / reference_sizes[:, :, None]
+    reference_sizes = reference.sum(axis=2) + tuning.prior_strength  # N_c + W, (k, C)
+    class_shares = (reference + prior[:, None]) / reference_sizes[:, :, None]  # p_cb, (k, C, B)
     cumulative_shares = np.cumsum(class_shares, axis=2)[:, :, :-1]
 
-    # Sums over the classes, as products of one row for each client with its (C, B) shares.
+    # Sums over the classes, as products of a (1, C) row for each client with its (C, B) shares.
     size_rows = class_sizes[:, None]
     variance_factors = class_sizes * (1 + class_sizes / reference_sizes)
     variance_rows = variance_factors[:, None]
@@ -105,21 +107,23 @@ class Comparison(NamedTuple):
     Attributes
     ----------
     chi2_ratio : ndarray of float
-        Weighted squared differences by bin, over their mean under sampling.
+        The statistic by bin, which is also called misfit: weighted squared differences by bin, over
+        their mean under sampling. About 1 under sampling alone.
     anderson_darling_ratio : ndarray of float
-        Mean of the squared differences of the cumulative counts over their variances, as in the
-        statistic of Anderson and Darling (1952).
+        The cumulative statistic: mean of the squared differences of the cumulative counts over
+        their variances, as in the statistic of Anderson and Darling (1952). Also about 1.
     has_larger_scores : ndarray of bool
         Whether the client's CDF is below the expected one on average.
     crossing : ndarray of float
-        How far the client's CDF lies on the other side of the expected one somewhere.
+        How far the client's CDF lies on the other side of the expected one somewhere, as a share
+        of its samples: above it where `has_larger_scores`, else below it.
     lower_half_ratio, body_ratio, tail_ratio : ndarray of float
         The observed mass over the mass expected in the lower half, in the body, and above the body
-        (of the tail, less a standard deviation of its privacy noise).
+        (of the tail, less a standard deviation of its privacy noise, so that it may be negative).
     max_deviation_bin : ndarray of int
         The merged bin at whose end the two CDFs are farthest apart.
     observed_cdf, expected_cdf : ndarray of float
-        The two CDFs there.
+        The two CDFs there, from 0 to 1.
     """
 
     chi2_ratio: FloatArray
@@ -149,21 +153,21 @@ class CdfPair(NamedTuple):
     def read(self, bin_index: IndexArray) -> tuple[FloatArray, FloatArray]:
         """Return (k,) observed and (k,) expected values, each client's at the end of a bin.
 
-        The expected values are at least `_TINY`, as callers divide by them.
+        The expected values are at least `_MIN_SHARE`, as callers divide by them.
 
         Parameters
         ----------
         bin_index : ndarray of int, shape (k,)
-            A bin for each client.
+            A merged bin for each client.
         """
         columns = bin_index[:, None]
         observed = np.take_along_axis(self.observed, columns, axis=1)[:, 0]
         expected = np.take_along_axis(self.expected, columns, axis=1)[:, 0]
-        return observed, np.maximum(expected, _TINY)
+        return observed, np.maximum(expected, _MIN_SHARE)
 
 
 def reference_counts(clients: ClientHistograms, members: BoolArray) -> FloatArray:
-    """Return (C, B) the weighted counts of a reference set, in one view.
+    """Return (C, B) the weighted counts of a reference set, in one view; in samples.
 
     Parameters
     ----------
@@ -199,20 +203,22 @@ def compare_with_reference(
     clients : ClientHistograms
         The k clients.
     reference : ndarray of shape (C, B)
-        Counts of the reference set in the same view.
+        Counts of the reference set in the same view, as `reference_counts` returns them; not
+        changed. Of the members among `clients` it must hold what they contribute.
     is_member : ndarray of bool, shape (k,)
         The clients that belong to the reference set.
     """
     basis = clients.basis
     contribution = clients.counts * clients.reference_weight * is_member[:, None, None]
+    reference_without_client = reference - contribution  # (k, C, B), a new array
     expected = expected_counts(
-        clients.counts, reference - contribution, basis.has_pooled_clients, basis.tuning
+        clients.counts, reference_without_client, basis.has_pooled_clients, basis.tuning
     )
-    observed = clients.counts.sum(axis=1)
+    observed = clients.counts.sum(axis=1)  # (k, B)
     sizes = clients.sample_sizes[:, None]
     noise_variance = clients.noise_variance
 
-    # The two cumulative distribution functions and the difference between them.
+    # The two cumulative distribution functions and the difference between them, (k, B) each.
     observed_cdf = np.cumsum(observed, axis=1) / sizes
     expected_cdf = np.cumsum(expected.mean, axis=1) / sizes
     cdfs = CdfPair(observed_cdf, expected_cdf)
@@ -220,7 +226,7 @@ def compare_with_reference(
     has_larger_scores = difference.mean(axis=1) < 0
     crossing = np.where(has_larger_scores, difference.max(axis=1), -difference.min(axis=1))
 
-    # Where the two are farthest apart, for the reasons.
+    # Where the two are farthest apart, for the reasons. At the end of the last bin both are 1.
     n_inner_edges = max(observed.shape[1] - 1, 1)
     max_deviation_bin = np.argmax(np.abs(difference)[:, :n_inner_edges], axis=1)
     observed_at_max, expected_at_max = cdfs.read(max_deviation_bin)
@@ -248,6 +254,9 @@ def _mass_ratios(
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Return (k,) observed over expected mass: of the lower half, of the body and of the tail.
 
+    The lower half ends with the first merged bin at whose end the expected CDF is at least 1/2, the
+    body with the last one at whose end it is at most `body_mass` (the first bin if there is none).
+
     Parameters
     ----------
     cdfs : CdfPair
@@ -257,15 +266,20 @@ def _mass_ratios(
         the tail, so that noise alone does not fill it.
     body_mass : float
         The expected share of scores up to the end of the body, at most.
+
+    Returns
+    -------
+    tuple of ndarray of shape (k,)
+        For the lower half, the body and the tail, in this order.
     """
-    half_end = np.argmax(cdfs.expected >= 0.5 - 1e-9, axis=1)
+    half_end = np.argmax(cdfs.expected >= 0.5 - _ROUNDING, axis=1)
     observed_half, expected_half = cdfs.read(half_end)
 
     body_end = np.maximum((cdfs.expected <= body_mass).sum(axis=1) - 1, 0)
     observed_body, expected_body = cdfs.read(body_end)
 
     observed_tail = 1 - observed_body - noise_sd
-    expected_tail = np.maximum(1 - expected_body, _TINY)
+    expected_tail = np.maximum(1 - expected_body, _MIN_SHARE)
     return (
         observed_half / expected_half,
         observed_body / expected_body,
@@ -278,6 +292,8 @@ def _chi2_ratio(
 ) -> FloatArray:
     """Return (k,) weighted squared differences of root counts, over their mean under sampling.
 
+    About 1 for a client that differs by sampling alone, larger for others.
+
     The square root of a Poisson count plus 3/8 has a nearly constant variance (Anscombe 1948). A
     count with privacy noise of variance s, plus s, has the mean and variance of a Poisson count, so
     s is added on both sides. A bin weighs by its mean over its variance: the reference's error
@@ -286,11 +302,11 @@ def _chi2_ratio(
     Parameters
     ----------
     observed : ndarray of shape (k, B)
-        The clients' counts, none below 0.
+        The clients' counts, none below 0, in samples.
     expected : ExpectedCounts
         What the reference leads one to expect; its variance includes the reference's own error.
     noise_variance : ndarray of shape (k, B) or (1, 1)
-        Of the privacy noise on each count.
+        Of the privacy noise on each count, in squared samples; 0 without noise.
     tuning : Tuning
         For Anscombe's shift and the mean of each square.
     """
@@ -299,7 +315,7 @@ def _chi2_ratio(
     total_variance = expected.variance + noise_variance
     observed_root = np.sqrt(observed + noise_variance + shift)
     expected_root = np.sqrt(rate + shift)
-    squares = 4 * (observed_root - expected_root) ** 2
+    squares = 4 * (observed_root - expected_root) ** 2  # the root has a variance of about 1/4
 
     # The mean of each square: that of a Poisson count of this rate, which is below 1 for small
     # rates, times the variance over the Poisson variance.
@@ -323,11 +339,11 @@ def _anderson_darling_ratio(
     Parameters
     ----------
     observed : ndarray of shape (k, B)
-        The clients' counts.
+        The clients' counts, in samples.
     expected : ExpectedCounts
         What the reference leads one to expect.
     noise_variance : ndarray of shape (k, B) or (1, 1)
-        Of the privacy noise on each count.
+        Of the privacy noise on each count, in squared samples; 0 without noise.
     tuning : Tuning
         For what is added to the variances.
     """
@@ -335,6 +351,7 @@ def _anderson_darling_ratio(
     if n_bins == 1:
         return np.ones(n_clients)
 
+    # Noise of different bins is independent, so variances of cumulative counts are sums.
     noise_by_bin = np.broadcast_to(noise_variance, observed.shape)
     cumulative_noise = np.cumsum(noise_by_bin, axis=1)[:, :-1]
     cumulative_difference = np.cumsum(observed - expected.mean, axis=1)[:, :-1]
@@ -343,7 +360,20 @@ def _anderson_darling_ratio(
 
 
 def scaled_chi2_quantile(degrees_of_freedom: float, upper_tail: FloatArray | float) -> FloatArray:
-    """Return what a chi-square variable over its degrees of freedom exceeds with a probability."""
+    """Return what a chi-square variable over its degrees of freedom exceeds with a probability.
+
+    Parameters
+    ----------
+    degrees_of_freedom : float
+        Positive; need not be a whole number.
+    upper_tail : float or ndarray
+        The probability of exceeding it, between 0 and 1.
+
+    Returns
+    -------
+    ndarray
+        With the shape of `upper_tail`.
+    """
     from scipy.special import gammainccinv
 
     half = degrees_of_freedom / 2
@@ -352,7 +382,9 @@ def scaled_chi2_quantile(degrees_of_freedom: float, upper_tail: FloatArray | flo
 
 @dataclass(frozen=True)
 class OverdispersedNull:
-    """The distribution u (1 + phi n G) of the test statistic of a benign client of n samples.
+    """The distribution u (1 + phi n G) of a test statistic of a benign client of n samples.
+
+    The statistic is either of the two ratios of `Comparison`; each has a null of its own.
 
     u is a chi-square variable over its degrees of freedom: sampling. The factor 1 + phi n G is
     overdispersion: benign clients differ by a constant share of their scores, which counts more the
@@ -393,22 +425,26 @@ class OverdispersedNull:
         Parameters
         ----------
         statistics, sample_sizes : ndarray of shape (k,)
-            Of all sampled clients.
+            Of all sampled clients: one of the two statistics, and the numbers of samples.
         members : ndarray of bool, shape (k,)
-            The reference set.
+            The reference set: half of the clients or more, as in every `CandidateReference`.
         degrees_of_freedom : float
-            Of the statistic.
+            Of the statistic under sampling alone.
         basis : ComparisonBasis
             For the median sample size and the constants.
         """
         tuning = basis.tuning
         n_members = int(members.sum())
-        order = max(0.5, tuning.reference_quantile * len(members) / n_members)
-        typical = np.quantile(statistics[members], order)
-        median_of_sampling = scaled_chi2_quantile(degrees_of_freedom, 0.5)
-        excess = max(float(typical / median_of_sampling) - 1, 0)
 
-        # The variance of u is 2 over its degrees of freedom.
+        # The quantile `reference_quantile` of all clients, were the members those with the
+        # smallest statistics, is this one of the members; their own median at least.
+        order = max(0.5, tuning.reference_quantile * len(members) / n_members)
+        typical_statistic = np.quantile(statistics[members], order)
+        median_of_sampling = scaled_chi2_quantile(degrees_of_freedom, 0.5)
+        excess = max(float(typical_statistic / median_of_sampling) - 1, 0)
+
+        # The variance of u is 2 over its degrees of freedom, and its mean is 1. The standard error
+        # is positive, so that phi is.
         relative_error = tuning.median_error_factor * np.sqrt(2 / degrees_of_freedom / n_members)
         standard_error = relative_error / basis.median_size
         overdispersion = excess / float(np.median(sample_sizes[members])) + standard_error
@@ -424,7 +460,8 @@ class OverdispersedNull:
         """Return (k,) the p-values of test statistics, corrected for several tests.
 
         A p-value is `n_effective_tests` times the probability of a statistic at least as large,
-        between `SMALLEST_P_VALUE` and 1. The probability belongs to statistics and sizes rounded to
+        between `SMALLEST_P_VALUE` and 1: it is corrected for the two statistics of a view, though
+        not for the number of clients. The probability belongs to statistics and sizes rounded to
         a grid of factors, so that few distinct pairs need be computed.
 
         Parameters
@@ -438,7 +475,8 @@ class OverdispersedNull:
         log_statistics = np.rint(_STEPS_PER_E * np.log(positive_statistics))
         log_sizes = np.rint(_STEPS_PER_E * np.log(sample_sizes))
 
-        # One number for each pair, which `divmod` takes apart: 0 <= log_size < _KEY_BASE.
+        # A number for each pair, which `divmod` takes apart: 0 <= log_size < _KEY_BASE, and it
+        # rounds down, so that logarithms of statistics may be negative.
         key_of_client = log_statistics * _KEY_BASE + log_sizes
         keys, key_index = np.unique(key_of_client, return_inverse=True)
         log_statistic, log_size = np.divmod(keys, _KEY_BASE)
@@ -500,9 +538,10 @@ class ViewTest(NamedTuple):
     Attributes
     ----------
     reference : ndarray of shape (C, B)
-        Counts of the reference set.
+        Weighted counts of the reference set, as `reference_counts` returns them.
     null_by_bin, null_cumulative : OverdispersedNull
-        The null distributions of the two statistics, fitted to the members of the set.
+        The null distributions of `Comparison.chi2_ratio` and of `anderson_darling_ratio`, fitted
+        to the members of the set.
     """
 
     reference: FloatArray
@@ -540,6 +579,9 @@ class ViewTest(NamedTuple):
 
     def results_of(self, comparison: Comparison, sample_sizes: FloatArray) -> ViewResults:
         """Return a comparison of k clients with its p-values.
+
+        A p-value is the smaller of those of the two statistics. `OverdispersedNull.p_value` has
+        already multiplied each by `n_effective_tests`, so no further correction is due.
 
         Parameters
         ----------

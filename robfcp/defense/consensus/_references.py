@@ -31,11 +31,13 @@ class OutlierVerdict(NamedTuple):
     Attributes
     ----------
     p_value : ndarray of float
-        Given the labels.
+        Given the labels, corrected for the two statistics of that view; from `SMALLEST_P_VALUE`
+        to 1.
     is_excluded : ndarray of bool
         Clients that no benign population looks like.
     is_outlier : ndarray of bool
-        Clients that differ significantly, at the false discovery rate.
+        Clients that differ significantly given the labels, at the false discovery rate. An excluded
+        client need not be one.
     suspected_larger : ndarray of bool
         Clients whose scores are larger than expected, at the level of a single test.
     comparison : Comparison
@@ -62,13 +64,18 @@ class SampledRound:
     common_classes : ndarray of bool, shape (C,)
         The classes that most of them hold.
     n_clients : int
-        Number of clients of the whole round, duplicates counted once.
+        Number of clients of the whole round, duplicates counted once. It is larger than the number
+        k of sampled clients where there are many.
     max_fitting_ratio : float
-        The largest statistic by bin at which a client fits a reference.
-    max_strict_ratio : float
-        The largest observed over expected mass at which nearly all of it is missing.
-    max_body_ratio_in_doubt : float
-        The largest observed over expected body at which hardly anything of it is left.
+        The largest statistic by bin (`Comparison.chi2_ratio`) at which a client fits a reference.
+    max_ratio_of_lacking_half : float
+        The largest observed over expected mass at which a client lacks the lower half.
+    max_ratio_of_lacking_tail : float
+        The same of the tail, and of every part of the mass where labels are not reliable: the limit
+        of the half divided by `Tuning.tail_ratio_divisor`.
+    max_ratio_of_lacking_body : float
+        The same of the body where the reference itself is in doubt: the limit of the half divided
+        by `Tuning.body_ratio_divisor`.
     """
 
     clients: ClientViews
@@ -76,8 +83,9 @@ class SampledRound:
     common_classes: BoolArray
     n_clients: int
     max_fitting_ratio: float
-    max_strict_ratio: float
-    max_body_ratio_in_doubt: float
+    max_ratio_of_lacking_half: float
+    max_ratio_of_lacking_tail: float
+    max_ratio_of_lacking_body: float
 
     @staticmethod
     def from_clients(clients: ClientViews, n_clients: int) -> SampledRound:
@@ -101,13 +109,23 @@ class SampledRound:
             common_classes=common_classes(clients.given_labels),
             n_clients=n_clients,
             max_fitting_ratio=float(max_fitting_ratio),
-            max_strict_ratio=tuning.min_mass_ratio / tuning.tail_ratio_divisor,
-            max_body_ratio_in_doubt=tuning.min_mass_ratio / tuning.body_ratio_divisor,
+            max_ratio_of_lacking_half=tuning.min_mass_ratio,
+            max_ratio_of_lacking_tail=tuning.min_mass_ratio / tuning.tail_ratio_divisor,
+            max_ratio_of_lacking_body=tuning.min_mass_ratio / tuning.body_ratio_divisor,
         )
 
 
 class CandidateReference:
     """Some of the sampled clients as the reference set, and how every client compares with it.
+
+    Parameters
+    ----------
+    sampled : SampledRound
+        The sampled clients, and what all references share.
+    members : ndarray of bool, shape (k,)
+        The reference set: half of the sampled clients or more, as all callers ensure.
+    mean_misfit : float, optional
+        That of the set which this one was first refined from; computed from `members` if None.
 
     Attributes
     ----------
@@ -116,7 +134,8 @@ class CandidateReference:
     members : ndarray of bool, shape (k,)
         The reference set.
     mean_misfit : float
-        Mean statistic by bin, at least 1, of the set that this one was first refined from.
+        Mean statistic by bin (`Comparison.chi2_ratio`), at least 1, of the members of the set that
+        this one was first refined from: 1 under sampling alone.
     p_cutoff : float
         The p-value up to which clients are outliers.
     outlier_fraction : float
@@ -147,7 +166,7 @@ class CandidateReference:
 
     @property
     def overdispersion(self) -> float:
-        """How much benign clients differ beyond sampling, from the pooled histograms."""
+        """phi: how much benign clients differ beyond sampling, per sample, without labels."""
         return self._test.pooled.null_by_bin.overdispersion
 
     def judge(self, clients: ClientViews, is_member: BoolArray) -> OutlierVerdict:
@@ -180,7 +199,8 @@ class CandidateReference:
         clients : ClientViews
             The k clients to judge.
         results : OutlierTestResults
-            Their comparisons with this reference, and the p-values.
+            Their comparisons with this reference, and the p-values, each corrected for the two
+            statistics of its view.
         """
         fdr_level = self.sampled.tuning.fdr_level
         family_level = fdr_level / self.sampled.n_clients  # Bonferroni over all clients
@@ -195,7 +215,8 @@ class CandidateReference:
 
         # 2a. The client's CDF lies above the expected one in places and below it in others, in both
         # views. Another population has smaller or larger scores, not both. Where half of the
-        # clients are outliers, beyond those expected by chance, crossing says nothing.
+        # clients are outliers, beyond those expected by chance, crossing says nothing: among
+        # outliers the fraction of false ones is `fdr_level`.
         crossing = np.minimum(given_labels.crossing, pooled.crossing)
         reference_is_majority = self.outlier_fraction * (1 - fdr_level) < 0.5
         crosses = (crossing > self.sampled.tuning.crossing_margin) & reference_is_majority
@@ -221,7 +242,10 @@ class CandidateReference:
         )
 
     def _labels_are_reliable(self, clients: ClientViews) -> BoolArray:
-        """Return (k,) whether most of a client's samples are of classes that most clients hold."""
+        """Return (k,) whether most of a client's samples are of classes that most clients hold.
+
+        Nobody's labels are where clients are compared without classes: no class is common then.
+        """
         histograms = clients.given_labels
         common_counts = histograms.counts[:, self.sampled.common_classes]
         return np.asarray(2 * common_counts.sum(axis=(1, 2)) >= histograms.sample_sizes)
@@ -231,10 +255,16 @@ class CandidateReference:
 
         Ratios are observed over expected mass. A client with larger scores than the reference must
         lack most of the lower half; one with smaller scores must lack nearly all of the tail, which
-        holds few samples and is held to a smaller ratio.
+        holds few samples and has a smaller limit.
+
+        Parameters
+        ----------
+        comparison : Comparison
+            Of k clients with this reference, given their labels.
         """
-        lacks_lower_half = comparison.lower_half_ratio <= self.sampled.tuning.min_mass_ratio
-        lacks_tail = comparison.tail_ratio <= self.sampled.max_strict_ratio
+        sampled = self.sampled
+        lacks_lower_half = comparison.lower_half_ratio <= sampled.max_ratio_of_lacking_half
+        lacks_tail = comparison.tail_ratio <= sampled.max_ratio_of_lacking_tail
         return np.where(comparison.has_larger_scores, lacks_lower_half, lacks_tail)
 
     def _lacks_mass_without_labels(self, comparison: Comparison) -> BoolArray:
@@ -248,11 +278,17 @@ class CandidateReference:
 
         Where many clients are outliers, the reference itself is in doubt. Then larger scores count
         only if hardly anything of the whole body is left.
+
+        Parameters
+        ----------
+        comparison : Comparison
+            Of k clients with this reference, in either view.
         """
-        max_ratio = self.sampled.max_strict_ratio
-        reference_is_in_doubt = self.outlier_fraction > self.sampled.tuning.many_outliers
+        sampled = self.sampled
+        max_ratio = sampled.max_ratio_of_lacking_tail  # the limit of the tail for every part
+        reference_is_in_doubt = self.outlier_fraction > sampled.tuning.many_outliers
         if reference_is_in_doubt:
-            lacks_lower_mass = comparison.body_ratio <= self.sampled.max_body_ratio_in_doubt
+            lacks_lower_mass = comparison.body_ratio <= sampled.max_ratio_of_lacking_body
         else:
             lacks_body = comparison.body_ratio <= max_ratio
             lacks_lower_half = comparison.lower_half_ratio <= max_ratio
@@ -271,6 +307,7 @@ class CandidateReference:
             outliers = current.verdict.is_outlier
             if current.outlier_fraction >= 0.5:
                 largest_minority = (len(current.members) - 1) // 2
+                # 2 is larger than any p-value, so that others than outliers come last.
                 outlier_p_values = np.where(outliers, current.verdict.p_value, 2)
                 outliers = smallest(outlier_p_values, largest_minority)
             if (current.members == ~outliers).all():
@@ -279,9 +316,10 @@ class CandidateReference:
         return current
 
     def two_population_misfit(self) -> float:
-        """Return the mean misfit, at least 1 of each client, if outliers are a second population.
+        """Return the mean misfit of the sampled clients if outliers are a second population.
 
-        Each of the two is compared with itself.
+        Each of the two populations is compared with itself. A client's misfit is its statistic by
+        bin, and at least 1: closer agreement than sampling allows is no better fit.
         """
         clients = self.sampled.clients.given_labels
         misfits = []
@@ -301,9 +339,9 @@ def benjamini_hochberg_cutoff(p_values: FloatArray, n_clients: int, fdr_level: f
     Parameters
     ----------
     p_values : ndarray of shape (k,)
-        Of the sampled clients.
+        Of the sampled clients; the two statistics of a view are corrected for already.
     n_clients : int
-        K, the clients of the round.
+        K, the clients of the whole round, of which the k are a sample.
     fdr_level : float
         The false discovery rate.
     """
@@ -315,13 +353,21 @@ def benjamini_hochberg_cutoff(p_values: FloatArray, n_clients: int, fdr_level: f
 
 
 def smallest(values: FloatArray, n: int) -> BoolArray:
-    """Return a mask of the n smallest of some values (k,); ties go to the first."""
+    """Return a mask (k,) of the n smallest of some values; ties go to the first.
+
+    Parameters
+    ----------
+    values : ndarray of shape (k,)
+        The values, none NaN.
+    n : int
+        How many are marked, from 0 to k.
+    """
     ranks = np.argsort(np.argsort(values, kind="stable"))
     return np.asarray(ranks < n)
 
 
 def nearest_majority(distances: FloatArray) -> BoolArray:
-    """Return a mask of the smallest strict majority with the smallest distances."""
+    """Return a mask (k,) of the floor(k / 2) + 1 clients with the smallest distances."""
     return smallest(distances, len(distances) // 2 + 1)
 
 
@@ -337,11 +383,12 @@ def concentrate(sampled: SampledRound, members: BoolArray) -> BoolArray:
     sampled : SampledRound
         The sampled clients.
     members : ndarray of bool, shape (k,)
-        The set to begin with.
+        The set to begin with, of any positive size; not changed.
 
     Returns
     -------
     ndarray of bool, shape (k,)
+        A majority: floor(k / 2) + 1 clients.
     """
     clients = sampled.clients.given_labels
     sizes = clients.sample_sizes
@@ -349,16 +396,18 @@ def concentrate(sampled: SampledRound, members: BoolArray) -> BoolArray:
     for _ in range(sampled.tuning.max_concentration_steps):
         misfit = compare_with_members(clients, members).chi2_ratio
 
-        # Distances beyond sampling and what the members differ by.
+        # Distances beyond sampling and what the members differ by: under both the misfit of a
+        # client of n samples is 1 + overdispersion n on average, so that its distance is about 1.
         excess = max(np.median(misfit[members]) - 1, 0)
         overdispersion = excess / np.median(sizes[members])
         distance = misfit / (1 + overdispersion * sizes)
 
-        # First the members that fit, then the others that fit, then those that do not.
+        # First the members that fit (0), then the others that fit (at most 1 + max_fitting), then
+        # those that do not (more than that); by distance within the last two.
         fits = distance <= max_fitting
-        rank_if_fitting = np.where(members, 0, 1 + distance)
-        rank = np.where(fits, rank_if_fitting, 1 + max_fitting + distance)
-        nearest = nearest_majority(rank)
+        sort_key_if_fitting = np.where(members, 0, 1 + distance)
+        sort_key = np.where(fits, sort_key_if_fitting, 1 + max_fitting + distance)
+        nearest = nearest_majority(sort_key)
         if (nearest == members).all():
             break
         members = nearest
@@ -366,7 +415,7 @@ def concentrate(sampled: SampledRound, members: BoolArray) -> BoolArray:
 
 
 def unique_masks(masks: Iterable[BoolArray]) -> list[BoolArray]:
-    """Return each mask once, in the order of the first."""
+    """Return each distinct mask (k,) once, in the order in which they first occur."""
     return list({mask.tobytes(): mask for mask in masks}.values())
 
 
@@ -379,14 +428,14 @@ def find_plausible_references(clients: ClientViews, n_clients: int) -> list[Cand
     Parameters
     ----------
     clients : ClientViews
-        The clients among which references are sought.
+        The k clients among which references are sought; at least `Tuning.min_clients`.
     n_clients : int
-        Number of clients of the whole round.
+        Number of clients of the whole round, duplicates counted once.
 
     Returns
     -------
     list of CandidateReference
-        At least one.
+        At least one; by mean misfit, the smallest first.
     """
     sampled = SampledRound.from_clients(clients, n_clients)
     sizes = clients.given_labels.sample_sizes
@@ -406,8 +455,8 @@ def find_plausible_references(clients: ClientViews, n_clients: int) -> list[Cand
     # Secondary candidates. They may save a client or raise the threshold, but do not tighten
     # the limit of a plausible misfit: they must not make a primary candidate implausible.
     max_misfit = _max_plausible_misfit(primary, sampled.tuning)
-    hardest_half = nearest_majority(cdfs.mean(axis=1))  # the lowest CDFs: the largest scores
-    opposite_halves = [~central_half, hardest_half]
+    largest_scores_half = nearest_majority(cdfs.mean(axis=1))  # the lowest CDFs
+    opposite_halves = [~central_half, largest_scores_half]
     secondary = _refine(sampled, [concentrate(sampled, mask) for mask in opposite_halves])
     minority_starts = unique_masks(
         candidate.verdict.is_outlier
@@ -421,7 +470,7 @@ def find_plausible_references(clients: ClientViews, n_clients: int) -> list[Cand
 
 
 def _refine(sampled: SampledRound, starting_sets: Iterable[BoolArray]) -> list[CandidateReference]:
-    """Return the stable reference that each distinct starting set leads to."""
+    """Return the stable reference that each distinct starting set, a mask (k,), leads to."""
     candidates = []
     for members in unique_masks(starting_sets):
         candidates.append(CandidateReference(sampled, members).refit_until_stable())
@@ -429,23 +478,36 @@ def _refine(sampled: SampledRound, starting_sets: Iterable[BoolArray]) -> list[C
 
 
 def _pooled_cdfs(clients: ClientViews) -> FloatArray:
-    """Return (k, B) the empirical score CDF of every client, all classes together."""
-    pooled_counts = clients.pooled.counts[:, 0]
+    """Return (k, B) the empirical score CDF of every client, all classes together.
+
+    Its values are those at the ends of the merged bins.
+    """
+    pooled_counts = clients.pooled.counts[:, 0]  # the pooled view has a single table
     return np.cumsum(pooled_counts, axis=1) / clients.pooled.sample_sizes[:, None]
 
 
 def _nearest_to_median_cdf(cdfs: FloatArray, sizes: FloatArray) -> BoolArray:
-    """Return the majority of the clients nearest to the median CDF.
+    """Return a mask (k,) of the majority of the clients nearest to the median CDF.
 
     Squared distances shrink as 1/n under sampling and level off where clients differ; weighting by
     n / (1 + n / median n) makes clients of all sizes comparable in both regimes.
+
+    Parameters
+    ----------
+    cdfs : ndarray of shape (k, B)
+        The clients' CDFs at the ends of the merged bins.
+    sizes : ndarray of shape (k,)
+        n, their numbers of samples; positive.
     """
     squared_distances = ((cdfs - np.median(cdfs, axis=0)) ** 2).sum(axis=1)
     return nearest_majority(squared_distances * sizes / (1 + sizes / np.median(sizes)))
 
 
 def _max_plausible_misfit(candidates: Sequence[CandidateReference], tuning: Tuning) -> float:
-    """Return the largest misfit at which a candidate is still plausible."""
+    """Return the largest mean misfit at which a candidate is still plausible.
+
+    It is no smaller than that of the best candidate, whatever the tuning: one is always plausible.
+    """
     smallest_misfit = min(candidate.mean_misfit for candidate in candidates)
     return max(tuning.plausible_misfit_ratio, 1) * smallest_misfit
 
@@ -457,6 +519,18 @@ def _best_per_outlier_set(
 
     A reference from which half of the clients are outliers describes a minority. It counts only
     where no other candidate is left.
+
+    Parameters
+    ----------
+    candidates : sequence of CandidateReference
+        All of one round.
+    max_misfit : float
+        The largest mean misfit of a plausible one, which one candidate has at least.
+
+    Returns
+    -------
+    list of CandidateReference
+        At least one; by mean misfit, the smallest first.
     """
     by_misfit = sorted(candidates, key=lambda candidate: candidate.mean_misfit, reverse=True)
     best: dict[bytes, CandidateReference] = {}
@@ -474,15 +548,27 @@ def _drop_overdispersed_candidates(
     """Drop candidates that explain the best candidate's outliers away by a large overdispersion.
 
     Such a candidate finds fewer of the same outliers. It is dropped where two populations fit the
-    reports far better: K log(ratio of misfits) > c log N, for K clients, N samples and c =
-    `population_cost`.
+    reports far better: k log(ratio of misfits) > c log N, for the k sampled clients, their N
+    samples and c = `population_cost`.
+
+    Parameters
+    ----------
+    plausible : sequence of CandidateReference
+        At least one; the best first, as `_best_per_outlier_set` returns them.
+    sampled : SampledRound
+        The sampled clients.
+
+    Returns
+    -------
+    list of CandidateReference
+        The others in the same order; always with the best.
     """
     best, *alternatives = plausible
     best_outliers = best.verdict.is_outlier
     sample_sizes = sampled.clients.given_labels.sample_sizes
     n_samples = sample_sizes.sum()
-    n_clients = len(sample_sizes)
-    max_ratio = n_samples ** (sampled.tuning.population_cost / n_clients)
+    n_sampled = len(sample_sizes)
+    max_ratio = n_samples ** (sampled.tuning.population_cost / n_sampled)
     max_misfit = best.two_population_misfit() * max_ratio
 
     references = [best]
