@@ -546,7 +546,9 @@ def estimate_n_malicious_by_likelihood(
     """Return K - z for the z in (K/2, K) of the greatest contrast, Eq. (8) of the paper.
 
     The contrast is mean_{k<=z} log p(v_k) - mean_{k>z} log p(v_k), clients ranked by maliciousness
-    and p the normal density with mean and variances of the first z, or with unit variances.
+    and p the normal density with mean and variances of the first z, or with unit variances. The
+    paper fits the full covariance matrix and recommends iterating; here it is diagonal and there is
+    one pass.
 
     Faults of the published method: z = K is undefined, so it never answers 0; its first term is
     constant for fitted variances, so that one far client decides; duplicate reports escape it.

@@ -48,7 +48,7 @@ ZCDP_BUDGET = 0.5  # P-COQS: rho of zero-concentrated differential privacy, for 
 
 @dataclass(frozen=True, eq=False)
 class BaselineInput:
-    """What a baseline is inputs.
+    """What a baseline is given to find a threshold.
 
     Attributes
     ----------

@@ -180,7 +180,7 @@ class ConcreteAttack:
         if len(forged) != n_malicious:
             raise RobfcpError(
                 f"{self.name}: the attack returned {len(forged)} arrays for {n_malicious} lying "
-                "sites; return one for each, in the order of scene.own"
+                "sites; return one for each, in the order of context.malicious"
             )
         return forged
 
