@@ -193,6 +193,9 @@ def _n_copies_of_each_row(outputs: ModelOutputs) -> int:
     targets = outputs.targets
     if targets is None or len(predictions) < MIN_ROWS_REPEATED or predictions.ndim > 2:
         return 1
+    if targets.dtype.kind in "US":
+        # Words as numbers: the same word is the same number.
+        targets = np.unique(targets, return_inverse=True)[1]
     rows = np.column_stack([predictions, targets]).astype(np.float64)
     counts = Counter(row.tobytes() for row in rows)
     different_counts = set(counts.values())
@@ -500,6 +503,9 @@ def _required_arrays(
             raise RobfcpError(
                 f"has no array {name!r}; it has {abbreviate(all_names) or 'none with a name'}"
             )
+    for name, array in arrays.items():
+        if array.ndim == 0:
+            raise RobfcpError(f"array {name!r} is a single value; save one entry a sample")
     if not any(name in arrays for name in PREDICTIONS):
         raise RobfcpError(
             f"has arrays {abbreviate(sorted(all_names)) or '(none)'} but no 'probabilities'; "

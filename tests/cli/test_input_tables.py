@@ -154,6 +154,8 @@ FURTHER = {
         npz(probabilities=P[:2], labels=[0, 1], classes=["a", "b"]): "2 classes are named, but",
         npz(probabilities=P[:3] * 2, labels=[0, 1, 1]): "row 1: the probabilities sum to 2, not 1",
         npz(logits=P[:3] * np.nan, labels=[0, 1, 1]): "row 1, column 1: is no finite logit",
+        npz(probabilities=0.5, labels=[0]): "array 'probabilities' is a single value; save one",
+        npz(probabilities=P[:3], labels=1): "array 'labels' is a single value; save one entry",
         npz(labels=[0]): "has arrays labels but no 'probabilities'; save it with numpy.savez",
     },
     "t.csv.gz": {"x": "cannot read .gz; unpack it first"},
