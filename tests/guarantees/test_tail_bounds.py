@@ -38,7 +38,7 @@ def brute_force(below, sizes, m, level, delta):
 
 
 @pytest.mark.parametrize("level", [Fraction(9, 10), Fraction(1, 2), Fraction(99, 100)])
-@pytest.mark.parametrize("delta", thorough([0.05, 0.4, 1e-6], 0.05))
+@pytest.mark.parametrize("delta", thorough([0.05, 0.4, 1e-6], 0.05, 0.4))
 def test_critical_count_is_the_least_rare_count_beyond_the_mean(level, delta):
     totals = np.arange(1, 400, 7)
     for total, found in zip(
