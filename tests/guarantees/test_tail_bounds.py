@@ -21,6 +21,7 @@ from robfcp.guarantees import (
     _tail_bounds,
     count_bounds,
 )
+from robfcp.guarantees._certify import coverage_intervals
 from robfcp.privacy import Privacy
 
 LEVEL = Fraction(4, 5)
@@ -38,7 +39,7 @@ def brute_force(below, sizes, m, level, delta):
 
 
 @pytest.mark.parametrize("level", [Fraction(9, 10), Fraction(1, 2), Fraction(99, 100)])
-@pytest.mark.parametrize("delta", thorough([0.05, 0.4, 1e-6], 0.05))
+@pytest.mark.parametrize("delta", thorough([0.05, 0.4, 1e-6], 0.05, 0.4))
 def test_critical_count_is_the_least_rare_count_beyond_the_mean(level, delta):
     totals = np.arange(1, 400, 7)
     for total, found in zip(
@@ -207,3 +208,12 @@ def test_classes_share_delta_equally(spent):
     )
     assert spent == pytest.approx({"samples": DELTA / 3})
     assert len(found.strata) == 3
+
+
+@pytest.mark.parametrize("reports", [PRIVATE, HIDDEN], ids=["sizes known", "sizes hidden"])
+def test_a_certificate_shares_a_fifth_of_delta_among_the_noise_of_all_ends(reports, spent):
+    """Both ends at every bin; where sizes are hidden the least total too."""
+    coverage_intervals(count_bounds(reports), np.array([BINS // 2]), [2], DELTA)
+    of_totals = spent.get("totals", 0.0) / 2  # the largest total is not needed
+    assert 2 * BINS * spent["noise"] + of_totals == pytest.approx(0.2 * DELTA)
+    assert (of_totals > 0) == (reports is HIDDEN)
