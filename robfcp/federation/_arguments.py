@@ -16,14 +16,19 @@ from robfcp.reports.terms import FilePath, read_keys
 def privacy_of_clients(
     privacy: Privacy | Sequence[Privacy | None] | None, n_clients: int
 ) -> tuple[Privacy | None, ...]:
-    """Return the noise of each client's counts; empty where none holds any.
+    """Return the privacy of each client's counts.
 
     Parameters
     ----------
     privacy : Privacy, sequence of Privacy or None, optional
-        One for all clients, or one for each.
+        One for all clients, or one for each; None for counts without noise.
     n_clients : int
         K.
+
+    Returns
+    -------
+    tuple of Privacy or None
+        K entries; none at all where no counts hold noise.
     """
     if isinstance(privacy, Privacy):
         return (privacy,) * n_clients
@@ -36,7 +41,7 @@ def privacy_of_clients(
 
 
 def check_exact_counts(counts: IntArray) -> None:
-    """Refuse (K, H) counts that can only stem from noise."""
+    """Refuse (K, H) counts without noise that are negative, or of a client without samples."""
     if counts.min(initial=0) < 0:
         raise RobfcpError("counts: a count is negative; only privacy's noise makes such")
     if not counts.any(axis=1).all():
@@ -54,7 +59,15 @@ def check_distinct_names(clients: Sequence[str] | None, n_clients: int) -> tuple
 
 
 def default_client_names(n_clients: int, width: int) -> tuple[str, ...]:
-    """Return client-00, client-01, ... padded so that names sort as numbers."""
+    """Return client-00, client-01, ... padded with zeros so that names sort as numbers.
+
+    Parameters
+    ----------
+    n_clients : int
+        How many names.
+    width : int
+        Digits of each at least.
+    """
     return tuple(f"client-{k:0{width}d}" for k in range(n_clients))
 
 
@@ -70,8 +83,8 @@ def sizes_of_noisy_counts(
     privacy : tuple of Privacy or None
         The noise of each client's counts.
     sample_sizes : (K,) array-like, optional
-        The true sizes. Where privacy protects them they may be left out: the noisy totals, at
-        least 1, are then in their place.
+        The true sizes n_k. Where privacy protects any of them they may be left out: the noisy
+        totals, at least 1, are then in their place.
     """
     if sample_sizes is not None:
         return np.asarray(sample_sizes).astype(np.int64)
@@ -84,16 +97,18 @@ def sizes_of_noisy_counts(
 def load_public_keys(
     keys: Mapping[str, str] | FilePath | None, revoked: FilePath | None, round: str | None
 ) -> Mapping[str, str]:
-    """Return each registered client's public key; "" where it is no longer valid.
+    """Return each registered client's public key; "" where it is expired or revoked.
 
     Parameters
     ----------
     keys : mapping of str to str, or path-like
         The keys, or the path of a registry.
     revoked : path-like, optional
-        A file of public keys of the registry that are no longer valid.
+        A file of public keys of the registry that are no longer valid. It is read for a registry
+        alone: a mapping of keys is taken as it is.
     round : str, optional
-        The round that reports must be signed for.
+        The round that reports must be signed for. It is only required here; `verify_signatures`
+        compares it.
     """
     if keys is None:
         raise RobfcpError("--revoked: goes with --keys, whose registry it is about; pass both")

@@ -23,9 +23,10 @@ def encode_reports(federation: Federation, report_of: Callable[[int], Report]) -
     Parameters
     ----------
     federation : Federation
-        In memory.
+        K clients, with all counts in memory.
     report_of : callable
-        Makes the report of the client at a position; used for private ones.
+        Makes the report of the client at a position from 0; used for private ones, whose counts
+        include zeros.
     """
     strata = federation.strata
     all_labels = federation.all_label_counts
@@ -45,7 +46,7 @@ def encode_reports(federation: Federation, report_of: Callable[[int], Report]) -
     names = None if strata is None else msgspec.Raw(msgspec.json.encode(strata.names))
 
     columns = zip(counts_of_clients, strata_of_clients, labels_of_clients, strict=True)
-    for position, (counts, own_strata, labels) in enumerate(columns):
+    for position, (counts, client_strata, labels) in enumerate(columns):
         if federation.privacy and federation.privacy[position] is not None:
             yield report_of(position).to_json()
             continue
@@ -58,7 +59,7 @@ def encode_reports(federation: Federation, report_of: Callable[[int], Report]) -
             "grid": binning,
             "n_samples": int(federation.sample_sizes[position]),
         }
-        if own_strata is None:
+        if client_strata is None:
             message["counts"] = counts
         if score is not None:
             message["score"] = score
@@ -66,19 +67,20 @@ def encode_reports(federation: Federation, report_of: Callable[[int], Report]) -
         message["model"] = federation.model
         if risk is not None:
             message["risk"] = risk
-        if own_strata is not None:
+        if client_strata is not None:
             assert strata is not None
             assert names is not None
-            steps = np.diff(own_strata.bins, prepend=0).tolist()
-            message["strata"] = WireStratifiedCounts(strata.by, names, steps, own_strata.counts)
+            # A report lists each cell c H + h as its distance from the one before.
+            steps = np.diff(client_strata.bins, prepend=0).tolist()
+            message["strata"] = WireStratifiedCounts(strata.by, names, steps, client_strata.counts)
         if labels is not None:
             message["set_sizes"] = labels
         yield msgspec.json.encode(message)
 
 
-def _encode(part: object) -> msgspec.Raw | None:
-    """Return a part of a report as JSON; None where it has none."""
-    return None if part is None else msgspec.Raw(msgspec.json.encode(part))
+def _encode(entry: object) -> msgspec.Raw | None:
+    """Return an entry of a report as JSON, for messages that share it; None where it is None."""
+    return None if entry is None else msgspec.Raw(msgspec.json.encode(entry))
 
 
 def _iter_rows(table: CountTable, rows: IndexArray, n_clients: int) -> Iterator[WireCounts | None]:
@@ -87,9 +89,9 @@ def _iter_rows(table: CountTable, rows: IndexArray, n_clients: int) -> Iterator[
     Parameters
     ----------
     table : CountTable
-        In memory.
+        Counts of R clients, in memory.
     rows : (R,) ndarray of int
-        The positions of its rows among the clients, rising.
+        The positions of its rows among the clients, rising, for they are read one after the other.
     n_clients : int
         K.
     """
@@ -99,7 +101,7 @@ def _iter_rows(table: CountTable, rows: IndexArray, n_clients: int) -> Iterator[
     row_ends = pairwise(starts.tolist())
     for is_row in has_row.tolist():
         if is_row:
-            first, stop = next(row_ends)
+            first, stop = next(row_ends)  # the entries of this row
             yield WireCounts(bins[first:stop].tolist(), counts[first:stop].tolist())
         else:
             yield None

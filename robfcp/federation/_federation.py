@@ -39,7 +39,7 @@ from robfcp.reports import Report, StratifiedCounts
 from robfcp.reports import terms as round_terms
 from robfcp.scores import Risk, Score
 
-BLOCK_ENTRIES = 2**20  # counts other than 0 that are worked on at a time
+BLOCK_ENTRIES = 2**20  # counts other than 0 that are worked on at a time, to bound the memory
 REPORTS_PER_READ = 2**16  # reports made of stored counts at a time
 
 S = TypeVar("S")
@@ -52,7 +52,7 @@ class PackedNames(Protocol):
     """The names of stored tables, which take little memory: a sequence that selects by itself."""
 
     def take(self, rows: IndexArray) -> Sequence[str]:
-        """Return the names at some positions."""
+        """Return the names at (n,) positions, in the order of these."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,7 +143,7 @@ class Federation:
 
     @property
     def counts(self) -> NDArray[np.int64]:
-        """(K, H) counts; for a large federation prefer the methods."""
+        """(K, H) counts, `counts_per_sample` of them a sample; large: prefer the methods."""
         return self.table.dense()
 
     @property
@@ -163,17 +163,20 @@ class Federation:
 
     @cached_property
     def has_private_reports(self) -> bool:
-        """Whether any client's counts hold noise."""
+        """Whether any client's report is private, even if its noise is negligible."""
         return bool(self.privacy)
 
     @property
     def n_private(self) -> int:
-        """The number of clients whose counts hold noise."""
+        """The number of clients whose reports are private."""
         return sum(privacy is not None for privacy in self.privacy)
 
     @property
     def noise_models(self) -> tuple[Noise | None, ...]:
-        """(K,) the distribution of the noise on each of a client's counts; None without noise."""
+        """(K,) the distribution of one draw of noise, of each client; None without noise.
+
+        In units of `counts`. A pooled count holds `noise_draws` of these draws.
+        """
         if not self.privacy:
             return (None,) * self.n_clients
         return tuple(
@@ -186,20 +189,27 @@ class Federation:
         """Whether noise moves any count: that of a huge budget never does."""
         if not self.privacy:
             return False
+        # Many clients have few different budgets.
         distinct = {privacy for privacy in self.privacy if privacy is not None}
         noises = [privacy.noise_for_counts(self.counts_per_sample) for privacy in distinct]
         return not all(noise.is_negligible for noise in noises)
 
     @property
     def noise_draws(self) -> int:
-        """How many draws of noise one pooled count holds: one for each class reported."""
+        """How many draws of noise one pooled count holds: one for each stratum reported.
+
+        A count of one stratum holds one draw; where reports have strata, `counts` are their sums.
+        """
         if not self.has_private_reports or self.strata is None:
             return 1
         return self.strata.n_strata
 
     @property
     def noise_variances(self) -> NDArray[np.float64]:
-        """(K,) variance of the noise on each of a client's counts; 0 where there is none."""
+        """(K,) variance of the noise on each pooled count, of each client; 0 without noise.
+
+        In squared units of `counts`: `noise_draws` times the variance of one draw.
+        """
         models = self.noise_models
         variances = np.array([0.0 if model is None else model.variance for model in models])
         return variances * self.noise_draws
@@ -216,7 +226,7 @@ class Federation:
 
     @property
     def n_samples(self) -> int:
-        """N, the calibration samples of all valid reports."""
+        """N, the calibration samples of all valid reports; noisy where not `sizes_known`."""
         return int(self.sample_sizes.sum())
 
     def threshold_at(self, index: int | None) -> float:
@@ -283,6 +293,7 @@ class Federation:
         """
         if edges is None:
             return np.cumsum(self.table.dense(), axis=1)
+        # Merged bins must end with the last one, which is cut off again.
         with_last_bin = np.append(edges, self.binning.n_bins - 1)
         bin_ends = np.unique(with_last_bin).astype(np.intp)
         return np.cumsum(self.merge_bins(bin_ends), axis=1)[:, : len(edges)]
@@ -442,7 +453,16 @@ class Federation:
         )
 
     def _select(self, rows: IndexArray | slice) -> Federation:
-        """Return the clients at some rising positions, where they are."""
+        """Return the clients at some rising positions; stored counts stay stored.
+
+        `rows` of the result is None, for positions in the round are only known of a whole stratum.
+        Everything that is no column, such as rejected reports, stays as it is.
+
+        Parameters
+        ----------
+        rows : (n,) ndarray of int, or slice
+            Positions from 0, rising and all different.
+        """
         strata = self.strata
         all_label_counts = self.all_label_counts
         return replace(
@@ -478,7 +498,7 @@ class Federation:
             raise RobfcpError(
                 "by: the reports keep no counts by class; make them with --by-class (by_class=True)"
             )
-        is_noisy = None
+        is_noisy = None  # (R,) of the clients with counts by stratum
         if self.has_noise:
             is_noisy = np.array([self.privacy[row] is not None for row in self.strata.rows])
         rows, counts = self.strata.select_stratum(number, is_noisy)
@@ -489,7 +509,7 @@ class Federation:
         privacy = _select_values(self.privacy, rows)
         is_private = any(privacy)
         if is_private:
-            sizes = np.maximum(sizes, 1)
+            sizes = np.maximum(sizes, 1)  # noise may make a total 0 or negative
         return replace(
             self,
             clients=_select_names(self.clients, rows),
@@ -512,13 +532,21 @@ class Federation:
 
     @property
     def _is_noise_free(self) -> BoolArray:
-        """(K,) which reports are not private."""
+        """(K,) which reports are not private; also negligible noise makes a report private."""
         if not self.privacy:
             return np.ones(self.n_clients, dtype=bool)
         return np.array([privacy is None for privacy in self.privacy])
 
     def count_spans(self) -> tuple[CountSpans, NDArray[np.bool_]]:
-        """Return where the samples of all counts may lie, and which reports are coarsened."""
+        """Return where the samples of all counts may lie, and which reports are coarsened.
+
+        Returns
+        -------
+        spans : CountSpans
+            The bins that each count may lie in.
+        is_coarsened : (K,) array of bool
+            Which reports are coarsened.
+        """
         return count_spans(
             self.table,
             self.strata,
@@ -542,7 +570,7 @@ class Federation:
             yield from map(block._report, range(block.n_clients))
 
     def _iter_in_memory(self) -> Iterator[Federation]:
-        """Yield the federation itself, or as many stored clients at a time as fit."""
+        """Yield all clients in order, in memory: at once, or some at a time if they are stored."""
         if not self.is_out_of_core:
             yield self
             return
@@ -550,25 +578,47 @@ class Federation:
         for first, stop in pairwise(starts):
             yield self.select_rows(np.arange(first, stop))
 
-    def _report(self, k: int) -> Report:
-        context, by = (self.binning, self.score, self.round, self.model), self.strata
-        privacy = self.privacy[k] if self.privacy else None
-        size: Any = (
-            None
-            if privacy is not None and privacy.protects_sample_size
-            else int(self.sample_sizes[k])
+    def _report(self, position: int) -> Report:
+        """Return the report of the client at a position, of a federation in memory."""
+        privacy = self.privacy[position] if self.privacy else None
+        n_samples: Any = int(self.sample_sizes[position])
+        if privacy is not None and privacy.protects_sample_size:
+            n_samples = None
+
+        all_label_counts: Any = None
+        if self.all_label_counts is not None:
+            all_label_counts = self.all_label_counts.row(position)
+        return Report(
+            self.clients[position],
+            self.table.row(position),
+            self.binning,
+            self.score,
+            self.round,
+            self.model,
+            n_samples=n_samples,
+            privacy=privacy,
+            risk=self.risk,
+            strata=self._stratified_counts(position, is_private=privacy is not None),
+            set_sizes=all_label_counts,
         )
-        own, told = None, None if self.all_label_counts is None else self.all_label_counts.row(k)
-        if by is not None and (row := by.row(k)) is not None:
-            cells = np.flatnonzero(row) if privacy is None else np.arange(len(row))
-            own = StratifiedCounts(by.by, by.names, cells, row[cells], by.n_bins)
-        held: Any = {"privacy": privacy, "risk": self.risk, "strata": own, "set_sizes": told}
-        return Report(self.clients[k], self.table.row(k), *context, n_samples=size, **held)
+
+    def _stratified_counts(self, position: int, is_private: bool) -> StratifiedCounts | None:
+        """Return the counts by stratum of the client at a position; None where it reports none."""
+        strata = self.strata
+        if strata is None:
+            return None
+        row = strata.row(position)
+        if row is None:
+            return None
+
+        # A private report states all its cells: which of them are 0 is noise.
+        cells = np.arange(len(row)) if is_private else np.flatnonzero(row)
+        return StratifiedCounts(strata.by, strata.names, cells, row[cells], strata.n_bins)
 
     def to_json(self) -> Iterator[bytes]:
         """The reports as JSON, a tenth of the time of one by one; private ones are one by one."""
-        for part in self._iter_in_memory():
-            yield from encode_reports(part, part._report)
+        for block in self._iter_in_memory():
+            yield from encode_reports(block, block._report)
 
     @staticmethod
     def from_counts(
@@ -819,8 +869,9 @@ class Federation:
     def projected_to_simplex(self) -> Federation:
         """Project noisy counts onto histograms of n_k samples, for comparing clients.
 
-        Reports without noise stay as they are. Counts are no whole numbers then: never for
-        guarantees, which rest on the counts as they were sent.
+        Reports without noise stay as they are. The counts of the others are no whole numbers then,
+        and `privacy` is empty, as if they held no noise: never for guarantees, which rest on the
+        counts as they were sent. Counts by class or group keep their noise.
         """
         if not self.has_noise:
             return self
@@ -833,7 +884,12 @@ class Federation:
         return project_noisy_rows(self.counts, self.total_counts, is_noisy)
 
     def with_integer_counts(self) -> Federation:
-        """Round the projected counts to whole numbers, for showing them."""
+        """Round the projected counts to whole numbers, for showing them.
+
+        Sizes are the sums of the rounded counts, and `privacy` is empty. Counts without noise stay
+        as they are. Sizes are in samples only where one count is one sample: call
+        `as_sample_counts` before.
+        """
         if not self.has_noise:
             return self
         counts = round_counts(self._projected_counts)
@@ -843,7 +899,8 @@ class Federation:
     def as_sample_counts(self) -> Federation:
         """Return the same with one count a sample, for comparing clients.
 
-        The counts of losses are rounded to samples below each edge.
+        The counts of losses are rounded to samples below each edge; sizes are the sums of these,
+        and `risk` and `privacy` are left out. Counts of scores stay as they are.
         """
         if self.counts_per_sample == 1:
             return self
@@ -853,7 +910,11 @@ class Federation:
         return replace(self, table=table, sample_sizes=counts.sum(axis=1), risk=None, privacy=())
 
     def _cap_client_share(self, max_share: float) -> Federation:
-        """Return the federation without clients that claim more than a fraction of all samples."""
+        """Return the federation without clients that claim more than a fraction of all samples.
+
+        Fractions are of the samples of all clients, also of those that are then left out; these are
+        listed as rejected.
+        """
         max_share = check_fraction("max_share", max_share, "give 0.2, say", allow_one=True)
         fractions = self.sample_sizes / self.n_samples
         is_above = fractions > max_share
@@ -875,13 +936,16 @@ class Federation:
 
     @cached_property
     def _is_one_block(self) -> bool:
-        """Whether the counts are in memory, and few enough to be worked on at a time."""
+        """Whether the counts are in memory, and few enough to be worked on at once."""
         if not isinstance(self.table, SparseTable):
             return False
         return len(self.table.row_blocks(BLOCK_ENTRIES)) < 2
 
     def iter_blocks(self) -> Iterator[Federation]:
-        """Yield the clients in order, some at a time, as federations; of counts in memory only."""
+        """Yield the clients in order, some at a time, as federations; only of counts in memory.
+
+        Stored counts have no rows to cut: `reduce_blocks` and `map_blocks` work on either.
+        """
         if self._is_one_block:
             yield self
             return
@@ -901,7 +965,8 @@ class Federation:
         columns
             Arrays with a row a client.
         add
-            Adds two summaries, in any order; + if not given.
+            Adds two summaries, in any order, for blocks of stored counts come in any; + if not
+            given.
 
         Returns
         -------
@@ -951,7 +1016,10 @@ class Federation:
 
 
 def _detect_coarsened(block: Federation) -> BoolArray:
-    """Return (K,) which reports of a block are coarsened."""
+    """Return (n,) which reports of a block of n clients are coarsened.
+
+    A function of the module, for it may be sent to another process.
+    """
     return detect_coarsened(
         block.table,
         block.strata,
@@ -962,7 +1030,7 @@ def _detect_coarsened(block: Federation) -> BoolArray:
 
 
 def _select_names(names: Sequence[str], rows: IndexArray | slice) -> Sequence[str]:
-    """Return the names at some positions; packed ones stay packed."""
+    """Return the names at some positions, in the order of these; packed ones stay packed."""
     if isinstance(rows, slice):
         return names[rows]
     if isinstance(names, PackedNames):

@@ -29,9 +29,10 @@ from robfcp.reports import (
     validate_report,
 )
 
+# The positions in the federation of some reports, by their rows; -1 where a report does not count.
 PositionsOf = Callable[[slice | IndexArray], IndexArray]
 
-MAX_REJECTIONS_LISTED = 2**12  # rows of a table that are rejected one by one
+MAX_REJECTIONS_LISTED = 2**12  # of a table; with more it is refused, unless as many are valid
 POSITION_DTYPE: Any = np.int32  # of the positions of many clients in a federation
 
 
@@ -65,12 +66,12 @@ class RejectedReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @staticmethod
     def of(error: ReportError) -> RejectedReport:
-        """Why a report was refused.
+        """Return the rejection that an error is.
 
         Parameters
         ----------
         error
-            What reading it raised.
+            What reading the report raised.
         """
         return RejectedReport(error.client, error.field, str(error))
 
@@ -104,7 +105,7 @@ class RawReport(NamedTuple):
 
 @dataclass(eq=False)
 class Block:
-    """Many reports in columns, as a table holds them.
+    """n reports in columns, as a table holds them; row i of every column is the same report.
 
     Attributes
     ----------
@@ -115,9 +116,13 @@ class Block:
     headers : list of Header
         What reports state besides, each once.
     kinds : (n,) ndarray of int
-        Which header each report has.
-    counts, strata, all_label_counts : SparseCounts
-        Counts of the reports without strata; counts by stratum; the scores of all labels.
+        The index among `headers` of each report's header.
+    counts : SparseCounts
+        Counts of the reports without strata; empty rows for the others.
+    strata : SparseCounts
+        Counts in cells c H + h of the reports with strata; empty rows for the others.
+    all_label_counts : SparseCounts
+        Counts of the scores of all labels; empty rows where a report states none.
     """
 
     names: Any
@@ -130,19 +135,20 @@ class Block:
 
 
 class TableChunk(NamedTuple):
-    """Some rows of a table of reports.
+    """N consecutive rows of a table of reports, n of which are valid.
 
     Attributes
     ----------
-    right : (n,) ndarray of bool
+    right : (N,) ndarray of bool
         Which rows are valid.
     block : Block
-        The valid rows.
+        The n valid rows, in order.
     told : tuple
-        Which of them state the scores of all labels; and the (n, 2) digests of all of them, by
-        which a report that came twice is recognized.
+        (n,) which valid rows state the scores of all labels; and the (n, 2) digests of what the
+        valid rows count (`hash_rows`), by which a report that came twice is recognized. The digests
+        are only read where the table is out of core.
     others : iterable
-        The other rows: the number of each, and its JSON.
+        The other rows: the index from 0 of each within the chunk, and its JSON.
     """
 
     right: BoolArray
@@ -160,19 +166,22 @@ class StoredTable:
         How errors name it.
     is_out_of_core : bool
         Whether its counts stay where they are.
-    rows : list
-        For every chunk its first row among all reports, how many there are, and which rows of the
-        chunk are valid; None where all are.
-    places : list
-        For every chunk the positions of its rows in the federation; -1 where a row is left out.
+    rows : list of (int, int, ndarray of bool or None)
+        For every chunk the row of its first valid report among all accepted reports, how many valid
+        ones it has, and which of its own N rows are valid; None where all are. `Inbox` fills it.
+    places : list of ndarray of int, or range
+        For every chunk the positions of its N rows in the federation; -1 where a row is left out.
+        `set_positions` fills it.
     common : tuple or None
-        The round's strata.
+        The kind of the round's strata and their names; `set_positions` sets it.
     pieces : callable
-        `pieces(binning)` yields the rows, checked.
+        `pieces(binning)` yields the rows as `TableChunk`, checked, once.
     iter_blocks : callable
-        `iter_blocks(work)` yields the results of `work` for the counts of each chunk.
+        `iter_blocks(work)` yields the results of `work` for the `CountBlock` of each chunk, in any
+        order, the same at every call. Only after `set_positions`.
     packed : callable
-        Collects many names in little memory.
+        `packed([])` makes a collector of names that takes little memory; it has `extend(names)`
+        and `whole()`.
     """
 
     name: Any
@@ -201,7 +210,7 @@ class StoredTable:
         self.common = common
         self.places = []
         for first, n_rows, is_valid in self.rows:
-            positions: Any = positions_of(slice(first, first + n_rows))
+            positions: Any = positions_of(slice(first, first + n_rows))  # of the valid rows
             if is_valid is not None:
                 of_all_rows = np.full(len(is_valid), -1, dtype=POSITION_DTYPE)
                 of_all_rows[is_valid] = positions
@@ -218,7 +227,7 @@ UntrustedReport = (
 
 
 def _are_consecutive(positions: IndexArray) -> bool:
-    """Whether positions, some at least, are all of a range."""
+    """Whether positions, one at least, rise one by one from 0 or more."""
     if not len(positions) or positions[0] < 0:
         return False
     return bool((positions[1:] == positions[:-1] + 1).all())
@@ -226,25 +235,28 @@ def _are_consecutive(positions: IndexArray) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class AcceptedReports:
-    """The valid reports, row by row in the order of arrival, and the rejected ones.
+    """The n valid reports, row by row in the order of arrival, and the rejected ones.
+
+    Of the n reports m have their counts in memory.
 
     Attributes
     ----------
     clients : sequence of str
-        (n,) the clients' names: a list, or packed where there are tables.
+        (n,) the clients' names: a list, or packed where there are tables. A name may come more
+        than once.
     sizes : (n,) ndarray of int
-        n_k.
+        n_k, or the noisy total where a report hides it; maybe of a narrow type.
     headers : list of Header
         What reports state besides, each once, in the order of the first that states it.
     header_index : (n,) ndarray of int
-        Which header each report has.
+        The index among `headers` of each report's header.
     has_all_labels : (n,) ndarray of bool
         Which reports state the scores of all labels.
     tables : tuple of three SparseCounts
-        Counts of the reports without strata; counts by stratum; the scores of all labels. Only of
-        the rows whose counts are in memory.
+        Counts of the reports without strata; counts by stratum; the scores of all labels. Each has
+        m rows, of the reports in memory in order; a row is empty where a report has no such counts.
     digests : (n - m, 2) ndarray of uint64
-        Of the contents of the other rows.
+        Of the counts of the other reports in order, as `hash_rows` makes them.
     is_in_memory : (n,) ndarray of bool
         Which rows have their counts in memory.
     positions : RunsOfPositions
@@ -253,8 +265,8 @@ class AcceptedReports:
         Rows of tables that could not be read to their end.
     stored_tables : list of StoredTable
         The tables whose counts stay where they are.
-    rejected : list
-        The rejected reports, each with its source.
+    rejected : list of (str, RejectedReport)
+        The rejected reports, each with its source ("report #3"), in the order of arrival.
     n_read : int
         How many reports arrived.
     n_signed : int
@@ -340,7 +352,15 @@ class Inbox:
             self._add_row(row, position)
 
     def _read(self, item: Any, source: str) -> ReportRow:
-        """Return what a report counts; refuse what is no valid report."""
+        """Return what a report states; refuse what is no valid report.
+
+        Parameters
+        ----------
+        item : object
+            What was sent. Anything but an `UntrustedReport` is refused.
+        source : str
+            How errors name it until its client is known.
+        """
         if isinstance(item, (bytes, str)):
             return self._read_json(item, source)
         if isinstance(item, RawReport):
@@ -359,7 +379,10 @@ class Inbox:
         raise ReportError(source, "report", problem, "pass Report objects or JSON")
 
     def _read_json(self, data: bytes | str, source: str) -> ReportRow:
-        """Return what a report counts, signed or not; refuse what is no valid report."""
+        """Return what a report states, signed or not; refuse what is no valid report.
+
+        Counts it in `_n_signed` if it is signed by the key that it names.
+        """
         if isinstance(data, bytes) and signing.looks_signed(data):
             signed = data
             data = signing.unwrap(signed)
@@ -368,7 +391,7 @@ class Inbox:
         return validate_report(report, self._header_reader)
 
     def _add_row(self, row: ReportRow, position: int) -> None:
-        """Keep a valid report that stood at a position of the arrivals."""
+        """Keep a valid report that arrived at a position, counted from 0."""
         header_index = self._index_of(row.header)
         self._n_rows += 1
         self._names.append(row.client)
@@ -387,7 +410,8 @@ class Inbox:
                 rows.append(counts.cells, counts.counts)
 
     def _index_of(self, header: Header) -> int:
-        """Return the index of a header among the different ones."""
+        """Return the index of a header among the different ones; a new one is put last."""
+        # Readers return the same object for equal headers in a row: that saves to hash it.
         if header is not self._last_header:
             self._last_header = header
             self._last_header_index = self._headers.setdefault(header, len(self._headers))
@@ -396,7 +420,13 @@ class Inbox:
     def _add_table(self, table: StoredTable) -> None:
         """Keep the valid rows of a table; read each other row by itself, for the reason.
 
-        A table that breaks off is one rejected file, and none of its rows counts.
+        A table that breaks off is one rejected file, and none of its rows counts: those kept so far
+        are discarded, for columns cannot shrink.
+
+        Parameters
+        ----------
+        table : StoredTable
+            Its `rows` are filled. It is kept only if its counts stay where they are.
         """
         first_row = self._n_rows
         first_position = self._n_read
@@ -406,9 +436,10 @@ class Inbox:
                 position = self._n_read
                 self._n_read += len(chunk.right)
                 self._add_chunk(chunk, position, table)
-                for number, data in chunk.others:
-                    source = f"{table.name} row {position - first_position + number + 1}"
-                    self._add_single_row(data, source, position + number)
+                for index, data in chunk.others:
+                    row_in_table = position - first_position + index
+                    source = f"{table.name} row {row_in_table + 1}"
+                    self._add_single_row(data, source, position + index)
                 n_wrong = len(self._rejected) - n_rejected
                 if n_wrong > max(MAX_REJECTIONS_LISTED, self._n_rows - first_row):
                     raise RobfcpError(f"{table.name}: most of its rows are no reports; make others")
@@ -432,7 +463,17 @@ class Inbox:
             self._add_row(row, position)
 
     def _add_chunk(self, chunk: TableChunk, first_position: int, table: StoredTable) -> None:
-        """Keep the valid rows of a part of a table, without their counts where these stay there."""
+        """Keep the valid rows of a chunk of a table; their counts only where these are in memory.
+
+        Parameters
+        ----------
+        chunk : TableChunk
+            The next rows of the table.
+        first_position : int
+            The position of the chunk's first row among all that arrived, valid or not.
+        table : StoredTable
+            An entry is appended to its `rows`.
+        """
         block = chunk.block
         n_rows = len(block.sizes)
         are_all_valid = bool(chunk.right.all())
@@ -464,7 +505,7 @@ class Inbox:
         self._all_labels.extend(block.all_label_counts)
 
     def _pack_names(self) -> None:
-        """Put the names that came one by one where those of tables are."""
+        """Append the names that came one by one to the packed ones, which then are all so far."""
         if self._names:
             self._packed_names.extend(self._names)
             self._names = []
@@ -476,7 +517,7 @@ class Inbox:
             self._pack_names()
             clients = self._packed_names.whole()
 
-        self._rejected.sort(key=itemgetter(0))
+        self._rejected.sort(key=itemgetter(0))  # a chunk's other rows may come in any order
         rejected = [(f"report #{position + 1}", report) for position, report in self._rejected]
         return AcceptedReports(
             clients=clients,

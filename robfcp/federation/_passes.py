@@ -31,9 +31,18 @@ def iter_block_results(
         The reports of one round.
     work : callable
         Takes a block, a federation of some clients, and the rows of every column that belong to
-        them. Where counts are stored it runs where they are, perhaps in another process.
-    columns : tuple of ndarray
+        them. Where counts are stored it runs where they are, perhaps in another process; the block
+        then has no names of clients.
+    columns : tuple of (K, ...) ndarray
         Arrays with a row for each client.
+
+    Yields
+    ------
+    rows : slice or (n,) ndarray of int
+        The positions of the block's clients in the federation. Blocks of counts in memory come in
+        order, as slices; those of stored counts in any order.
+    result : object
+        The result of `work`.
     """
     if federation.is_out_of_core:
         yield from _iter_stored_results(federation, work, columns)
@@ -48,7 +57,7 @@ def iter_block_results(
 def _iter_stored_results(
     federation: Federation, work: Callable[..., T], columns: tuple[NDArray[Any], ...]
 ) -> Iterator[tuple[IndexArray, T]]:
-    """Yield the same of counts that stay where they are."""
+    """Yield what `iter_block_results` does, for counts that stay where they are."""
     # Blocks need no names, which would have to be sent to where they are.
     nameless = replace(federation, clients=(), rows=None)
 
@@ -63,7 +72,22 @@ def _iter_stored_results(
 def _select_stored_block(
     federation: Federation, count_block: CountBlock
 ) -> tuple[IndexArray, Federation]:
-    """Return the rows of a block's clients, and these clients as a federation in memory."""
+    """Return the clients of a stored block that a federation has, as a federation in memory.
+
+    Parameters
+    ----------
+    federation : Federation
+        With a `StoredCountTable`, and without names: `clients` is kept as it is.
+    count_block : CountBlock
+        The counts of some clients of the round, of whom the federation may have but a few.
+
+    Returns
+    -------
+    rows : (n,) ndarray of int
+        The positions of these clients in the federation.
+    block : Federation
+        These n clients.
+    """
     table = cast(StoredCountTable, federation.table)
     rows, block_rows, counts = table.select_block_rows(count_block)
     privacy = federation.privacy
@@ -85,7 +109,22 @@ def _select_stored_block(
 def _select_stored_strata(
     strata: StratifiedTable | None, count_block: CountBlock, block_rows: IndexArray
 ) -> StratifiedTable | None:
-    """Return the counts by stratum of a block, with rows among the selected `block_rows`."""
+    """Return the counts by stratum of the selected clients of a block.
+
+    Parameters
+    ----------
+    strata : StratifiedTable or None
+        The counts by stratum of the federation, with a `StoredCountTable`.
+    count_block : CountBlock
+        The counts of some clients of the round.
+    block_rows : (n,) ndarray of int
+        The rows of the block that are selected, rising. All clients of `strata` are among them.
+
+    Returns
+    -------
+    StratifiedTable or None
+        In memory. Its `rows` are positions among the n selected clients.
+    """
     if strata is None:
         return None
     table = cast(StoredCountTable, strata.table)
