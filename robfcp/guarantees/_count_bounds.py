@@ -10,6 +10,10 @@ noisy     an unbiased estimate                        the same estimate
 silent    0: the noise is larger than the sample      the sample size
 ========  ==========================================  ==========================================
 
+Counts are in *units*. Without noise a unit is a count; with noise it is half a count, as an
+estimate may be the mean of two counts (see `NoiseModel`). A count is a sample, or, under a loss,
+one of `CountBounds.counts_per_sample` parts of a sample's loss.
+
 The noise of an estimate is not in these bounds. Guarantees sum the counts of many clients, and the
 noise of any such sum rarely exceeds `CountBounds.noise_bounds`. A client whose noise at a bin is
 larger than its sample is silent there, which needs no bound on its noise. So nobody can drown the
@@ -32,7 +36,7 @@ from robfcp.federation import Federation
 from robfcp.guarantees._checks import LEVEL_DELTA_FRACTION
 from robfcp.guarantees._noise_model import NoiseModel
 
-# Counts, of all clients together, that are remembered of the bins that were asked for last.
+# Counts (bins times clients) that are remembered at most; beyond that all are forgotten. 16 MiB.
 MAX_CACHED_COUNTS = 2**21
 
 
@@ -40,7 +44,7 @@ class CountBounds:
     """Bounds on the clients' cumulative counts, for one round or for one stratum of it.
 
     Made once for a federation and passed to all that is computed of it, as it remembers the counts
-    that it has read.
+    that it has read: arrays that methods return may be remembered ones and must not be changed.
 
     Parameters
     ----------
@@ -52,11 +56,11 @@ class CountBounds:
     federation : Federation
         The reports.
     sizes : ndarray of shape (K,)
-        n_k; estimates of it where the sizes are hidden.
+        n_k in samples, never in units; noisy where the sizes are hidden, so it may be negative.
     n_bins : int
         H.
     counts_per_sample : int
-        How many counts a sample has: 1, or the parts of a loss.
+        How many counts a sample has: 1, or the number of parts that a loss is counted in.
     noise_model : NoiseModel or None
         The noise; None where reports hold none.
     """
@@ -70,14 +74,15 @@ class CountBounds:
         if federation.has_noise:
             self.noise_model = NoiseModel.from_federation(federation)
             if not federation.sizes_known:
+                # All noisy counts. Losses never have hidden sizes, so counts are samples here.
                 self.sizes = federation.map_blocks(
                     lambda block: block.cumulative_count(self.n_bins - 1)
                 )
-        self._estimates_at: dict[int, IntArray] = {}  # (K,) each, by bin
+        self._estimates_at: dict[int, IntArray] = {}  # by bin, each of shape (K,), in units
 
     @property
     def has_noise(self) -> bool:
-        """Whether noise may make a count less than the one at the bin below."""
+        """Whether bounds are estimates in half counts, which need not rise from bin to bin."""
         return self.noise_model is not None
 
     @property
@@ -92,28 +97,47 @@ class CountBounds:
 
     @property
     def sizes_in_units(self) -> IntArray:
-        """(K,) what the counts of each client add up to, in the units of `lower` and `upper`."""
+        """(K,) the sum of each client's counts, in the units of `lower` and `upper`."""
         units_per_sample = self.units_per_count * self.counts_per_sample
         return self.sizes if units_per_sample == 1 else units_per_sample * self.sizes
 
     def require_sizes(self, field: str) -> None:
-        """Refuse hidden sample sizes for what cannot do without them."""
+        """Refuse hidden sample sizes for what cannot do without them.
+
+        Parameters
+        ----------
+        field : str
+            The argument that needs them, as messages name it.
+        """
         if not self.sizes_known:
             problem = "needs every site's number of samples, which reports under add-remove hide"
             raise RobfcpError(f"{field}: {problem}; register the sizes or use substitution")
 
     def split_delta(self, delta: float, noise_fraction: float) -> tuple[float, float]:
-        """Return how much of a probability to fail is for noise, and how much for sampling."""
+        """Return how much of a probability to fail is for noise, and how much for sampling.
+
+        Parameters
+        ----------
+        delta : float
+            The probability to fail, of both together.
+        noise_fraction : float
+            Which fraction of it is for noise, if there is noise; without noise all is for sampling.
+        """
         if not self.has_noise:
             return 0.0, delta
         return noise_fraction * delta, delta - noise_fraction * delta
 
     def noise_delta_of_level(self, level: Fraction) -> Fraction:
-        """Return with which probability noise may fool a marginal threshold; 0 without noise."""
+        """Return with which probability noise may fool a marginal threshold; 0 without noise.
+
+        Who uses it raises the level by as much, so that coverage stays `level` on average.
+        """
         return (1 - level) * LEVEL_DELTA_FRACTION if self.has_noise else Fraction(0)
 
     def lower(self, bins: IndexArray) -> IntArray:
         """Return (E, K) what the counts up to some bins are at least, in units.
+
+        With noise: unbiased estimates, which `noise_bounds` must be allowed for.
 
         Parameters
         ----------
@@ -127,6 +151,8 @@ class CountBounds:
 
     def upper(self, bins: IndexArray) -> IntArray:
         """Return (E, K) what the counts up to some bins are at most, in units.
+
+        With noise: unbiased estimates, which `noise_bounds` must be allowed for.
 
         Parameters
         ----------
@@ -143,7 +169,10 @@ class CountBounds:
         return np.where(self.noise_model.is_silent(bins), self.sizes_in_units, counts)
 
     def lower_and_upper(self, bins: IndexArray) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Return both bounds, (E, K) each; of exact stored counts in the smallest integer type.
+        """Return both bounds, (E, K) each, in units; the same as `lower` and `upper`.
+
+        Stored counts without noise are in the smallest unsigned integer type that holds them: who
+        subtracts must convert them first.
 
         Parameters
         ----------
@@ -157,12 +186,12 @@ class CountBounds:
     def estimates(self, bins: IndexArray) -> IntArray:
         """Return (E, K) the counts up to some bins as sent, or as estimated where there is noise.
 
-        What was read is remembered, as long as it is not too much.
+        In units. What was read is remembered, as long as it is not too much.
 
         Parameters
         ----------
         bins : ndarray of shape (E,)
-            The bins.
+            The bins, in any order and with repetitions.
         """
         requested = bins.tolist()
         missing = sorted(set(requested) - set(self._estimates_at))
@@ -179,7 +208,13 @@ class CountBounds:
         return np.stack([self._estimates_at[bin_index] for bin_index in requested])
 
     def _read_estimates(self, bins: IndexArray) -> IntArray:
-        """Return (E, K) the estimates at rising bins, in one pass over the reports."""
+        """Return (E, K) the estimates at rising, distinct bins, in units, in one pass over reports.
+
+        Parameters
+        ----------
+        bins : ndarray of shape (E,)
+            The bins, rising and distinct: reports sum their counts between them.
+        """
         if self.noise_model is not None:
             bins_and_last = self._with_last_bin(bins)
             cumulative = self.federation.map_blocks(
@@ -194,7 +229,15 @@ class CountBounds:
         return np.ascontiguousarray(counts.T)
 
     def _highest_coarse_counts(self, bins: IndexArray, is_coarsened: BoolArray) -> IntArray:
-        """Return (E, C) what the counts of the C coarse reports are at most."""
+        """Return (E, C) what the counts of the C coarse reports are at most, in units.
+
+        Parameters
+        ----------
+        bins : ndarray of shape (E,)
+            The bins, in any order.
+        is_coarsened : ndarray of shape (K,)
+            Which clients sent the C coarse reports.
+        """
         rising_bins, rows = np.unique(bins, return_inverse=True)
         bins_and_last = self._with_last_bin(rising_bins)
         coarse = self.federation.select(is_coarsened)
@@ -204,22 +247,22 @@ class CountBounds:
         return self._estimates_from(cumulative.T, rising_bins, coarse.total_counts)[rows]
 
     def _with_last_bin(self, bins: IndexArray) -> IndexArray:
-        """Return rising bins and the last bin."""
+        """Return rising bins and the last bin once, so (E,) or (E + 1,): its count is the sum."""
         return np.unique(np.append(bins, self.n_bins - 1))
 
     def _estimates_from(
         self, cumulative: IntArray, bins: IndexArray, total_counts: IntArray
     ) -> IntArray:
-        """Return (E, C) the estimates of C clients at rising bins.
+        """Return (E, C) the estimates of C clients at rising bins, in units.
 
         Parameters
         ----------
         cumulative : ndarray of shape (E, C) or (E + 1, C)
-            The counts up to the bins and up to the last bin.
+            The counts at `_with_last_bin(bins)`: up to each bin, the last row being all counts.
         bins : ndarray of shape (E,)
-            The bins.
+            The bins, rising and distinct.
         total_counts : ndarray of shape (C,)
-            What the clients' counts add up to without noise.
+            What the clients' counts add up to without noise, in whole counts.
         """
         at_bins = cumulative[: len(bins)]
         if self.noise_model is None:
@@ -227,14 +270,24 @@ class CountBounds:
         return self.noise_model.estimates(at_bins, cumulative[-1], total_counts, bins)
 
     def _read_both_stored(self, bins: IndexArray) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Return both bounds of exact counts that stay where they are stored, in one pass."""
+        """Return both bounds, (E, K) each, of counts without noise that stay where they are stored.
+
+        In one pass over the tables, and in the smallest unsigned type that holds every count.
+
+        Parameters
+        ----------
+        bins : ndarray of shape (E,)
+            The bins, in any order.
+        """
         rising_bins, rows = np.unique(bins, return_inverse=True)
         integer_type: Any = np.int64
         largest = self.counts_per_sample * int(self.sizes.max())
+        # Private counts may be negative even where their noise is negligible.
         if largest < 2**32 and not self.federation.has_private_reports:
             integer_type = np.min_scalar_type(largest)
 
         def read(block: Federation) -> NDArray[Any]:
+            # (K, 2, E): the lower bounds of each client, and the upper ones.
             lower_and_upper = np.repeat(block.cumulative_counts(rising_bins)[:, None], 2, axis=1)
             is_coarsened = block.is_coarsened
             if is_coarsened.any():
@@ -253,12 +306,13 @@ class CountBounds:
         bins : ndarray of shape (E,)
             The bins.
         delta : float
-            The probability with which it adds more at any one bin.
+            The probability with which it adds more at any one bin, to either side together.
 
         Returns
         -------
         tuple of ndarray of shape (E,)
-            To the counts up to each bin, and to those above it; 0 without noise.
+            To the counts up to each bin, and to those above it, in units; 0 without noise. The
+            noise is symmetric: it takes more than that away with the same probability.
         """
         if self.noise_model is None:
             no_noise = np.zeros(len(bins), dtype=np.int64)
@@ -266,7 +320,11 @@ class CountBounds:
         return self.noise_model.bounds_of_any_sum(bins, delta)
 
     def per_client(self, bins: IndexArray, delta: float) -> tuple[IntArray, IntArray]:
-        """Return bounds on each client's own count that hold with its noise, in whole counts.
+        """Return bounds on each client's own count that allow for its noise, in whole counts.
+
+        Not in units: half counts are rounded outwards. Divide by `Federation.total_counts` for
+        fractions. Where sizes are hidden the clip is at the noisy size, which may be too low, so
+        callers `require_sizes` first.
 
         Parameters
         ----------
@@ -278,7 +336,7 @@ class CountBounds:
         Returns
         -------
         tuple of ndarray of shape (E, K)
-            What the counts are at least and at most.
+            What the counts are at least and at most, in [0, counts_per_sample n_k].
         """
         if self.noise_model is None:
             lower, upper = self.lower_and_upper(bins)
@@ -290,9 +348,10 @@ class CountBounds:
         return np.clip(lower, 0, max_counts), np.clip(upper, 0, max_counts)
 
     def pooled_counts(self, benign_mask: BoolArray | None) -> NDArray[Any]:
-        """Return (H,) the counts of the benign clients up to each bin, together; they rise.
+        """Return (H,) the counts of the benign clients up to each bin, together; they never fall.
 
-        Noise is as likely to move them down as up.
+        In counts, not in units. Noise is as likely to move them down as up, is not bounded in them,
+        and makes them fractional.
 
         Parameters
         ----------
@@ -312,24 +371,37 @@ class CountBounds:
     def _pooled_estimates(
         self, noise_model: NoiseModel, benign_mask: BoolArray | None
     ) -> FloatArray:
-        """Return (H,) the pooled estimates of the benign clients, made to rise."""
+        """Return (H,) the pooled estimates of the benign clients, in counts, that never fall.
+
+        Parameters
+        ----------
+        noise_model : NoiseModel
+            The noise of the round.
+        benign_mask : ndarray of shape (K,), optional
+            The benign clients; all clients if None.
+        """
         if benign_mask is None:
             benign_mask = np.ones(len(self.sizes), dtype=bool)
         bins = np.arange(self.n_bins)
 
         def sum_of_block(
-            block: Federation, sizes: IntArray, variances: FloatArray, is_benign: BoolArray
+            block: Federation,
+            sizes_in_half_counts: IntArray,
+            variances: FloatArray,
+            is_benign: BoolArray,
         ) -> IntArray:
+            """Return (H,) the half counts of a block's benign clients; columns are (K,)."""
             cumulative = block.cumulative_counts()
             estimates = noise_model.estimates(
                 cumulative.T, cumulative[:, -1], block.total_counts, bins
             )
-            clipped = noise_model.clip_estimates(estimates, sizes, variances)
+            clipped = noise_model.clip_estimates(estimates, sizes_in_half_counts, variances)
             return np.asarray(clipped[:, is_benign].sum(axis=1))
 
+        # Units are half counts where there is noise.
         columns = self.sizes_in_units, noise_model.variances, benign_mask
         half_counts = self.federation.reduce_blocks(sum_of_block, *columns)
-        return running_maximum(half_counts / 2)
+        return isotonic_fit(half_counts / 2)
 
     def min_n_samples(self, max_malicious_values: IntArray, delta: float) -> FloatArray:
         """Return (M,) how many samples the clients without any m have together, at least.
@@ -339,28 +411,36 @@ class CountBounds:
         Parameters
         ----------
         max_malicious_values : ndarray of shape (M,)
-            The values of m.
+            The values of m, in any order, each from 0 to K - 1.
         delta : float
             The probability with which the noise of hidden sizes makes it less.
+
+        Returns
+        -------
+        ndarray of shape (M,)
+            Samples; less than 1 where noise may be all of them, which callers must refuse.
         """
         n_largest, n_samples_of_largest = self._largest_clients
         next_rows = np.maximum(np.searchsorted(n_largest, max_malicious_values), 1)
         rows = next_rows - 1
 
-        # Between two entries all clients have the same size.
+        # Between two entries all clients have the same size, so that what m of them have is linear
+        # in m.
         n_samples_between = n_samples_of_largest[next_rows] - n_samples_of_largest[rows]
         size = n_samples_between // (n_largest[next_rows] - n_largest[rows])
         n_removed = n_samples_of_largest[rows] + (max_malicious_values - n_largest[rows]) * size
         n_remaining = (int(self.sizes.sum()) - n_removed).astype(float)
         if self.noise_model is None or self.noise_model.sizes_known:
             return n_remaining
+        # From half counts to samples: sizes are never hidden under a loss.
         return n_remaining - self.noise_model.bound_of_hidden_total(delta) / 2
 
     @cached_property
     def _largest_clients(self) -> tuple[IntArray, IntArray]:
         """(S + 1,) how many clients have at least each of S falling sizes, and their samples.
 
-        Both begin with 0.
+        Both begin with 0 and rise; the first ends with K. Noisy sizes below 0 count as 0, as
+        removing such a client would add samples.
         """
         sizes, n_clients = np.unique(np.maximum(self.sizes, 0), return_counts=True)
         n_samples = sizes.astype(np.int64) * n_clients
@@ -372,7 +452,7 @@ class CountBounds:
 def count_bounds(federation: Federation) -> CountBounds:
     """Return the bounds on the cumulative counts of a round, or of one stratum of it.
 
-    Make them once for a federation and pass them on.
+    Make them once for a federation and pass them on, as they remember the counts that were read.
 
     Parameters
     ----------
@@ -382,8 +462,8 @@ def count_bounds(federation: Federation) -> CountBounds:
     return CountBounds(federation)
 
 
-def running_maximum(values: FloatArray) -> FloatArray:
-    """Return (H,) the closest vector that never falls (isotonic regression)."""
+def isotonic_fit(values: FloatArray) -> FloatArray:
+    """Return (H,) the vector closest to `values` (least squares) that never falls."""
     from scipy.optimize import isotonic_regression
 
     return np.asarray(isotonic_regression(values).x, dtype=np.float64)

@@ -12,8 +12,8 @@ from robfcp._typing import BoolArray, FloatArray, IndexArray, IntArray
 from robfcp.federation import Federation
 from robfcp.privacy import Noise, noise_bound
 
-# Of a client's own noise: as far may its count lie outside of [0, n_k] where counts are pooled.
-# Benign clients' counts hardly ever do.
+# How many standard deviations of a client's own noise its count may lie outside of [0, n_k] where
+# counts are pooled. Benign clients' counts hardly ever lie further.
 MAX_NOISE_DEVIATIONS = 3
 
 
@@ -25,7 +25,7 @@ class NoiseModel:
     the bins below, or those above if the sample size is known, or all bins if the mean of both sums
     is taken: the estimate with the least variance is used. Which one it is follows from the number
     of bins alone, never from the data. As a mean of two counts may be half a count, estimates are
-    twice the counts: they are *half counts*.
+    twice the counts: they are *half counts*. Counts are samples, or parts of a loss.
 
     Attributes
     ----------
@@ -35,17 +35,18 @@ class NoiseModel:
     takes_mean : ndarray of shape (H,)
         At which bins the mean of the sums from both sides is taken.
     n_bins_summed : ndarray of shape (H,)
-        How many noisy counts are in the estimate at each bin.
+        How many bins' noisy counts are in the estimate at each bin; all bins for a mean.
     n_draws : ndarray of shape (H,)
-        How many draws of a client's noise are in its estimate: a count holds one for each class.
+        How many draws of a client's noise are in its estimate: n_bins_summed times
+        `Federation.noise_draws`, as a pooled count holds one for each class.
     half_counts_per_draw : ndarray of shape (H,)
-        What a draw adds to an estimate: two half counts, or one where the mean is taken.
+        How many half counts a draw of 1 adds to an estimate: 2, or 1 where the mean is taken.
     total_counts : ndarray of shape (K,)
-        What the counts of each client add up to without noise.
+        What the counts of each client add up to without noise, in whole counts.
     variances : ndarray of shape (K,)
-        The variance of the noise of each of a client's counts; 0 where there is none.
+        The variance, in counts squared, of all draws in one pooled count of a client; 0 without.
     distributions : tuple of Noise
-        The different noise distributions of the round.
+        The different noise distributions of the round, each of one draw.
     clients_with : tuple of ndarray of shape (K,)
         For each distribution which clients' counts hold it.
     """
@@ -68,11 +69,13 @@ class NoiseModel:
         takes_mean = np.zeros(n_bins, dtype=bool)
         n_bins_summed = n_bins_below
         if federation.sizes_known:
-            # The mean has a quarter of the variance of all H bins, one side that of its own bins.
+            # In multiples of one count's variance the mean of both sides has H / 4, and one side
+            # has as many as it has bins.
             n_bins_of_shorter_side = np.minimum(n_bins_below, n_bins - n_bins_below)
             takes_mean = 4 * n_bins_of_shorter_side > n_bins
             n_bins_summed = np.where(takes_mean, n_bins, n_bins_of_shorter_side)
 
+        # Clients with the same noise are bounded together.
         clients_by_noise: dict[Noise, list[int]] = {}
         for client, noise in enumerate(federation.noise_models):
             if noise is not None:
@@ -106,21 +109,29 @@ class NoiseModel:
     def estimates(
         self, cumulative: IntArray, sums: IntArray, total_counts: IntArray, bins: IndexArray
     ) -> IntArray:
-        """Return twice the counts up to some bins, from the side or the sides with least noise.
+        """Return (E, C) twice the counts up to some bins, from the side or sides with least noise.
+
+        The C clients may be some of the round's, such as those of a block.
 
         Parameters
         ----------
-        cumulative : ndarray of shape (E, K)
-            The noisy counts up to each bin, summed.
-        sums : ndarray of shape (K,)
+        cumulative : ndarray of shape (E, C)
+            The noisy counts up to each bin, summed, in whole counts.
+        sums : ndarray of shape (C,)
             All noisy counts of each client, summed.
-        total_counts : ndarray of shape (K,)
-            What they would add up to without noise.
+        total_counts : ndarray of shape (C,)
+            What they would add up to without noise; not used where sizes are hidden.
         bins : ndarray of shape (E,)
             The bins.
+
+        Returns
+        -------
+        ndarray of shape (E, C)
+            In half counts.
         """
         if not self.sizes_known:
             return 2 * cumulative
+        # The total is exact: what noisy counts lie above, taken from it, leaves those below.
         from_above = total_counts - (sums - cumulative)
         is_lower_half = 2 * (bins + 1) <= self.n_bins
         from_shorter_side = np.where(is_lower_half[:, None], cumulative, from_above)
@@ -130,7 +141,13 @@ class NoiseModel:
     def is_silent(self, bins: IndexArray) -> BoolArray:
         """Return (E, K) whether the noise of a client's estimate is larger than its sample.
 
-        That is, whether its variance is larger than the square of the client's total count.
+        That is, whether its variance is larger than the square of the client's total count, both in
+        counts squared. Nobody is silent where sizes are hidden: there is no total to compare with.
+
+        Parameters
+        ----------
+        bins : ndarray of shape (E,)
+            The bins.
         """
         if not self.sizes_known:
             return np.zeros((len(bins), len(self.total_counts)), dtype=bool)
@@ -139,7 +156,7 @@ class NoiseModel:
 
     @property
     def _variance_factors(self) -> FloatArray:
-        """(H,) the variance of an estimate, in counts, over that of the noise of one count."""
+        """(H,) the variance of half an estimate, which is in counts, over that of one count."""
         return np.asarray(self.n_bins_summed * (self.half_counts_per_draw / 2) ** 2)
 
     def bounds_of_any_sum(self, bins: IndexArray, delta: float) -> tuple[IntArray, IntArray]:
@@ -158,10 +175,12 @@ class NoiseModel:
         tuple of ndarray of shape (E,)
             In half counts: the noise of the counts up to each bin, and of those above it.
         """
+        # With an exact total the noise above is that below with the other sign.
         if self.sizes_known:
             bounds = self._bounds_from_below(bins, delta)
             return bounds, bounds
-        last_bin_above = self.n_bins - 2 - bins  # as many bins lie above
+        # n bins above a bin hold as much noise as the n lowest bins, which end at bin n - 1.
+        last_bin_above = self.n_bins - 2 - bins
         bounds_above = self._bounds_from_below(np.maximum(last_bin_above, 0), delta / 2)
         bounds_above = np.where(last_bin_above < 0, 0, bounds_above)
         return self._bounds_from_below(bins, delta / 2), bounds_above
@@ -172,9 +191,20 @@ class NoiseModel:
         return int(self._bounds_from_below(last_bin, delta)[0])
 
     def _bounds_from_below(self, bins: IndexArray, delta: float) -> IntArray:
-        """Return (E,) half counts that the noise of the counts up to each bin rarely exceeds."""
+        """Return (E,) half counts that the noise of the counts up to each bin rarely exceeds.
+
+        The noise is that of any set of clients: silent ones are not estimated, so theirs is not in
+        the sum, and leaving clients out never makes the bound of the others larger.
+
+        Parameters
+        ----------
+        bins : ndarray of shape (E,)
+            The bins.
+        delta : float
+            The probability with which it is exceeded at any one bin.
+        """
         is_summed = ~self.is_silent(bins)
-        n_draws = []  # for each distribution, at each bin
+        n_draws = []  # for each distribution a list of E numbers of draws
         for clients in self.clients_with:
             n_clients = is_summed[:, clients].sum(axis=1)
             n_draws.append((n_clients * self.n_draws[bins]).tolist())
@@ -186,7 +216,16 @@ class NoiseModel:
         return np.asarray(self.half_counts_per_draw[bins] * bounds)
 
     def bounds_of_clients(self, bins: IndexArray, delta: float) -> IntArray:
-        """Return (E, K) half counts that each client's own noise rarely exceeds at each bin."""
+        """Return (E, K) half counts that each client's own noise rarely exceeds at each bin.
+
+        Parameters
+        ----------
+        bins : ndarray of shape (E,)
+            The bins.
+        delta : float
+            The probability with which the noise of one client exceeds it at one bin.
+        """
+        # Many bins have the same number of draws: each bound is computed once.
         n_draws, rows = np.unique(self.n_draws[bins], return_inverse=True)
         bounds = np.zeros((len(bins), len(self.total_counts)), dtype=np.int64)
         for distribution, clients in zip(self.distributions, self.clients_with, strict=True):
@@ -201,19 +240,27 @@ class NoiseModel:
     ) -> IntArray:
         """Return the estimates at all bins, held near what counts without noise can be.
 
-        Each is held within [0, n_k] and a few standard deviations of the client's own noise. So
-        what a malicious client adds is bounded by the sample size that it claims.
+        Each is held within [0, n_k], widened by MAX_NOISE_DEVIATIONS standard deviations of the
+        client's own noise. So what a malicious client adds is bounded by the sample size and the
+        noise that it claims.
 
         Parameters
         ----------
-        estimates : ndarray of shape (H, K)
+        estimates : ndarray of shape (H, C)
+            Half counts of C clients, which may be some of the round's.
+        sizes : ndarray of shape (C,)
+            What their counts add up to, in half counts; noisy where sizes are hidden.
+        variances : ndarray of shape (C,)
+            The variance of the noise of each of these clients' counts, in counts squared.
+
+        Returns
+        -------
+        ndarray of shape (H, C)
             Half counts.
-        sizes : ndarray of shape (K,)
-            n_k, in half counts.
-        variances : ndarray of shape (K,)
-            The variance of the noise of each of these clients' counts.
         """
         factors_below = self._variance_factors
+        # A hidden size is the noisy sum over all bins: an estimate exceeds it by the noise of the
+        # bins above.
         factors_above = factors_below if self.sizes_known else self.n_bins - self.n_bins_summed
         lowest = -_max_half_counts(variances, factors_below)
         highest = sizes + _max_half_counts(variances, factors_above)
@@ -221,6 +268,14 @@ class NoiseModel:
 
 
 def _max_half_counts(variances: FloatArray, factors: NDArray[Any]) -> IntArray:
-    """Return (H, K) a few standard deviations of noise, in half counts rounded up."""
+    """Return (H, C) MAX_NOISE_DEVIATIONS standard deviations of noise, in half counts, rounded up.
+
+    Parameters
+    ----------
+    variances : ndarray of shape (C,)
+        The variance of the noise of one count of each client, in counts squared.
+    factors : ndarray of shape (H,)
+        The variance at each bin, over that of one count.
+    """
     deviations = np.sqrt(variances * factors[:, None])
     return np.ceil(2 * MAX_NOISE_DEVIATIONS * deviations).astype(np.int64)

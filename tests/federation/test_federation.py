@@ -15,7 +15,7 @@ from robfcp.binning import Binning
 from robfcp.errors import QuorumError, ReportError, RobfcpError
 from robfcp.federation import Federation
 from robfcp.federation._comparison import project_to_simplex
-from robfcp.guarantees._count_bounds import running_maximum
+from robfcp.guarantees._count_bounds import isotonic_fit
 from robfcp.reports import Report, _wire
 from robfcp.reports.terms import RoundTerms
 from robfcp.scores import APS, LAC, AbsoluteResidual
@@ -270,7 +270,7 @@ def test_projections_are_the_closest_histograms():
     for row, total, found in zip(values, totals, project_to_simplex(values, totals), strict=True):
         expected = nnls(system, np.append(row, heavy * total))[0]
         np.testing.assert_allclose(found, expected, atol=1e-5)
-    np.testing.assert_allclose(running_maximum(np.array([1.0, 3.0, 2.0, 4.0])), [1, 2.5, 2.5, 4])
+    np.testing.assert_allclose(isotonic_fit(np.array([1.0, 3.0, 2.0, 4.0])), [1, 2.5, 2.5, 4])
 
 
 def test_only_private_rows_are_projected():

@@ -67,7 +67,7 @@ def test_a_liar_with_the_noise_of_all_moves_no_more_than_its_samples_and_a_littl
 
 
 def test_counts_held_within_their_noise_stay_unbiased(monkeypatch):
-    monkeypatch.setattr("robfcp.guarantees._count_bounds.running_maximum", lambda pooled: pooled)
+    monkeypatch.setattr("robfcp.guarantees._count_bounds.isotonic_fit", lambda pooled: pooled)
     rng = np.random.default_rng(4)
     shares = np.diff(GRID.edges**0.3)
     for epsilon in (0.1, 1.0):
