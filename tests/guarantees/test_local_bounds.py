@@ -229,6 +229,20 @@ def test_classes_are_held_by_their_own_trusted_samples_and_thin_ones_together():
     assert all(one.threshold >= low and "200 trusted" in one.certificate.note for one in parts)
 
 
+def test_trusted_samples_that_classes_share_lower_no_threshold():
+    """They may be of another class than a threshold that they seem to exceed."""
+    rng = np.random.default_rng(19)
+    reports = [by_classes(rng, f"s{k}", 200) for k in range(6)]
+    easy = np.bincount(GRID.bin_indices(0.1 * rng.random(500)), minlength=GRID.n_bins)
+    shared = robfcp.Report("server", easy, GRID)
+    asked = {"by": "class", "defense": "none"}
+    alone = robfcp.calibrate(reports, **asked).levels[0].strata
+    together = robfcp.calibrate(reports, trusted_report=shared, **asked).levels[0].strata
+    assert [one.threshold for one in together] == [one.threshold for one in alone]
+    high = local_bounds.TrustedInterval.from_counts(shared.counts, LEVEL, 0.05 / 3).high
+    assert all(one.threshold > GRID.upper_edges[high] for one in alone)
+
+
 NOISE = {"n_samples": 200, "privacy": robfcp.Privacy(1.0)}
 OWN = robfcp.Report("server", [1] * BINS, GRID)
 
