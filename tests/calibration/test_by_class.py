@@ -249,3 +249,19 @@ def test_noise_that_moves_no_count_costs_a_fiftieth_of_the_miss_rate():
     np.testing.assert_array_equal(calibrate(noisy, **asked).threshold, exact.threshold)
     with pytest.raises(RobfcpError, match="private reports hold noise a class"):
         calibrate(noisy, by=PETS)
+
+
+@pytest.mark.parametrize(("n_classes", "n_points"), [(25, 7), (26, 5)])
+def test_curves_of_more_than_25_classes_have_their_first_five_points(n_classes, n_points):
+    rng = np.random.default_rng(0)
+    labels = np.arange(4 * n_classes) % n_classes
+    reports = [
+        robfcp.Report.from_scores(
+            f"s{k}", rng.random(len(labels)), labels=labels, classes=n_classes, fine=True
+        )
+        for k in range(13)
+    ]
+    (level,) = robfcp.calibrate(reports, by="class", defense="none").levels
+    assert len(level.strata) == n_classes
+    for stratum in level.strata:
+        assert [point.m for point in stratum.certificate_points] == list(range(n_points))

@@ -15,7 +15,12 @@ import robfcp
 from robfcp import Privacy
 from robfcp.defense import get_defense
 from robfcp.defense.consensus import OutlierAnalysis, Tuning, analyze_outliers
-from robfcp.defense.consensus._basis import ClientViews, ComparisonBasis, common_classes
+from robfcp.defense.consensus._basis import (
+    ClientViews,
+    ComparisonBasis,
+    common_bin_ends,
+    common_classes,
+)
 from robfcp.defense.consensus._clipped_vote import ClippedVoteThreshold
 from robfcp.defense.consensus._outlier_test import (
     OverdispersedNull,
@@ -790,3 +795,20 @@ def test_counts_are_spread_where_more_than_half_of_the_reports_are_coarsened(n_c
     assert federation.is_coarsened.sum() == n_coarse
     basis = ComparisonBasis.from_federation(federation, federation, Tuning())
     assert (basis.pooled_histogram is not None) == (n_coarse > 3)
+
+
+def test_merged_bins_end_at_the_medians_of_the_clients_quantiles() -> None:
+    """By fractions: a quantile is the first bin up to which a share of the order lies, exactly."""
+    n = 500  # of which every order is a whole number of samples
+    rng = np.random.default_rng(4)
+    for _ in range(30):
+        counts = 5 * rng.multinomial(n // 5, rng.dirichlet(np.ones(40)), 5)
+        ends = {39}
+        for order in Tuning().quantile_orders:
+            bins = []
+            for row in counts.tolist():
+                shares = [Fraction(sum(row[: t + 1]), n) for t in range(40)]
+                bins.append(min(t for t in range(40) if shares[t] >= Fraction(str(order))))
+            ends.add(sorted(bins)[2])
+        found = common_bin_ends(Federation.from_counts(counts), Tuning().quantile_orders)
+        assert found.tolist() == sorted(ends)

@@ -1,6 +1,7 @@
 """One table of counts, by class too: whatever order, number or grouping the sites report in."""
 
 import json
+from itertools import combinations, pairwise
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from robfcp.errors import RobfcpError
 from robfcp.federation import Federation, SparseTable
 from robfcp.privacy import Privacy
 from robfcp.reports import OTHER_STRATUM, Report, StratifiedCounts
+from robfcp.reports._coarsening import coarsen_counts
 from robfcp.reports._strata import MAX_STRATA
 
 GRID, GRID_1000, DEFAULT = Binning.uniform(10), Binning.uniform(1000), Binning.default()
@@ -451,3 +453,20 @@ def test_all_clients_selected_are_the_federation():
     federation = Federation.from_counts([[1, 2, 3], [4, 0, 0]])
     assert federation.select_rows(np.arange(2)) is federation
     assert federation.select([True, True]) is federation
+
+
+def test_coarse_counts_may_lie_as_low_as_some_report_that_is_coarsened_to_them():
+    """Or by one sample lower, by trying every histogram of 17 samples in four bins."""
+    highest = {}
+    for bars in combinations(range(20), 3):
+        ends = (-1, *bars, 20)
+        counts = np.array([stop - start - 1 for start, stop in pairwise(ends)])
+        coarse = tuple(coarsen_counts(counts).tolist())
+        cumulative = np.cumsum(counts)
+        highest[coarse] = np.maximum(highest.get(coarse, cumulative), cumulative)
+    assert len(highest) > 10
+    found = Federation.from_counts(list(highest))
+    assert found.is_coarsened.all()
+    beyond = found.lowest_counts().cumulative_counts() - np.array(list(highest.values()))
+    assert beyond.min() == 0
+    assert beyond.max() == 1

@@ -14,7 +14,7 @@ from robfcp._validation import check_client_name
 from robfcp.binning import Binning
 from robfcp.errors import QuorumError, ReportError, RobfcpError
 from robfcp.federation import Federation
-from robfcp.federation._comparison import project_to_simplex
+from robfcp.federation._comparison import losses_as_samples, project_to_simplex
 from robfcp.guarantees._count_bounds import isotonic_fit
 from robfcp.reports import Report, _wire
 from robfcp.reports.terms import RoundTerms
@@ -299,3 +299,22 @@ def test_where_few_tell_classes_liars_who_outnumber_them_have_nobody_refused():
     federation = Federation.from_reports([*large, *liars, *small])
     assert federation.strata is None
     assert federation.n_clients == 11
+
+
+def test_losses_are_counted_as_the_nearest_numbers_of_samples():
+    """By plain loops: counts up to an edge never fall, and what is missing is in the last bin."""
+    rng = np.random.default_rng(0)
+    cumulative = np.cumsum(rng.integers(-3, 12, (20, 6)), axis=1)
+    sizes = rng.integers(1, 8, 20)
+    found = losses_as_samples(cumulative, sizes, 7)
+    for row, size, counts in zip(cumulative.tolist(), sizes.tolist(), found.tolist(), strict=True):
+        reached = 0
+        expected = []
+        for parts in row:
+            rising = max(reached, round(parts / 7))
+            expected.append(rising - reached)
+            reached = rising
+        expected[-1] += max(size - reached, 0)
+        assert counts == expected
+    assert (found.sum(axis=1) > sizes).any()
+    assert (found.sum(axis=1) == sizes).any()

@@ -59,6 +59,54 @@ def test_gross_liars_are_dropped_and_the_budget_falls_by_their_number(bins, plac
     assert (m, refuted, set(dropped)) == (3, False, set(federation.clients[28:]))
 
 
+def plainly_pruned(low, high, max_malicious):
+    """Who stays where, at every bin, K - m of the clients share a point with each of them.
+
+    None where that many share no point at some bin. low, high: (E, K) the widened intervals.
+    """
+    n_bins, n_clients = low.shape
+    staying = list(range(n_clients))
+    while True:
+        n_agreeing_bins = dict.fromkeys(staying, 0)
+        for e in range(n_bins):
+            agreeing = set()
+            for point in low[e, staying]:  # where most intervals overlap, one of them begins
+                holders = [k for k in staying if low[e, k] <= point <= high[e, k]]
+                if len(holders) >= n_clients - max_malicious:
+                    agreeing.update(holders)
+            if not agreeing:
+                return None
+            for k in agreeing:
+                n_agreeing_bins[k] += 1
+        agreeing_everywhere = [k for k in staying if n_agreeing_bins[k] == n_bins]
+        if agreeing_everywhere == staying:
+            return staying
+        staying = agreeing_everywhere
+
+
+def test_who_shares_no_point_with_all_but_m_clients_is_dropped():
+    rng = np.random.default_rng(6)
+    seen = set()
+    for _ in range(150):
+        n_clients = int(rng.integers(2, 9))
+        max_malicious = int(rng.integers(0, n_clients))
+        shares = rng.dirichlet([8, 8, 8], n_clients)
+        federation = Federation.from_counts(rng.multinomial(300, shares))
+        intervals = _heterogeneity.ClientIntervals(federation, 0.05)
+        staying = plainly_pruned(intervals.low - 0.01, intervals.high + 0.01, max_malicious)
+        found = _heterogeneity.prune_clients(federation, max_malicious, 0.01, 0.05)
+        assert found.is_contradicted == (staying is None)
+        if staying is None:
+            seen.add("contradicted")
+            staying = list(range(n_clients))
+        else:
+            n_dropped = n_clients - len(staying)
+            assert found.max_malicious_left == max_malicious - n_dropped
+            seen.add("dropped" if n_dropped else "all kept")
+        assert np.flatnonzero(found.kept_mask).tolist() == staying
+    assert seen == {"contradicted", "dropped", "all kept"}
+
+
 def test_clients_within_the_stated_heterogeneity_stay():
     rng = np.random.default_rng(3)
     shift = np.linspace(-0.1, 0.1, 40)[:, None] * np.where(np.arange(10) < 5, 1, -1) / 5

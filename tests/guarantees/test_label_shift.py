@@ -269,3 +269,20 @@ def test_counts_in_fives_speak_against_nobody_whom_the_true_ones_do_not():
             assert (bound <= pairs.exponents(true, sigma) + 1e-9).all()
         spoke += int((bound > 0).sum())
     assert spoke > 100
+
+
+@pytest.mark.parametrize(("n_clients", "m"), [(9, 1), (12, 2), (7, 3)])
+def test_a_pair_contradicts_where_enough_witnesses_have_a_share_of_beta(n_clients, m, monkeypatch):
+    """With j witnesses among the K - 1 - m other benign clients p (K - 1 - m) / j <= beta / K."""
+    rng = np.random.default_rng(n_clients)
+    beta = 0.01
+    n_witnesses = max(1, (n_clients - 2 * m) // 4)
+    limit = beta / n_clients * n_witnesses / (n_clients - 1 - m)
+    p_values = limit * rng.choice([0.95, 1.05], (n_clients, n_clients), p=[0.9, 0.1])
+    pairs = client_pairs.ClientPairs(np.full((n_clients, 2), 30))
+    monkeypatch.setattr(pairs, "exponents", lambda *_: np.log(2 / p_values))
+    found = pairs.contradictions(np.full((n_clients, 2), 20), m, beta, 0.0, n_clients)
+    expected = p_values <= limit
+    np.fill_diagonal(expected, False)
+    assert (found == expected).all()
+    assert not expected.all()

@@ -229,6 +229,42 @@ def test_classes_are_held_by_their_own_trusted_samples_and_thin_ones_together():
     assert all(one.threshold >= low and "200 trusted" in one.certificate.note for one in parts)
 
 
+def test_trusted_samples_that_classes_share_lower_no_threshold():
+    """They may be of another class than a threshold that they seem to exceed."""
+    rng = np.random.default_rng(19)
+    reports = [by_classes(rng, f"s{k}", 200) for k in range(6)]
+    easy = np.bincount(GRID.bin_indices(0.1 * rng.random(500)), minlength=GRID.n_bins)
+    shared = robfcp.Report("server", easy, GRID)
+    asked = {"by": "class", "defense": "none"}
+    alone = robfcp.calibrate(reports, **asked).levels[0].strata
+    together = robfcp.calibrate(reports, trusted_report=shared, **asked).levels[0].strata
+    assert [one.threshold for one in together] == [one.threshold for one in alone]
+    high = local_bounds.TrustedInterval.from_counts(shared.counts, LEVEL, 0.05 / 3).high
+    assert all(one.threshold > GRID.upper_edges[high] for one in alone)
+
+
+@pytest.mark.parametrize(
+    ("guarantee", "is_trusted", "confidence"),
+    [
+        (None, False, 0.95),
+        (None, True, 0.95),
+        (robfcp.PACGuarantee(1), False, 0.95),
+        (robfcp.PACGuarantee(1), True, 0.9),
+    ],
+)
+def test_trusted_samples_that_may_lower_a_guaranteed_threshold_take_as_much_again(
+    guarantee, is_trusted, confidence
+):
+    """A union of two events, each of 5%: a threshold covers too little, or its upper end does."""
+    rng = np.random.default_rng(20)
+    reports = [by_classes(rng, f"s{k}", 400) for k in range(8)]
+    trusted = by_classes(rng, "server", 900) if is_trusted else None
+    found = robfcp.calibrate(
+        reports, by="class", defense="none", guarantee=guarantee, trusted_report=trusted
+    )
+    assert found.certificate.confidence == pytest.approx(confidence)
+
+
 NOISE = {"n_samples": 200, "privacy": robfcp.Privacy(1.0)}
 OWN = robfcp.Report("server", [1] * BINS, GRID)
 

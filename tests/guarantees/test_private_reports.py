@@ -19,7 +19,12 @@ from robfcp.guarantees import count_bounds, fcp_bin_index, marginal_threshold_bi
 from robfcp.guarantees._certify import certificate_points, coverage_intervals
 from robfcp.guarantees._heterogeneity import estimate_heterogeneity
 from robfcp.guarantees._marginal import marginal_test
-from robfcp.guarantees._tail_bounds import kl_lower, pac_threshold
+from robfcp.guarantees._tail_bounds import (
+    critical_counts,
+    kl_lower,
+    noisy_size_tail_test,
+    pac_threshold,
+)
 from robfcp.guarantees._worst_case import accepted_bins, min_and_max_coverage
 
 LEVEL = Fraction(9, 10)
@@ -174,6 +179,47 @@ def test_certificates_spend_the_noise_its_whole_share_and_no_more(known):
     (lower,), (upper,) = coverage_intervals(counts, EVERYWHERE, [2], 0.05)
     np.testing.assert_allclose(lower, kl_lower(low, radius), rtol=1e-9)
     np.testing.assert_allclose(1 - upper, kl_lower(1 - high, radius), rtol=1e-9)
+
+
+def test_a_clients_own_count_is_bounded_by_the_whole_counts_that_its_noise_leaves():
+    """Twice a count lies within the noise of the estimate in half counts, from 0 to its size."""
+    rng = np.random.default_rng(11)
+    federation = noisy(rng, rng.multinomial(60, CLASSES[1], size=12), private(2.0))
+    bounds = count_bounds(federation)
+    estimates = bounds.estimates(EVERYWHERE)
+    noise = bounds.noise_model.bounds_of_clients(EVERYWHERE, 0.05)
+    is_silent = bounds.noise_model.is_silent(EVERYWHERE)
+    assert not is_silent.any()
+    assert set((estimates % 2).ravel()) == {0, 1}
+    lowest, highest = bounds.per_client(EVERYWHERE, 0.05)
+    n_inside = 0
+    for e, k in np.ndindex(lowest.shape):
+        possible = [c for c in range(-200, 300) if abs(2 * c - estimates[e, k]) <= noise[e, k]]
+        assert lowest[e, k] == min(max(min(possible), 0), 60)
+        assert highest[e, k] == min(max(max(possible), 0), 60)
+        n_inside += 0 < lowest[e, k] < highest[e, k] < 60
+    assert n_inside > 10
+
+
+@pytest.mark.parametrize("m", [0, 1, 3])
+def test_hidden_sizes_ask_for_the_slack_of_every_total_that_their_noise_leaves(m):
+    rng = np.random.default_rng(12)
+    federation = noisy(rng, rng.multinomial(40, CLASSES[1], size=8), private(1.0, False), False)
+    bounds = count_bounds(federation)
+    test = noisy_size_tail_test(bounds, m, LEVEL, 0.04, 0.01)
+
+    # The least and the largest total each have a quarter of what is for noise.
+    noise = bounds.noise_model.bound_of_hidden_total(0.0025) / 2
+    sizes = sorted(bounds.sizes.tolist())
+    assert sizes[0] > 0
+    least = max(1, int(sum(sizes[: len(sizes) - m]) - noise))
+    largest = int(np.ceil(sum(sizes) + noise))
+    totals = np.arange(least, largest + 1)
+    slack = [
+        LEVEL.denominator * c - LEVEL.numerator * n
+        for n, c in zip(totals.tolist(), critical_counts(totals, LEVEL, 0.04).tolist(), strict=True)
+    ]
+    assert test.min_excess.tolist() == [max(slack)]
 
 
 @pytest.mark.parametrize("known", [True, False])
