@@ -582,7 +582,10 @@ class Federation:
             yield self.select_rows(np.arange(first, stop))
 
     def _report(self, position: int) -> Report:
-        """Return the report of the client at a position, of a federation in memory."""
+        """Return the report of the client at a position from 0, of a federation in memory.
+
+        The size of a report that hides it is left out, as its client left it out.
+        """
         privacy = self.privacy[position] if self.privacy else None
         n_samples: Any = int(self.sample_sizes[position])
         if privacy is not None and privacy.protects_sample_size:
@@ -1034,7 +1037,15 @@ def _detect_coarsened(block: Federation) -> BoolArray:
 
 
 def _select_names(names: Sequence[str], rows: IndexArray | slice) -> Sequence[str]:
-    """Return the names at some positions, in the order of these; packed ones stay packed."""
+    """Return the names at some positions, in the order of these; packed ones stay packed.
+
+    Parameters
+    ----------
+    names : sequence of str
+        (K,) names: a tuple, or `PackedNames`.
+    rows : (n,) ndarray of int, or slice
+        Positions from 0.
+    """
     if isinstance(rows, slice):
         return names[rows]
     if isinstance(names, PackedNames):

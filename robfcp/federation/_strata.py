@@ -130,6 +130,7 @@ class StratifiedTable:
         """
         selected: IndexArray | slice
         if isinstance(clients, slice):
+            # The rows of these clients are consecutive, for rows rise.
             first, stop = np.searchsorted(self.rows, [clients.start, clients.stop]).tolist()
             selected = slice(first, stop)
             rows = self.rows[selected] - clients.start
