@@ -150,7 +150,15 @@ class ReportSelection:
         return [vote for vote in zip(headers, n_reports, strict=True) if vote[1] > 0]
 
     def reject(self, row: int, reason: RejectionReason) -> None:
-        """Make a report invalid, and list it as rejected for a reason."""
+        """Make the report of a row invalid, and list it as rejected for a reason.
+
+        Parameters
+        ----------
+        row : int
+            A row of `reports`, which is not its position among all that arrived.
+        reason : RejectionReason
+            The field, the problem and the remedy, without the client's name.
+        """
         rejected = RejectedReport.of(ReportError(self.reports.clients[row], *reason))
         position = self.reports.positions.position_of(row)
         self.rejected.append((f"report #{position + 1}", rejected))
@@ -210,7 +218,7 @@ class ReportSelection:
         self.is_valid = is_sole
 
     def clients_with_valid_report(self, clients: set[str]) -> set[str]:
-        """Return which of some clients have a valid report."""
+        """Return which of some clients have a valid report, without a pass over all for none."""
         if not clients:
             return set()
         return clients.intersection(compress(self.reports.clients, self.is_valid))
@@ -433,7 +441,7 @@ def require_same_noise(votes: HeaderCounts) -> HeaderCheck:
 
 def check_quorum(
     n_valid: int,
-    n_expected: int,
+    n_awaited: int,
     quorum: int | float | Fraction | None,
     first_rejection: str | None,
 ) -> None:
@@ -443,34 +451,48 @@ def check_quorum(
     ----------
     n_valid : int
         How many reports are valid.
-    n_expected : int
+    n_awaited : int
         How many were awaited.
-    quorum : int or float, optional
-        A number of reports, or a share of those awaited.
+    quorum : int, float or Fraction, optional
+        The least number of valid reports if an int; else their least share of those awaited: 1 is
+        one report, 1.0 is all of them.
     first_rejection : str, optional
         Why the first report was rejected, for the message.
 
     Raises
     ------
     QuorumError
-        Where there are fewer.
+        Where fewer reports are valid, or none at all.
+    RobfcpError
+        Where the quorum is no such number.
     """
-    n_required = _required_reports(quorum, n_expected)
+    n_required = _required_reports(quorum, n_awaited)
     if n_valid >= max(1, n_required):
         return
     first_fault = f" (first fault: {first_rejection})" if first_rejection else ""
     remedy = "fix the faulty sites" if first_rejection else "wait for more reports"
     raise QuorumError(
-        f"only {n_valid} of {n_expected} reports are valid but the quorum is "
+        f"only {n_valid} of {n_awaited} reports are valid but the quorum is "
         f"{n_required}{first_fault}; {remedy} or lower the quorum"
     )
 
 
-def _required_reports(quorum: int | float | Fraction | None, n_expected: int) -> int:
-    """Return how many valid reports a quorum asks for; a share is rounded up, exactly."""
+def _required_reports(quorum: int | float | Fraction | None, n_awaited: int) -> int:
+    """Return how many valid reports a quorum asks for.
+
+    A share is rounded up. It is taken as the decimal that is written, so that 0.1 of 30 is 3:
+    the float 0.1 itself is a little more, and its share would be rounded up to 4.
+
+    Parameters
+    ----------
+    quorum : int, float or Fraction, optional
+        As `check_quorum` takes it; one report if None.
+    n_awaited : int
+        How many reports were awaited.
+    """
     if quorum is None:
         return 1
     if isinstance(quorum, (float, np.floating, Fraction)):
         share = check_fraction("quorum", quorum, "give a number or a share", allow_one=True)
-        return max(1, ceil(Fraction(str(share)) * n_expected))
+        return max(1, ceil(Fraction(str(share)) * n_awaited))
     return check_integer("quorum", quorum, "give a number or a share of the reports")

@@ -83,17 +83,18 @@ def build_block(
     positions : (n,) ndarray of int
         Positions of these clients in the federation, rising.
     tables : sequence of three SparseCounts
-        What the reports were collected in: counts, counts by stratum, scores of all labels. Rows
-        are empty where a report has none.
+        What the reports were collected in: counts, those of clients with strata pooled over these;
+        counts by stratum in cells c H + h; and counts of the scores of all labels. Rows of the last
+        two are empty where a report has none.
     report_rows : (n,) ndarray of int
         Rows of the tables that hold these clients' reports.
     names_of_kind : (sequence, (n,) ndarray of int)
-        The different lists of strata names among the reports, None for those that pool all strata;
-        and which of them each client uses.
+        The different lists of strata names among the reports, None for those without strata; and
+        the index of the list that each client uses.
     common : tuple or None
-        The kind of strata and the names of the round; None where all clients pool.
+        The kind of strata and the names of the round; None where all clients are pooled.
     n_bins : int
-        Number of bins of the common binning.
+        H, the bins of the common binning.
 
     Returns
     -------

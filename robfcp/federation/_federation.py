@@ -251,7 +251,10 @@ class Federation:
         >>> robfcp.Federation.from_counts([[1, 2], [4, 0]]).threshold_at(0)
         0.5
         """
-        if index is None or index >= self.binning.n_bins - self.has_private_reports:
+        if index is None or index >= self.binning.n_bins:
+            return float(np.inf)
+        is_last_bin = index == self.binning.n_bins - 1
+        if is_last_bin and self.has_private_reports:
             return float(np.inf)
         return float(self.binning.upper_edges[index])
 
@@ -579,7 +582,10 @@ class Federation:
             yield self.select_rows(np.arange(first, stop))
 
     def _report(self, position: int) -> Report:
-        """Return the report of the client at a position, of a federation in memory."""
+        """Return the report of the client at a position from 0, of a federation in memory.
+
+        The size of a report that hides it is left out, as its client left it out.
+        """
         privacy = self.privacy[position] if self.privacy else None
         n_samples: Any = int(self.sample_sizes[position])
         if privacy is not None and privacy.protects_sample_size:
@@ -803,6 +809,9 @@ class Federation:
         """
         if isinstance(reports, (Report, bytes, str, Mapping)) or not isinstance(reports, Iterable):
             raise RobfcpError("reports: pass a list of them, also where there is only one")
+
+        # The keys are entries of reports and of terms; but for privacy also fields of
+        # `Verification`.
         expected: dict[str, Any] = {
             "score": score,
             "grid": binning,
@@ -825,6 +834,7 @@ class Federation:
             expected_clients = [*expected_clients, *public_keys]
             signatures = signatures or "by registered keys"
 
+        # Privacy has a check of its own. Nobody states the risk: it is that of most reports.
         expected_privacy = expected.pop("privacy")
         fields = _intake.read_reports(
             reports,
@@ -1016,10 +1026,7 @@ class Federation:
 
 
 def _detect_coarsened(block: Federation) -> BoolArray:
-    """Return (n,) which reports of a block of n clients are coarsened.
-
-    A function of the module, for it may be sent to another process.
-    """
+    """Return (n,) which reports of a block of n clients are coarsened."""
     return detect_coarsened(
         block.table,
         block.strata,
@@ -1030,7 +1037,15 @@ def _detect_coarsened(block: Federation) -> BoolArray:
 
 
 def _select_names(names: Sequence[str], rows: IndexArray | slice) -> Sequence[str]:
-    """Return the names at some positions, in the order of these; packed ones stay packed."""
+    """Return the names at some positions, in the order of these; packed ones stay packed.
+
+    Parameters
+    ----------
+    names : sequence of str
+        (K,) names: a tuple, or `PackedNames`.
+    rows : (n,) ndarray of int, or slice
+        Positions from 0.
+    """
     if isinstance(rows, slice):
         return names[rows]
     if isinstance(names, PackedNames):
@@ -1039,7 +1054,15 @@ def _select_names(names: Sequence[str], rows: IndexArray | slice) -> Sequence[st
 
 
 def _select_values(values: tuple[T, ...], rows: IndexArray | slice) -> tuple[T, ...]:
-    """Return the values at some positions; none where there are no values at all."""
+    """Return the values at some positions, in the order of these; none where there are none at all.
+
+    Parameters
+    ----------
+    values : tuple
+        (K,) one for each client; or empty, such as `privacy` where no report is private.
+    rows : (n,) ndarray of int, or slice
+        Positions from 0.
+    """
     if isinstance(rows, slice):
         return values[rows]
     if not values:

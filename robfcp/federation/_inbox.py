@@ -305,7 +305,7 @@ class Inbox:
     def __init__(self, binning: Binning | None = None) -> None:
         self._binning = binning
         self._header_reader = HeaderReader(binning)
-        self._n_read = 0
+        self._n_read = 0  # arrivals, rows of tables among them; the next one's position
         self._n_signed = 0
         self._rejected: list[tuple[int, RejectedReport]] = []  # by their position in the arrivals
 
@@ -335,7 +335,15 @@ class Inbox:
         self._discarded_rows: list[slice] = []
 
     def add(self, item: UntrustedReport) -> None:
-        """Take one thing that should be a report, or a table of them."""
+        """Read one report, or a table of them: keep what is valid, list what is not.
+
+        What is wrong with a report is listed, never raised.
+
+        Parameters
+        ----------
+        item : UntrustedReport
+            What was sent, by anybody.
+        """
         if isinstance(item, StoredTable):
             self._add_table(item)
             return
@@ -454,7 +462,11 @@ class Inbox:
                 self._stored_tables.append(table)
 
     def _add_single_row(self, data: bytes, source: str, position: int) -> None:
-        """Keep or reject a row of a table that is no plain valid report."""
+        """Keep or reject a row of a table that could not be checked in columns.
+
+        Its counts are kept in memory, even where the table is out of core. A private report is such
+        a row, and may be valid.
+        """
         try:
             row = self._read_json(data, source)
         except ReportError as error:
@@ -519,14 +531,16 @@ class Inbox:
 
         self._rejected.sort(key=itemgetter(0))  # a chunk's other rows may come in any order
         rejected = [(f"report #{position + 1}", report) for position, report in self._rejected]
+        tables = (self._counts.whole(), self._strata.whole(), self._all_labels.whole())
+        no_digests = np.zeros((0, 2), np.uint64)
         return AcceptedReports(
             clients=clients,
             sizes=self._sizes.whole(),
             headers=list(self._headers),
             header_index=self._header_index.whole(),
             has_all_labels=self._has_all_labels.whole().astype(bool),
-            tables=(self._counts.whole(), self._strata.whole(), self._all_labels.whole()),
-            digests=np.concatenate([np.zeros((0, 2), np.uint64), *self._digests]),
+            tables=tables,
+            digests=np.concatenate([no_digests, *self._digests]),
             is_in_memory=~_mask_of(self._stored_rows, self._n_rows),
             positions=self._positions,
             is_discarded=_mask_of(self._discarded_rows, self._n_rows),
@@ -538,7 +552,7 @@ class Inbox:
 
 
 def _mask_of(slices: Sequence[slice], n_rows: int) -> BoolArray:
-    """Return (n,) which rows are in some slice."""
+    """Return (n,) which of n rows are in any of some slices; these have a start and a stop."""
     mask = np.zeros(n_rows, dtype=bool)
     for rows in slices:
         mask[rows] = True

@@ -185,6 +185,13 @@ def _require_comparable_noise(selection: ReportSelection, has_registry: bool) ->
 
     Sizes are known where no report hides its size, or where sizes are registered. Where sizes, of
     all samples or of a class, are only known with noise, all noise has to be the same.
+
+    Parameters
+    ----------
+    selection : ReportSelection
+        The reports, after `_require_agreement`; those of other noise are rejected in place.
+    has_registry : bool
+        Whether sample sizes are registered.
     """
     votes = selection.votes_of_valid_reports()
     are_sizes_hidden = any(header.protects_sample_size for header, _ in votes)
@@ -248,14 +255,33 @@ def rebuild_from_record(
     if selection.rejected:
         _, first_rejected = selection.rejected[0]
         raise RobfcpError(first_rejected.reason)
-    contexts = {header[:5] for header in selection.reports.headers}  # all but noise and strata
+
+    # Reports of one round differ in noise and strata alone.
+    headers = selection.reports.headers
+    contexts = {header._replace(privacy=None, strata=None) for header in headers}
     if len(contexts) != 1:
         raise RobfcpError("the reports are not of one round")
     return build_fields(selection, sizes, strata)
 
 
 def _check_registered_sizes(sizes: Mapping[str, int]) -> dict[str, int]:
-    """Return the registry with sizes as int, at least 1; refuse what is no registry."""
+    """Return the registered number of samples of each client, checked.
+
+    Parameters
+    ----------
+    sizes : mapping of str to int
+        What the caller passed, or what stood in a registry.
+
+    Returns
+    -------
+    dict of str to int
+        The same as plain str and int, in which numpy's types are not left.
+
+    Raises
+    ------
+    RobfcpError
+        Where nobody is registered, a name is no client's, or a size is no whole number from 1 on.
+    """
     if not isinstance(sizes, Mapping) or not sizes:
         raise RobfcpError("sizes: registers nobody; map site names to numbers of samples")
     for client in sizes:

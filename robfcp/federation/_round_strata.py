@@ -207,7 +207,13 @@ def require_known_strata(common: Strata | None) -> HeaderCheck:
 
 
 def _strata_problem(reported: Strata, common: Strata) -> str:
-    """Return what is wrong with the strata of a report; empty where nothing is."""
+    """Return what is wrong with the strata of a report; empty where nothing is.
+
+    Parameters
+    ----------
+    reported, common : tuple
+        The kind and names of the strata, of the report and of the round.
+    """
     reported_by, reported_names = reported
     by, names = common  # a kind and its names, as in a header
     if reported_by != by:
@@ -237,7 +243,10 @@ def _group_problem(reported: StratumNames, common: StratumNames) -> str:
 
 
 def _reject_private_strata(header: Header) -> RejectionReason | None:
-    """Refuse noise on every class where the round has none."""
+    """Return what is wrong with a private report by class or group in a round without strata.
+
+    Other reports pass: their strata are pooled.
+    """
     if header.strata is None or header.privacy is None:
         return None
     problem = f"holds noise for every {header.strata[0]}, and most reports have none"
@@ -248,6 +257,11 @@ def _class_problem(reported: StratumNames, common: StratumNames) -> str:
     """Return how a report's classes differ from the round's; empty where they do not.
 
     Their order makes no difference, nor whether small classes are merged.
+
+    Parameters
+    ----------
+    reported, common : tuple of str or int
+        The names of classes, or how many there are, of the report and of the round.
     """
     classes = _proper_labels(reported)
     common_classes = _proper_labels(common)

@@ -82,7 +82,7 @@ class SparseCounts:
         return np.repeat(np.arange(self.n_rows), self.lengths)
 
     def select_range(self, rows: slice) -> SparseCounts:
-        """Return the rows of a slice, whose start and stop are row numbers; a view."""
+        """Return the rows of a slice that has a start and a stop; bins and values are views."""
         starts = self.starts[rows.start : rows.stop + 1]
         entries = slice(starts[0], starts[-1])
         return SparseCounts(starts - starts[0], self.bins[entries], self.values[entries])
@@ -311,7 +311,7 @@ class GrowingColumn:
 
 
 class GrowingRows:
-    """Rows of cells and counts that come one by one, or many at a time."""
+    """Rows of cells with counts that come one by one, or many at a time, in little memory."""
 
     def __init__(self) -> None:
         self._lengths = GrowingColumn()
@@ -321,7 +321,7 @@ class GrowingRows:
     def append(
         self, cells: Sequence[int] | NDArray[Any], counts: Sequence[int] | NDArray[Any]
     ) -> None:
-        """Append a row of (u,) cells with the count of each."""
+        """Append a row of (u,) rising cells with the count of each."""
         self._lengths.append(len(cells))
         self._cells.extend(cells)
         self._counts.extend(counts)
@@ -331,7 +331,7 @@ class GrowingRows:
         self._lengths.append(0)
 
     def extend(self, rows: SparseCounts) -> None:
-        """Append many rows."""
+        """Append (n,) rows."""
         self._lengths.extend(rows.lengths)
         self._cells.extend(rows.bins)
         self._counts.extend(rows.values)

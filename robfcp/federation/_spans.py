@@ -2,7 +2,8 @@
 
 Coarsening (`robfcp.reports`) moves samples up until every cell, a bin of a stratum, holds at least
 `StratifiedCounts.MIN_CELL_COUNT` of them. So a sample is not below the cell before its own; and of
-a cell of many, at most that number lies below it.
+a cell of twice that number or more, only that number and what exceeds a multiple of it may lie
+below.
 
 A coarsened report is recognized by its counts: in every stratum all cells but the first hold a
 multiple of that number, and the first holds as many or is the last bin. Other reports may look so
@@ -23,12 +24,12 @@ from robfcp.reports import StratifiedCounts
 
 
 class CountSpans(NamedTuple):
-    """Counts with the range of bins that they may lie in.
+    """S counts with the range of bins that each may lie in; one or two of them make up a cell.
 
     Attributes
     ----------
     row : (S,) ndarray of int
-        The client of each count.
+        The position of the client of each count.
     stratum : (S,) ndarray of int
         Its stratum; C, the number of strata, where the client reports none.
     low : (S,) ndarray of int
@@ -36,7 +37,7 @@ class CountSpans(NamedTuple):
     high : (S,) ndarray of int
         The highest one, which is the bin that was reported.
     counts : (S,) ndarray of int
-        How many samples; never 0.
+        How many, in units of the table; never 0.
     """
 
     row: IndexArray
@@ -60,7 +61,8 @@ def count_spans(
     table : CountTable
         (K, H) counts of all clients.
     strata : StratifiedTable or None
-        The counts by stratum of the clients that report them.
+        The counts by stratum of the clients that report them, which stand in for their counts in
+        `table`.
     n_bins : int
         H, the bins of a stratum.
     counts_per_sample : int
@@ -83,6 +85,7 @@ def count_spans(
         is_coarsened_row = _coarsened_rows(cells, n_bins, min_count) & is_exact[finest.rows]
         is_coarsened[finest.rows] = is_coarsened_row
 
+        # From rows and strata of this table to positions of clients and strata of the round.
         spans = _spans(cells, is_coarsened_row, min_count)
         positions = finest.rows[spans.row]
         strata_indices = finest.first_stratum + spans.stratum
@@ -101,14 +104,15 @@ def detect_coarsened(
 ) -> BoolArray:
     """Return (K,) which clients' reports are coarsened.
 
-    The parameters are those of `count_spans`, which gives the same answer. Most reports that are
-    not coarsened show it by a few cells, so that only the others are gone through.
+    The parameters are those of `count_spans`, whose second result is the same. Most reports that
+    are not coarsened show it by a few cells, so that only the others are gone through.
     """
     min_count = counts_per_sample * StratifiedCounts.MIN_CELL_COUNT
     is_coarsened = np.zeros(len(is_exact), dtype=bool)
     for finest in _finest_counts(table, strata, len(is_exact)):
-        # In each stratum one cell alone need not hold a multiple. So 1 + 2 C cells of a report
-        # show, for most reports, more misfits than the C that a coarsened one can have.
+        # In each stratum one cell alone need not hold a multiple of the least number. So 1 + 2 C
+        # cells of a report show, for most reports, more misfits than the C that a coarsened one can
+        # have.
         leading = finest.table.load().leading_counts(1 + 2 * finest.n_strata)
         n_misfits = np.count_nonzero(leading % min_count, axis=1)
         candidates = np.flatnonzero(n_misfits <= finest.n_strata)
@@ -127,7 +131,7 @@ def lowest_tables(
     Parameters
     ----------
     spans : CountSpans
-        Where the samples may lie.
+        Where the samples may lie, as `count_spans` returns them for these clients.
     n_clients : int
         K.
     n_bins : int
@@ -178,7 +182,19 @@ class _FinestCounts(NamedTuple):
 def _finest_counts(
     table: CountTable, strata: StratifiedTable | None, n_clients: int
 ) -> list[_FinestCounts]:
-    """Return the counts of the clients that report no strata, then of those that do."""
+    """Return the counts of the clients that report no strata, then of those that do.
+
+    Each client is in exactly one of the entries; without any of one kind there is one entry.
+
+    Parameters
+    ----------
+    table : CountTable
+        (K, H) counts of all clients.
+    strata : StratifiedTable or None
+        The counts by stratum of the clients that report them.
+    n_clients : int
+        K.
+    """
     all_rows = np.arange(n_clients)
     if strata is None:
         return [_FinestCounts(all_rows, table, first_stratum=0, n_strata=1)]
@@ -220,18 +236,23 @@ class _Cells(NamedTuple):
 
 
 def _cells(table: CountTable, n_bins: int) -> _Cells:
-    """Return the cells in use of an (R, C H) table."""
+    """Return the cells in use of an (R, C H) table; H is `n_bins`."""
     starts, columns, counts = table.entries()
     lengths = np.diff(starts)
     rows = np.repeat(np.arange(len(lengths)), lengths)
     strata, bins = np.divmod(columns, n_bins)
+
+    # No row and no stratum is -1, so that the first cell of all is the first of its stratum.
     is_other_row = np.diff(rows, prepend=-1) != 0
     is_other_stratum = np.diff(strata, prepend=-1) != 0
     return _Cells(lengths, rows, strata, bins, counts, is_other_row | is_other_stratum)
 
 
 def _coarsened_rows(cells: _Cells, n_bins: int, min_count: int) -> BoolArray:
-    """Return (R,) which reports look coarsened to cells of at least `min_count`."""
+    """Return (R,) which reports look coarsened to cells of at least `min_count` counts.
+
+    A report without counts does not. Noise is for the caller to look at.
+    """
     fits_first = (cells.counts >= min_count) | (cells.bins == n_bins - 1)
     fits = np.where(cells.is_first, fits_first, cells.counts % min_count == 0)
     n_misfits = np.bincount(cells.rows, ~fits, minlength=len(cells.lengths))
@@ -239,11 +260,26 @@ def _coarsened_rows(cells: _Cells, n_bins: int, min_count: int) -> BoolArray:
 
 
 def _spans(cells: _Cells, is_coarsened: BoolArray, min_count: int) -> CountSpans:
-    """Return where the samples of some reports may lie."""
-    # Of a cell's samples the loose ones may have been moved up from below: all of them where they
-    # are few, else those that filled the cell.
+    """Return where the samples of some reports may lie.
+
+    Parameters
+    ----------
+    cells : _Cells
+        The cells in use of R reports.
+    is_coarsened : (R,) ndarray of bool
+        Which reports are coarsened.
+    min_count : int
+        The least count of a cell of these: `counts_per_sample` times the least number of samples.
+
+    Returns
+    -------
+    CountSpans
+        Its rows and strata are those of `cells`.
+    """
+    # Of a cell's samples the loose ones may have been moved up from below, though not from below
+    # the cell before: all of them where they are few, else those that filled the cell.
     counts = cells.counts
-    bin_before = np.roll(cells.bins, 1)
+    bin_before = np.roll(cells.bins, 1)  # of another stratum where a cell is the first of its own
     low = np.where(cells.is_first, 0, bin_before)
     moved = np.where(counts < 2 * min_count, counts, min_count + counts % min_count)
     loose = moved * is_coarsened[cells.rows]

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 # Finds the rows of a block that have counts of a table, and these counts; None where it has none.
+# It may be sent to another process.
 View = Callable[["CountBlock"], tuple[IndexArray, CountTable] | None]
 
 
@@ -37,6 +38,8 @@ class StoredBlocks(Protocol):
 class StoredCountTable:
     """Counts that stay where they are: every method that reads counts is a pass over all blocks.
 
+    It has the methods of `CountTable`, and a few to go through the blocks.
+
     Attributes
     ----------
     source : StoredBlocks
@@ -44,11 +47,11 @@ class StoredCountTable:
     view : callable
         Finds the rows of a block that have counts of this table, and these counts.
     n_rows : int
-        K, the rows of the table.
+        K, the rows of the table; for counts by stratum those of the clients that report them.
     n_bins : int
-        H, its bins.
+        H, its columns; for counts by stratum the C H cells.
     rows : (K,) ndarray of int or None
-        The positions of its clients in the federation, rising; None where it has all of them.
+        The positions of its clients in the round, rising; None where it has all of them.
     """
 
     source: StoredBlocks
@@ -60,10 +63,15 @@ class StoredCountTable:
     def select_block_rows(self, block: CountBlock) -> tuple[IndexArray, IndexArray, CountTable]:
         """Return the rows and counts of a block that belong to the table.
 
+        Parameters
+        ----------
+        block : CountBlock
+            The counts of some clients of the round, whose positions rise.
+
         Returns
         -------
         table_rows : (n,) ndarray of int
-            Rows of the table.
+            Rows of the table, rising.
         block_rows : (n,) ndarray of int
             The same clients' rows of the block.
         counts : CountTable
@@ -78,6 +86,7 @@ class StoredCountTable:
         if self.rows is None:
             return positions, block_rows, counts
 
+        # A position that the table has is found at its own row; any other one is not.
         table_rows = np.searchsorted(self.rows, positions)
         candidates = np.flatnonzero(table_rows < len(self.rows))
         is_in_table = self.rows[table_rows[candidates]] == positions[candidates]
@@ -89,11 +98,14 @@ class StoredCountTable:
     ) -> Iterator[tuple[IndexArray, T]]:
         """Yield the table's rows of every block, and the result of `work` for their counts.
 
+        Blocks come in any order; each row of the table is in exactly one.
+
         Parameters
         ----------
         work : callable
-            Takes a block's counts, and the rows of every column that belong to them.
-        *columns : ndarray
+            Takes a block's counts, an (n, H) `CountTable`, and the n rows of every column that
+            belong to them.
+        *columns : (K, ...) ndarray
             Arrays with a row for each row of the table.
         """
 
@@ -104,7 +116,7 @@ class StoredCountTable:
         return self.source.iter_blocks(work_on_block)
 
     def map_blocks(self, work: Callable[..., NDArray[Any]]) -> NDArray[Any]:
-        """Return (K, ...) results of `work`, which returns a row for each row of a block."""
+        """Return (K, ...) results of `work`, which returns a row for each row of its table."""
         return scatter(self.iter_blocks(work), self.n_rows)
 
     def dense(self) -> IntArray:
@@ -122,18 +134,24 @@ class StoredCountTable:
     def select(self, rows: IndexArray | slice) -> CountTable:
         """Return the table of some clients, in the given order.
 
-        They stay where they are as long as their rows rise.
+        They stay where they are as long as their rows rise; else they are loaded.
+
+        Parameters
+        ----------
+        rows : (n,) ndarray of int, or slice
+            Rows of the table; a slice has a start and a stop, which may be beyond the last row.
         """
         if isinstance(rows, slice):
             rows = np.arange(rows.start, min(rows.stop, self.n_rows))
         is_rising = bool((rows[1:] > rows[:-1]).all())
         if is_rising:
             return self._select_rising(rows)
+        # `order` is the row of each requested one among the rising ones, which are all different.
         rising, order = np.unique(rows, return_inverse=True)
         return self._select_rising(rising).load().select(order)
 
     def _select_rising(self, rows: IndexArray) -> StoredCountTable:
-        """Return the clients at rising rows, where they are."""
+        """Return the table of the clients at (n,) rising rows; the counts stay stored."""
         positions = rows if self.rows is None else self.rows[rows]
         return replace(self, rows=positions, n_rows=len(rows))
 
@@ -145,7 +163,7 @@ class StoredCountTable:
             rows.append(block_rows)
             matrices.append(SparseTable.from_entries(*entries, self.n_bins).csr)
 
-        # Blocks hold the clients in the order of their files.
+        # Blocks hold the clients in the order of their files, not in that of the table.
         order = np.argsort(np.concatenate(rows))
         return SparseTable(vstack(matrices, format="csr")[order])
 
@@ -156,10 +174,10 @@ class StoredCountTable:
 
     def bin_slice(self, first: int, n_bins: int) -> StoredCountTable:
         """Return the table of `n_bins` bins from `first` on."""
-        whole_view = self.view
+        view_of_all_bins = self.view
 
         def sliced_view(block: CountBlock) -> tuple[IndexArray, CountTable] | None:
-            view = whole_view(block)
+            view = view_of_all_bins(block)
             if view is None:
                 return None
             block_rows, counts = view
@@ -192,12 +210,21 @@ def _entries_of(counts: CountTable) -> Entries:
 
 
 def _pooled_counts_of(counts: CountTable, mask: BoolArray) -> IntArray:
-    """Return the counts of the clients of a mask together."""
+    """Return (H,) counts of the clients of an (n,) mask together."""
     return counts.pooled_counts(mask)
 
 
 def scatter(blocks: Iterable[tuple[IndexArray | slice, NDArray[Any]]], n_rows: int) -> NDArray[Any]:
-    """Return (n_rows, ...) the values of all blocks, each at its rows."""
+    """Return (n_rows, ...) the values of all blocks, each at its rows.
+
+    Parameters
+    ----------
+    blocks : iterable of (rows, values)
+        The positions of a block's n rows, and their (n, ...) values: of one type and shape but for
+        n in all blocks. Every position comes once.
+    n_rows : int
+        The number of positions; without any block the result is (0,).
+    """
     result = None
     for rows, values in blocks:
         if result is None:

@@ -21,14 +21,16 @@ MANY_STRATA = 32  # from here on one table by columns is cheaper than a pass for
 
 @dataclass(frozen=True, eq=False)
 class StratifiedTable:
-    """(R, C H) counts of the R clients that report by class or group.
+    """(R, C H) counts of the R clients that report by class or group, in the round's strata.
+
+    The counts of the scores of all labels are one with a single stratum (`ALL_LABELS_STRATA`).
 
     Attributes
     ----------
     by : {"class", "group"}
         What the strata are.
     names : tuple of str or int
-        The strata's names, or only their number C.
+        The strata's names in the order of the table, or only their number C.
     table : CountTable
         (R, C H) counts; column c H + h is stratum c, bin h.
     rows : (R,) ndarray of int
@@ -55,7 +57,10 @@ class StratifiedTable:
 
     @property
     def stratum_sizes(self) -> IntArray:
-        """(R, C) samples of each client and stratum; noisy where the counts are."""
+        """(R, C) sums of the counts of each client and stratum; noisy where the counts are.
+
+        They are samples where one count is one sample.
+        """
         last_cells = (np.arange(self.n_strata) + 1) * self.n_bins - 1
         return self.table.merge_bins(last_cells)
 
@@ -73,10 +78,10 @@ class StratifiedTable:
         Parameters
         ----------
         stratum : int
-            The stratum's position among the names.
+            The stratum's position among the names, from 0.
         is_noisy : (R,) ndarray of bool, optional
-            Which counts hold noise; none if None. These clients all hold the stratum, also with
-            counts of 0: else the noise would show in which clients are left out.
+            Which of the R clients' counts hold noise; none if None. These clients all hold the
+            stratum, also with counts of 0: else the noise would show in which clients are left out.
 
         Returns
         -------
@@ -101,12 +106,12 @@ class StratifiedTable:
 
     @cached_property
     def _by_column(self) -> csc_array:
-        """The counts in memory in compressed sparse columns, to slice many strata one by one."""
+        """(R, C H) counts in memory in compressed columns, to slice many strata one by one."""
         assert isinstance(self.table, SparseTable)
         return self.table.csr.tocsc()
 
     def load(self) -> StratifiedTable:
-        """Return the same in memory."""
+        """Return the same with the counts in memory."""
         return replace(self, table=self.table.load())
 
     def select(self, clients: IndexArray | slice) -> StratifiedTable:
@@ -114,11 +119,18 @@ class StratifiedTable:
 
         Parameters
         ----------
-        clients : ndarray of int, or slice
-            Rising positions in the federation.
+        clients : (n,) ndarray of int, or slice
+            Rising positions in the federation; a slice has a start and a stop. Those without counts
+            by stratum are passed over.
+
+        Returns
+        -------
+        StratifiedTable
+            Its `rows` are positions among the n clients.
         """
         selected: IndexArray | slice
         if isinstance(clients, slice):
+            # The rows of these clients are consecutive, for rows rise.
             first, stop = np.searchsorted(self.rows, [clients.start, clients.stop]).tolist()
             selected = slice(first, stop)
             rows = self.rows[selected] - clients.start
@@ -128,14 +140,14 @@ class StratifiedTable:
         return replace(self, table=self.table.select(selected), rows=rows)
 
     def merge_strata(self, cluster: Sequence[int], names: StratumNames) -> StratifiedTable:
-        """Return the counts by merged strata.
+        """Return the counts by merged strata, in memory.
 
         Parameters
         ----------
         cluster : (C,) sequence of int
-            The merged stratum that each stratum goes to.
+            The index of the merged stratum that each stratum goes to: 0 to M - 1, all of them used.
         names : tuple of str or int
-            The merged strata's names.
+            The names of the M merged strata, or M.
         """
         target = np.asarray(cluster, dtype=np.int64)
         table = self.table.load()
@@ -152,12 +164,18 @@ class StratifiedTable:
 
         Parameters
         ----------
-        name_lists : sequence
-            The different lists of names that clients use. A number alone means the common order.
+        name_lists : sequence of tuple of str, int or None
+            The different lists of names that clients use. A number alone means the common order. A
+            list in use has no name that is not among `labels`, as `require_known_strata` has it.
         list_of_row : (R,) ndarray of int
-            Which of these lists each row uses.
+            The index of the list that each row uses.
+
+        Returns
+        -------
+        StratifiedTable
+            In memory if any row is in another order; else the table itself.
         """
-        orders = {}
+        orders = {}  # by the index of a list: the common stratum of each of its names
         for index in np.unique(list_of_row).tolist():
             names = name_lists[index]
             if isinstance(names, tuple) and names != self.names:
@@ -176,6 +194,6 @@ class StratifiedTable:
         return replace(self, table=moved)
 
     def _positions_of(self, names: Sequence[str]) -> IndexArray:
-        """Return the positions of some strata among all of them."""
+        """Return the positions of some strata, all of them known, among `labels`."""
         position_of_name = {name: position for position, name in enumerate(self.labels)}
         return np.array([position_of_name[name] for name in names])

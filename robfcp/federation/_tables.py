@@ -12,7 +12,8 @@ from scipy.sparse import coo_array, csr_array
 from robfcp._typing import BoolArray, IndexArray, IntArray
 from robfcp.errors import RobfcpError
 
-# Binnings of more bins are refused where their full table would have more than `_MAX_CELLS` cells.
+# Binnings of more bins are refused where their full (K, H) table would have more than `_MAX_CELLS`
+# cells.
 _MANY_BINS = 5_000
 _MAX_CELLS = 2**24
 
@@ -20,7 +21,7 @@ _MAX_INT32 = 2**31 - 1
 
 
 class Entries(NamedTuple):
-    """The counts of a table other than 0, row after row and bin after bin.
+    """The U counts of a table other than 0, row after row and bin after bin.
 
     Attributes
     ----------
@@ -118,10 +119,12 @@ class SparseTable:
         bins : (U,) ndarray of int
             The bin of each entry, rising within a row.
         counts : (U,) ndarray
-            The count of each entry; those of 0 are left out.
+            The count of each entry; those of 0 are left out. Whole numbers, or fractions of counts
+            projected for comparison.
         n_bins : int
             H, the number of bins.
         """
+        # scipy asks for indices of one type; the smaller one halves their memory.
         index_type = np.int32 if max(len(bins), n_bins) <= _MAX_INT32 else np.int64
         columns = bins.astype(index_type)
         row_starts = starts.astype(index_type)
@@ -183,18 +186,20 @@ class SparseTable:
 
     def cumulative_count(self, index: int) -> IntArray:
         """Return (K,) counts up to and with bin `index`."""
+        # As a matrix product: sums of rows without a copy of the columns.
         is_counted = np.arange(self.n_bins) <= index
         return _as_int64(self.csr @ is_counted.astype(self.csr.dtype))
 
     def merge_bins(self, bin_ends: IndexArray) -> IntArray:
         """Return (K, B) counts of merged bins; `bin_ends` are their last bins."""
         # Counts projected for comparison are fractions, whose sum depends on the order of adding.
-        # They keep that of numpy on the full table; whole numbers need none.
+        # They are added in numpy's order on the full table; for whole numbers no order matters.
         if self.csr.dtype.kind == "f":
             first_bins = np.concatenate([[0], bin_ends[:-1] + 1])
             return np.add.reduceat(self.dense(), first_bins, axis=1)
 
-        # To merge bins is to renumber the columns: making the table full adds up equal ones.
+        # To merge bins is to renumber the columns: making the table full adds up equal ones. The
+        # merged bin of bin h is the first whose last bin is not below h.
         merged_bins = np.searchsorted(bin_ends, np.arange(self.n_bins))
         columns = merged_bins.astype(self.csr.indices.dtype)[self.csr.indices]
         arrays = (self.csr.data, columns, self.csr.indptr)
@@ -206,10 +211,17 @@ class SparseTable:
         is_pooled = np.ones(self.n_rows, dtype=bool)
         if mask is not None:
             is_pooled = np.asarray(mask, dtype=bool)
+        # Sums fit in the type of the counts: `_as_narrow_as_sums_fit`.
         return _as_int64(is_pooled.astype(self.csr.dtype) @ self.csr)
 
     def select(self, rows: IndexArray | slice) -> SparseTable:
-        """Return the table of some clients, in the given order; of a slice, a view."""
+        """Return the table of some clients, in the given order; of a slice, a view.
+
+        Parameters
+        ----------
+        rows : (n,) ndarray of int, or slice
+            Rows of the table; a slice has no step.
+        """
         if not isinstance(rows, slice):
             return SparseTable(self.csr[rows])
         first, stop, _ = rows.indices(self.n_rows)
@@ -251,24 +263,29 @@ class SparseTable:
         return _as_int64(self.csr.toarray())
 
     def with_columns(self, columns: NDArray[Any], n_bins: int) -> SparseTable:
-        """Move every entry to another bin of its row; equal ones are added up.
+        """Return the table with every entry in another bin of its row; equal ones are added up.
 
         Parameters
         ----------
         columns : (U,) ndarray of int
-            The new bin of each entry, in the order of `entries`.
+            The new bin of each entry, in the order of `entries`; below `n_bins`.
         n_bins : int
-            The number of bins then.
+            The number of bins of the new table.
         """
         lengths = np.diff(self.csr.indptr)
         rows = np.repeat(np.arange(self.n_rows), lengths)
         return SparseTable.from_cells(rows, columns, self.csr.data, (self.n_rows, n_bins))
 
     def row_blocks(self, max_entries: int) -> list[slice]:
-        """Return rows, one block after another, that have at most so many entries together.
+        """Return all rows in order, in slices that have at most so many entries together.
 
-        A row with more is a block of its own. Rows of few entries cost about as much as sixteen
-        entries: that bounds the number of rows.
+        A row with more is a slice of its own. A row costs about as much as sixteen entries, however
+        few it has: that bounds the number of rows in a slice.
+
+        Parameters
+        ----------
+        max_entries : int
+            The number of entries of a slice, at most.
         """
         starts = self.csr.indptr
         max_rows = max(1, max_entries // 16)
@@ -284,7 +301,9 @@ class SparseTable:
 
 
 def _as_narrow_as_sums_fit(counts: NDArray[Any]) -> NDArray[Any]:
-    """Return whole numbers as int32 where even the sum of their sizes fits, else as int64.
+    """Return whole numbers as int32 where even the sum of their magnitudes fits, else as int64.
+
+    So sums over any of the entries fit in the type of the table.
 
     Fractions, of counts projected for comparison, stay as they are.
     """
@@ -304,7 +323,15 @@ def _as_int64(counts: NDArray[Any]) -> NDArray[Any]:
 
 
 def check_table_size(n_clients: int, n_bins: int) -> None:
-    """Refuse a fine binning of many clients, whose table would be large; usual ones are allowed."""
+    """Refuse a fine binning of many clients, whose full table would be large.
+
+    Parameters
+    ----------
+    n_clients : int
+        K.
+    n_bins : int
+        H; a usual number of bins is allowed for any number of clients.
+    """
     if n_bins > _MANY_BINS and n_clients * n_bins > _MAX_CELLS:
         raise RobfcpError(
             f"grid: {n_bins} bins are too many for {n_clients} sites; use one of at most "
