@@ -11,16 +11,22 @@ from robfcp.errors import RobfcpError
 
 CertificateKind = Literal["any-threshold", "marginal", "pac", "mix"]
 TRIVIAL_SETS = "every set is full"
-_ROUNDING = 1e-9  # what the last digits of a computed coverage may be off
+# By how much rounding may move an end, a fraction, out of [0, 1] or past the other end.
+_ROUNDING = 1e-9
 
-# Names of assumptions.
-_MAX_MALICIOUS = "liars"
-_SAMPLES = "samples"
-_TEST_DISTRIBUTION = "mixture"
-_HETEROGENEITY = "alike"
+# Names of assumptions that `guarantees` writes and the methods of `Certificate` match. They stand
+# in saved certificates, so their values must not change. calibration/_thresholds.py matches
+# "liars" too.
+MAX_MALICIOUS = "liars"
+MAX_MALICIOUS_SAMPLES = "held"
+SAMPLING = "samples"
+TEST_DISTRIBUTION = "mixture"
+HETEROGENEITY = "alike"
+HETEROGENEITY_WITHIN_CLASSES = "label_shift"
 # What only the guarantee's own threshold rests on, not a threshold that is merely given.
-_OF_GUARANTEES = ("held", "alike", "label_shift")
+_ONLY_OF_GUARANTEES = (MAX_MALICIOUS_SAMPLES, HETEROGENEITY, HETEROGENEITY_WITHIN_CLASSES)
 
+# Value and text of the SAMPLING assumption that suffices for the interval of any threshold.
 INDEPENDENCE_ASSUMPTION = (
     "independent",
     "samples are independent within a site and between sites (nobody is counted at two)",
@@ -33,9 +39,9 @@ class Assumption(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     Attributes
     ----------
     name : str
-        What kind of thing it is.
+        What kind of thing it is; code matches the names that are constants of this module.
     value : int, float or str
-        The value it takes here.
+        The value it takes here; under HETEROGENEITY a number, the declared sigma.
     text : str
         The words for it.
     """
@@ -59,11 +65,11 @@ def max_malicious_assumption(m: int, n_clients: int, *, estimated: bool) -> Assu
     """
     when = "a number read off the reports" if estimated else "stated before they were seen"
     text = f"at most {m} of the {n_clients} reporting sites lie, {when}"
-    return Assumption(_MAX_MALICIOUS, m, text)
+    return Assumption(MAX_MALICIOUS, m, text)
 
 
 class CertificatePoint(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Coverage lies in [lower, upper] unless more than m clients are malicious."""
+    """Coverage lies in [lower, upper], fractions, unless more than m clients are malicious."""
 
     m: int
     lower: float
@@ -86,13 +92,14 @@ class Certificate(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
     kind : {"any-threshold", "marginal", "pac", "mix"}
         Which theorem it is.
     lower, upper : float
-        Coverage is at least and at most this; upper is 1 where there is no upper bound.
+        Coverage, a fraction, is at least and at most this; upper is 1 where there is no upper
+        bound. Under a loss: 1 less the mean loss, divided by `bound`.
     confidence : float or None
         The confidence over the calibration data; None where the bound holds on average over them.
     m : int
         The largest number of malicious clients.
     n_clients : int
-        How many clients reported.
+        Of how many clients: those whose reports it speaks of, without those under `n_outside`.
     estimated : bool
         Whether m is estimated from the reports; then it is no proof against malicious clients who
         hide.
@@ -159,8 +166,12 @@ class Certificate(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
         return self.lower <= 0 and self.upper >= 1
 
     def _declared_heterogeneities(self) -> list[int | float | str]:
-        """Return how alike benign clients are declared to be: one value, or none."""
-        return [item.value for item in self.assumptions if item.name == _HETEROGENEITY]
+        """Return how alike benign clients are declared to be: one value, or none.
+
+        Numbers in certificates that the package made; those that were read from a file may be
+        anything until `__post_init__` has checked them.
+        """
+        return [item.value for item in self.assumptions if item.name == HETEROGENEITY]
 
     @property
     def per_client_lower(self) -> float | None:
@@ -178,21 +189,24 @@ class Certificate(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
     def for_max_malicious(self, point: CertificatePoint, confidence: float) -> Certificate:
         """Return what a point of the curve says of the same threshold in the same round.
 
+        It holds however the threshold was chosen. So what only this certificate's guarantee rests
+        on is left out, and so are its notes, which speak of the guarantee.
+
         Parameters
         ----------
         point : CertificatePoint
-            A number of malicious clients, and where coverage lies unless there are more.
+            A number m of malicious clients, and the interval of coverage unless there are more.
         confidence : float
             With which it does.
         """
         text = (
             f"at most {point.m} of the {self.n_clients} reporting sites lie; the number may be any"
         )
-        assumptions = [Assumption(_MAX_MALICIOUS, point.m, text)]
+        assumptions = [Assumption(MAX_MALICIOUS, point.m, text)]
         for assumption in self.assumptions:
-            if assumption.name == _SAMPLES:
-                assumptions.append(Assumption(_SAMPLES, *INDEPENDENCE_ASSUMPTION))
-            elif assumption.name not in (_MAX_MALICIOUS, *_OF_GUARANTEES):
+            if assumption.name == SAMPLING:
+                assumptions.append(Assumption(SAMPLING, *INDEPENDENCE_ASSUMPTION))
+            elif assumption.name not in (MAX_MALICIOUS, *_ONLY_OF_GUARANTEES):
                 assumptions.append(assumption)
         return msgspec.structs.replace(
             self,
@@ -212,8 +226,8 @@ class Certificate(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
         text = "new cases come from the honest sites that show their class, in proportion to that"
         assumptions = []
         for assumption in self.assumptions:
-            if assumption.name == _TEST_DISTRIBUTION:
-                assumptions.append(Assumption(_TEST_DISTRIBUTION, "shown", text))
+            if assumption.name == TEST_DISTRIBUTION:
+                assumptions.append(Assumption(TEST_DISTRIBUTION, "shown", text))
             else:
                 assumptions.append(assumption)
         return msgspec.structs.replace(
@@ -286,7 +300,10 @@ class Certificate(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
         return self._loss_range_statement() if self.risk else self._coverage_range_statement()
 
     def _loss_range_statement(self) -> str:
-        """Say where the mean loss lies: 1 - coverage in the unit of the loss."""
+        """Say where the mean loss lies: 1 - coverage, times the largest loss of a sample.
+
+        The lower end of coverage is the upper end of the loss.
+        """
         bound = self.bound or 1.0
         largest = format_loss_upper((1 - self.lower) * bound, bound)
         if self.upper < 1:
@@ -309,7 +326,7 @@ class Certificate(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
 
 
 def _check_coverage_range(lower: float, upper: float, m: int) -> None:
-    """Refuse what no coverage can be; the last digits may be rounding."""
+    """Refuse fractions that no coverage can lie between; the last digits may be rounding."""
     is_range = -_ROUNDING <= lower <= upper + _ROUNDING <= 1 + 2 * _ROUNDING
     if not is_range or m < 0:
         raise RobfcpError(f"coverage cannot lie in [{lower}, {upper}] with {m} liars")
@@ -326,7 +343,15 @@ def format_upper(fraction: float) -> str:
 
 
 def format_loss_upper(loss: float, bound: float) -> str:
-    """Return a mean loss that is not smaller: a percentage where the bound is 1, else a number."""
+    """Return a mean loss that is not smaller: a percentage where the bound is 1, else a number.
+
+    Parameters
+    ----------
+    loss : float
+        The mean loss, in [0, bound].
+    bound : float
+        The most that one sample can lose.
+    """
     return _format_loss(loss, bound, ROUND_CEILING)
 
 
@@ -336,11 +361,11 @@ def _format_loss(loss: float, bound: float, rounding: str) -> str:
     Parameters
     ----------
     loss : float
-        A mean loss, or coverage.
+        A mean loss in [0, bound]; or coverage, a fraction, with a bound of 1.
     bound : float
         The most that one sample can lose.
     rounding : str
-        A rounding mode of `decimal`.
+        ROUND_FLOOR or ROUND_CEILING of `decimal`: to the side on which the statement stays true.
     """
     exact = Decimal(repr(float(loss)))  # the digits that are printed, not the binary number
     if bound == 1:
@@ -349,6 +374,6 @@ def _format_loss(loss: float, bound: float, rounding: str) -> str:
 
     last_digit = Decimal(1)
     if exact:
-        last_digit = Decimal(1).scaleb(exact.adjusted() - 3)
+        last_digit = Decimal(1).scaleb(exact.adjusted() - 3)  # the fourth significant one
     rounded = exact.quantize(last_digit, rounding=rounding)
     return f"{rounded.normalize():f}"

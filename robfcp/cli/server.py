@@ -29,7 +29,7 @@ from robfcp.diagnosis import Diagnosis, diagnose
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
 from robfcp.fleet import UNNAMED_TABLE, list_report_files, list_unnamed_tables, read_tables
-from robfcp.guarantees import Guarantee, clients_not_covered, get_guarantee
+from robfcp.guarantees import Guarantee, get_guarantee, missing_or_rejected_clients
 from robfcp.local import ClientFeedback
 from robfcp.page import PageInfo
 from robfcp.reports import Report, signing
@@ -515,7 +515,7 @@ def calibration_as_json(
         "liars_stated": calibration.n_malicious_given,
         "faulty": calibration.rejected_reports,
         "missing": calibration.missing_clients,
-        "outside": clients_not_covered(federation),
+        "outside": missing_or_rejected_clients(federation),
         "remarks": calibration.notes,
     }
     if federation.is_out_of_core:

@@ -26,8 +26,8 @@ from robfcp.guarantees import (
     ClientIntervals,
     HeterogeneityEstimate,
     breakdown_point_of_any_rule,
-    clients_not_covered,
     estimate_heterogeneity,
+    missing_or_rejected_clients,
 )
 from robfcp.monitoring import AlarmHistory, MonitorState
 from robfcp.page import PageHistory, write_html
@@ -229,7 +229,7 @@ def _print_outlook(outlook: Outlook, options: ShowOptions, printer: Printer) -> 
         for level in outlook.levels:
             _print_limits(level, printer)
 
-    not_covered = clients_not_covered(calibration.federation)
+    not_covered = missing_or_rejected_clients(calibration.federation)
     if not_covered:
         printer.line(f"outside every certificate (missing or faulty): {abbreviate(not_covered)}")
     _print_heterogeneity(outlook.heterogeneity, printer)

@@ -13,14 +13,14 @@ from robfcp.guarantees._base import (
     get_guarantee,
 )
 from robfcp.guarantees._certify import (
-    CertificateCurve,
+    CoverageCurve,
     certificate_curve,
     certificate_of_point,
     certificate_points,
     certified_max_malicious,
     certify_threshold,
-    clients_not_covered,
     coverage_intervals,
+    missing_or_rejected_clients,
     vacuous_from,
 )
 from robfcp.guarantees._checks import check_max_malicious
@@ -49,9 +49,9 @@ from robfcp.guarantees._marginal import breakdown_point_of_any_rule, marginal_th
 
 __all__ = [
     "MAX_CLIENTS_COMPARED",
-    "CertificateCurve",
     "ClientIntervals",
     "CountBounds",
+    "CoverageCurve",
     "FCPThreshold",
     "Guarantee",
     "HeterogeneityEstimate",
@@ -69,7 +69,6 @@ __all__ = [
     "check_max_malicious",
     "class_counts",
     "client_thresholds",
-    "clients_not_covered",
     "conformal_rank",
     "count_bounds",
     "coverage_intervals",
@@ -79,6 +78,7 @@ __all__ = [
     "local_lambda_range",
     "local_threshold_range",
     "marginal_threshold_bin",
+    "missing_or_rejected_clients",
     "rank_correction",
     "unseen_client_threshold",
     "vacuous_from",

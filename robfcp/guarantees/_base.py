@@ -29,7 +29,7 @@ from robfcp.guarantees._local_bounds import TrustedInterval
 from robfcp.guarantees._marginal import marginal_bin
 from robfcp.guarantees._tail_bounds import marginal_tail_test, pac_tail_test, pac_threshold
 
-# Of a test for one label mix, below which clients do not share one.
+# The p-value of "all clients share one label mix", up to which a note says that they do not.
 MAX_P_VALUE_OF_SHIFT = 1e-3
 
 # Classes that a note names.
@@ -37,24 +37,28 @@ MAX_NAMED_CLASSES = 5
 
 
 class _CertifiedBin(NamedTuple):
-    """The bin of a guaranteed threshold, and what there is to say of it.
+    """The bin of a guaranteed threshold, and what the certificate says of it.
 
     Attributes
     ----------
     bin_index : int or None
         The bin whose upper edge is the threshold; None for an infinite one.
     kind : CertificateKind
-        Which theorem it is.
+        Which theorem proves it.
     confidence : float or None
         The confidence over the calibration data; None for coverage on average.
     breakdown_point : int or None
-        The number of malicious clients that can make every set full, if it is known.
+        The least number of malicious clients that can make every set full, if it is known.
     note : str
         What else must be said.
     exclusions : str
-        Whose reports the certificate does not speak of.
-    assumption_values : mapping
-        What `list_assumptions` is told.
+        Whose reports the certificate does not speak of, in words.
+    max_malicious_samples : int or None
+        The largest number of samples that malicious clients hold together, where it was stated.
+    heterogeneity : float or None
+        The declared sigma, where clients were pruned by it.
+    label_shift : float or None
+        The declared sigma within classes, where clients were pruned by it.
     """
 
     bin_index: int | None
@@ -63,10 +67,12 @@ class _CertifiedBin(NamedTuple):
     breakdown_point: int | None = None
     note: str = ""
     exclusions: str = ""
-    assumption_values: Mapping[str, Any] = {}
+    max_malicious_samples: int | None = None
+    heterogeneity: float | None = None
+    label_shift: float | None = None
 
     def clipped(self, trusted_interval: TrustedInterval) -> _CertifiedBin:
-        """Return the same for the threshold that trusted samples hold."""
+        """Return the same for the bin clipped to the interval that trusted samples allow."""
         bin_index = trusted_interval.clip(self.bin_index)
         if trusted_interval.high is not None:
             # Below an upper end no set can be made full.
@@ -75,7 +81,11 @@ class _CertifiedBin(NamedTuple):
 
 
 class _BaseGuarantee(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What every guarantee can do."""
+    """What every guarantee can do.
+
+    Its fields are public arguments: `liars`, `samples`, `alike`, `mix`. They are stored as they
+    are, so their names and the forms of their values are a file format.
+    """
 
     def __post_init__(self) -> None:
         # Plain numbers, whatever library they came from, so that the record can store them.
@@ -85,7 +95,15 @@ class _BaseGuarantee(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         )
 
     def _normalize(self, name: str, value: Any) -> Any:
-        """Return a field's value in the form in which it is stored."""
+        """Return a field's value in the form in which it is stored; refuse what it cannot be.
+
+        Parameters
+        ----------
+        name : str
+            The field: "mix", "alike", or one of the numbers "liars" and "samples".
+        value : object
+            Its value as passed or as read from a file.
+        """
         if name == "mix":
             return _normalize_label_distribution(value)
         if name == "alike":
@@ -145,11 +163,12 @@ class _BaseGuarantee(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             The bin whose upper edge is the threshold, None for an infinite one; the certificate.
         """
         certified = self._find_threshold(bounds, level, confidence)
+        # The certificate is made after clipping, as it speaks of the clipped threshold.
         if trusted_interval is None:
             return certified.bin_index, self._certificate(bounds.federation, level, certified)
 
         if certified.confidence is None:
-            # An average does not survive an upper end.
+            # Coverage on average over calibration data does not survive an upper end.
             trusted_interval = trusted_interval.lower_only()
         certified = certified.clipped(trusted_interval)
         certificate = self._certificate(bounds.federation, level, certified)
@@ -163,25 +182,36 @@ class _BaseGuarantee(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Parameters
         ----------
         federation : Federation
-            The reports of one round.
+            All valid reports of one round. The certificate speaks of `covered_federation`, to which
+            its number of clients refers; missing and rejected clients are counted apart.
         level : Fraction
             The guaranteed coverage.
         certified : _CertifiedBin
-            The threshold.
+            The threshold, clipped if there are trusted samples.
         """
         covered = self.covered_federation(federation)
         max_malicious = self._max_malicious()
-        largest_number = covered.n_clients - 1 if max_malicious is None else max_malicious
         assumptions = _certify.list_assumptions(
-            covered, certified.kind, max_malicious, **certified.assumption_values
+            covered,
+            certified.kind,
+            max_malicious,
+            max_malicious_samples=certified.max_malicious_samples,
+            heterogeneity=certified.heterogeneity,
+            label_shift=certified.label_shift,
         )
+
+        # Where only the samples are bounded, all clients but one may be malicious.
+        certified_max_malicious = covered.n_clients - 1
+        if max_malicious is not None:
+            certified_max_malicious = max_malicious
 
         notes = []
         if certified.bin_index is None or certified.bin_index == covered.binning.n_bins - 1:
             notes.append(TRIVIAL_SETS)
         breakdown_point = certified.breakdown_point
-        if breakdown_point and breakdown_point <= largest_number:
-            notes.append(_breakdown_note(breakdown_point, largest_number, covered.n_clients))
+        if breakdown_point and breakdown_point <= certified_max_malicious:
+            note = _breakdown_note(breakdown_point, certified_max_malicious, covered.n_clients)
+            notes.append(note)
         notes += [certified.note, _certify.noise_note(covered)]
 
         return Certificate(
@@ -189,29 +219,39 @@ class _BaseGuarantee(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             lower=float(level),
             upper=1.0,
             confidence=certified.confidence,
-            m=largest_number,
+            m=certified_max_malicious,
             n_clients=covered.n_clients,
             assumptions=assumptions,
-            n_outside=len(_certify.clients_not_covered(federation)),
+            n_outside=len(_certify.missing_or_rejected_clients(federation)),
             outside=certified.exclusions,
             full_sets_from=breakdown_point,
             note="; ".join(note for note in notes if note),
-            samples=certified.assumption_values.get("max_malicious_samples"),
+            samples=certified.max_malicious_samples,
             **_certify.risk_fields(covered),
         )
 
     def _max_malicious(self) -> int | None:
-        """Return the largest number of malicious clients; None if it is not stated."""
+        """Return m, the largest number of malicious clients; None if it is not stated."""
         raise NotImplementedError
 
     def _find_threshold(
         self, bounds: CountBounds, level: Fraction, confidence: float
     ) -> _CertifiedBin:
-        """Return the first bin at which the guarantee holds."""
+        """Return the first bin at which the guarantee holds.
+
+        Parameters
+        ----------
+        bounds : CountBounds
+            The counts of one round.
+        level : Fraction
+            The coverage to guarantee.
+        confidence : float
+            The confidence over the calibration data; not used where coverage is on average.
+        """
         raise NotImplementedError
 
     def covered_federation(self, federation: Federation) -> Federation:
-        """Return the clients that the certificate speaks of, and with it the curve.
+        """Return the clients that the certificate and its curve speak of: all, or some of them.
 
         Parameters
         ----------
@@ -272,7 +312,8 @@ class MarginalGuarantee(_BaseGuarantee, frozen=True, tag="marginal"):
         super().__post_init__()
 
     def _normalize(self, name: str, value: Any) -> Any:
-        if value is None:  # one of the two numbers suffices
+        # One of the two numbers suffices.
+        if value is None:
             return None
         return super()._normalize(name, value)
 
@@ -292,7 +333,7 @@ class MarginalGuarantee(_BaseGuarantee, frozen=True, tag="marginal"):
             bin_index,
             "marginal",
             breakdown_point=breakdown_point,
-            assumption_values={"max_malicious_samples": self.samples},
+            max_malicious_samples=self.samples,
         )
 
 
@@ -332,6 +373,7 @@ class PACGuarantee(_BaseGuarantee, frozen=True, tag="pac"):
         delta = check_delta(1 - confidence)
         bin_index = pac_threshold(bounds, level, self.liars, delta)
         breakdown_point = None
+        # Losses have a tail test of their own, whose breakdown point is not stated.
         if federation.risk is None:
             test = pac_tail_test(federation.sample_sizes, self.liars, level, delta)
             breakdown_point = test.breakdown_point(federation.sample_sizes, self.liars)
@@ -343,7 +385,19 @@ class PACGuarantee(_BaseGuarantee, frozen=True, tag="pac"):
         """Return the first bin that covers after clients that cannot be benign were dropped.
 
         Docs/theory.md, section 7. A fixed part of the probability to fail is for dropping a benign
-        client, the remaining one for the threshold.
+        client, the remaining one for the threshold. The breakdown point of what is left is not
+        known.
+
+        Parameters
+        ----------
+        bounds : CountBounds
+            The counts of all clients.
+        level : Fraction
+            The coverage to guarantee.
+        confidence : float
+            The confidence over the calibration data.
+        heterogeneity : float
+            sigma.
         """
         federation = bounds.federation
         delta = check_delta(1 - confidence)
@@ -357,7 +411,7 @@ class PACGuarantee(_BaseGuarantee, frozen=True, tag="pac"):
             "pac",
             confidence,
             note=self._pruning_note(pruning, heterogeneity),
-            assumption_values={"heterogeneity": heterogeneity},
+            heterogeneity=heterogeneity,
         )
 
     def _pruning_note(self, pruning: PruningResult, heterogeneity: float) -> str:
@@ -449,7 +503,7 @@ class LabelShiftGuarantee(_BaseGuarantee, frozen=True, tag="label-shift"):
             confidence,
             note=self._sequence_note(sequence),
             exclusions=exclusions,
-            assumption_values={"label_shift": self.alike},
+            label_shift=self.alike,
         )
 
     def _sequence_note(self, sequence: _label_shift.SequenceResult) -> str:
@@ -504,6 +558,7 @@ def get_guarantee(name: str, **arguments: Any) -> Guarantee:
     if name not in GUARANTEES:
         raise RobfcpError(f"promise: {name!r:.60} is unknown; use {', '.join(GUARANTEES)}")
     guarantee_class = GUARANTEES[name]
+    # Options of the command line that were not given are None.
     arguments = {field: value for field, value in arguments.items() if value is not None}
     fields = guarantee_class.__struct_fields__
     unknown = sorted(set(arguments) - set(fields))
@@ -518,7 +573,22 @@ def get_guarantee(name: str, **arguments: Any) -> Guarantee:
 
 
 def _normalize_label_distribution(mix: Any) -> Any:
-    """Return a label mix in plain numbers, so that it is the same once written and read."""
+    """Return a label mix in plain numbers, so that it is the same once written and read.
+
+    Names of classes and fractions are not checked here, as the classes are not known yet:
+    `parse_label_distributions` does, and refuses all other forms.
+
+    Parameters
+    ----------
+    mix : mapping, str, sequence of them, or None
+        {class: fraction}, of any types that convert to str and float; "uniform" or "any"; None for
+        the benign clients' own mix.
+
+    Returns
+    -------
+    dict of str to float, str, list of them, or None
+        Anything else is returned as it is.
+    """
     if isinstance(mix, Mapping):
         try:
             return {str(name): float(fraction) for name, fraction in mix.items()}

@@ -16,8 +16,8 @@ from robfcp.guarantees._count_bounds import CountBounds, count_bounds
 from robfcp.guarantees._tail_bounds import kl_lower
 from robfcp.guarantees._worst_case import min_and_max_coverage
 
-# A curve shows all numbers of malicious clients up to so many, else some of them.
-MAX_CLIENTS_ALL_COUNTS = 24
+# A curve shows all numbers m below K / 2 if the largest of them is at most this, else N_VALUES.
+MAX_MALICIOUS_SHOWN_SINGLY = 24
 N_VALUES = 16
 
 # Of very many clients it shows fewer, as each takes a pass over all of them.
@@ -38,7 +38,10 @@ def list_assumptions(
     heterogeneity: float | None = None,
     label_shift: float | None = None,
 ) -> tuple[Assumption, ...]:
-    """Return everything that a certificate of one kind rests on.
+    """Return everything that a certificate of one kind rests on, in the order in which it is shown.
+
+    Names that `Certificate` matches are constants of `robfcp.certificates`; the other names are
+    only stored and shown.
 
     Parameters
     ----------
@@ -47,15 +50,16 @@ def list_assumptions(
     kind : str
         The kind of the certificate.
     max_malicious : int or None
-        The number of malicious clients, if it is bounded.
+        m; None if only the samples of malicious clients are bounded.
     max_malicious_estimated : bool
         Whether that number was read off the reports.
     max_malicious_samples : int, optional
-        The number of samples that malicious clients hold, if it is bounded.
+        The number of samples that malicious clients hold together, if it is bounded.
     heterogeneity : float, optional
-        How far benign clients' CDFs differ, if it is declared.
+        sigma: how far benign clients' CDFs (under a loss: mean losses) are from a common one, if
+        that is declared.
     label_shift : float, optional
-        How far they differ within classes, if it is declared.
+        How far their CDFs within each class are from a common one, if that is declared.
     """
     assumptions = []
     if max_malicious is not None:
@@ -65,7 +69,9 @@ def list_assumptions(
         assumptions.append(malicious)
     if max_malicious_samples is not None:
         text = f"lying sites hold, and claim, at most {max_malicious_samples} samples together"
-        assumptions.append(Assumption("held", max_malicious_samples, text))
+        assumptions.append(
+            Assumption(certificates.MAX_MALICIOUS_SAMPLES, max_malicious_samples, text)
+        )
 
     text = "who lies or is missing does not depend on the honest samples"
     assumptions.append(Assumption("corruption", "fixed", text))
@@ -82,13 +88,15 @@ def list_assumptions(
         else:
             differences = "losses are alike: their means are within"
         text = f"honest sites' {differences} {heterogeneity:g} of a common one"
-        assumptions.append(Assumption("alike", heterogeneity, text))
+        assumptions.append(Assumption(certificates.HETEROGENEITY, heterogeneity, text))
     if label_shift is not None:
         differences = "scores are distributed alike: their CDFs are within"
-        text = f"within each class honest sites' {differences} {label_shift:g} of a common one"
-        assumptions.append(
-            Assumption("label_shift", label_shift, f"{text} (label shift, declared)")
+        text = (
+            f"within each class honest sites' {differences} {label_shift:g} of a common one "
+            "(label shift, declared)"
         )
+        name = certificates.HETEROGENEITY_WITHIN_CLASSES
+        assumptions.append(Assumption(name, label_shift, text))
     if federation.has_private_reports:
         text = "honest sites with private reports added the noise that these state"
         assumptions.append(Assumption("noise", federation.n_private, text))
@@ -98,23 +106,27 @@ def list_assumptions(
 def _sampling_assumption(
     kind: certificates.CertificateKind, heterogeneity: float | None
 ) -> Assumption:
-    """Return what is assumed about the samples within a client, and between clients."""
+    """Return what is assumed about the samples within a client, and between clients.
+
+    Pruning compares each client's samples with one distribution, hence they must be identically
+    distributed; a marginal certificate needs least.
+    """
     if heterogeneity is not None:
         text = "samples within a site are independent and alike, and independent between sites"
-        return Assumption("samples", "iid", text)
+        return Assumption(certificates.SAMPLING, "iid", text)
     if kind == "marginal":
         text = "a site's new cases are like its samples (exchangeable), given the other sites"
-        return Assumption("samples", "exchangeable", text)
-    return Assumption("samples", *certificates.INDEPENDENCE_ASSUMPTION)
+        return Assumption(certificates.SAMPLING, "exchangeable", text)
+    return Assumption(certificates.SAMPLING, *certificates.INDEPENDENCE_ASSUMPTION)
 
 
 def _test_distribution_assumption(kind: certificates.CertificateKind) -> Assumption:
     """Return what is assumed about new cases."""
     if kind == "mix":
         text = "new cases have the stated label mix, and each class's scores are as at the sites"
-        return Assumption("mixture", "stated", text)
+        return Assumption(certificates.TEST_DISTRIBUTION, "stated", text)
     text = "new cases come from the honest sites that reported, in proportion to their numbers "
-    return Assumption("mixture", "n_k", f"{text}of samples")
+    return Assumption(certificates.TEST_DISTRIBUTION, "n_k", f"{text}of samples")
 
 
 def _sizes_assumption(federation: Federation) -> Assumption:
@@ -127,8 +139,12 @@ def _sizes_assumption(federation: Federation) -> Assumption:
     return Assumption("sizes", "claimed", f"{sizes} is its own claim; liars may inflate theirs")
 
 
-def clients_not_covered(federation: Federation) -> tuple[str, ...]:
-    """Return the missing and rejected clients, of whom no certificate speaks."""
+def missing_or_rejected_clients(federation: Federation) -> tuple[str, ...]:
+    """Return the names of the missing and rejected clients, of whom no certificate speaks.
+
+    They have no valid report and are no clients of the federation. That is not the complement of
+    `covered_federation`, which may also leave out clients with valid reports.
+    """
     rejected = {rejection.client for rejection in federation.rejected_reports}
     return tuple(sorted({*federation.missing_clients, *rejected}))
 
@@ -141,7 +157,7 @@ def noise_note(federation: Federation) -> str:
 
 
 def risk_fields(federation: Federation) -> dict[str, Any]:
-    """Return what a certificate bounds in place of coverage, where the reports hold losses."""
+    """Return the fields of a `Certificate` that name the loss; none where scores are reported."""
     if federation.risk is None:
         return {}
     return {"risk": federation.risk.name, "bound": federation.risk.bound}
@@ -236,14 +252,16 @@ def certificate_of_point(
         n_clients=federation.n_clients,
         estimated=max_malicious_estimated,
         assumptions=assumptions,
-        n_outside=len(clients_not_covered(federation)),
+        n_outside=len(missing_or_rejected_clients(federation)),
         note=note,
         **risk_fields(federation),
     )
 
 
-class CertificateCurve(NamedTuple):
+class CoverageCurve(NamedTuple):
     """What is certified of one threshold, for several numbers of malicious clients.
+
+    Intervals alone; `calibration.CertificateCurve` holds whole certificates.
 
     Attributes
     ----------
@@ -262,7 +280,7 @@ def certificate_curve(
     bin_index: int | None,
     max_malicious_values: Iterable[int],
     certificate_confidence: float = 0.95,
-) -> CertificateCurve:
+) -> CoverageCurve:
     """Return what is certified of a threshold for several numbers of malicious clients.
 
     The search for the first vacuous certificate passes over a few numbers at a time, the requested
@@ -275,13 +293,13 @@ def certificate_curve(
     bin_index : int or None
         The bin whose upper edge is the threshold; None for an infinite one.
     max_malicious_values : iterable of int
-        The numbers.
+        The numbers, from 0 to K - 1, in any order; points are returned in rising order.
     certificate_confidence : float
         The confidence of all intervals at once.
     """
     values = sorted(set(max_malicious_values))
     if bin_index is None:
-        return CertificateCurve(_points_of_infinite_threshold(values), None)
+        return CoverageCurve(_points_of_infinite_threshold(values), None)
 
     points: dict[int, CertificatePoint] = {}
     n_clients = bounds.federation.n_clients
@@ -307,7 +325,7 @@ def certificate_curve(
         new_points = certificate_points(bounds, bin_index, missing, certificate_confidence)
         points.update(zip(missing, new_points, strict=True))
     first_vacuous = first if first < n_clients else None
-    return CertificateCurve(tuple(points[m] for m in values), first_vacuous)
+    return CoverageCurve(tuple(points[m] for m in values), first_vacuous)
 
 
 def certificate_points(
@@ -329,7 +347,7 @@ def certificate_points(
     bin_index : int or None
         The bin whose upper edge is the threshold; None for an infinite one.
     max_malicious_values : iterable of int
-        The numbers, in any order.
+        The numbers, from 0 to K - 1, in any order; points are returned in the same order.
     certificate_confidence : float
         The confidence of all intervals at once.
     """
@@ -349,7 +367,7 @@ def certificate_points(
 
 
 def _points_of_infinite_threshold(values: Iterable[int]) -> tuple[CertificatePoint, ...]:
-    """Return the points of a threshold that covers everything."""
+    """Return the points of a threshold that covers everything, in the order of the values."""
     return tuple(CertificatePoint(m, 1.0, 1.0) for m in values)
 
 
@@ -362,7 +380,8 @@ def coverage_intervals(
     """Return intervals of the benign coverage, at all bins and for all m at once w.p. 1 - delta.
 
     The lower end is the least p with N_min kl(L_m, p) <= ln(2 H / delta), the upper end likewise
-    above U_m (docs/theory.md, section 9, theorem H). Where reports hold noise a fifth of delta is
+    above U_m (docs/theory.md, section 9, theorem H): a union bound over both ends at all H bins,
+    so that the bin may be chosen by the reports. Where reports hold noise a fifth of delta is
     shared by the noise at all bins.
 
     Parameters
@@ -372,14 +391,14 @@ def coverage_intervals(
     bin_indices : ndarray of shape (E,)
         The bins whose upper edges are the thresholds.
     max_malicious_values : sequence of int
-        Rising values of m.
+        Rising values of m, from 0 to K - 1.
     delta : float
-        The probability to fail.
+        The probability to fail, before noise takes its fraction.
 
     Returns
     -------
     tuple of ndarray of shape (M, E)
-        Lower and upper ends.
+        Lower and upper ends, fractions; 0 and 1 where nothing is certified.
     """
     values = np.array(max_malicious_values, dtype=np.int64)
     for m in (int(values.min()), int(values.max())):
@@ -390,18 +409,20 @@ def coverage_intervals(
     if bounds.sizes_known:
         noise_delta_per_end = noise_delta / n_ends
     else:
-        noise_delta_per_end = noise_delta / (n_ends + 0.5)  # a hidden total counts as half an end
+        # The hidden total is bounded once, with half the probability of an end.
+        noise_delta_per_end = noise_delta / (n_ends + 0.5)
 
     # Where all remaining samples may be noise, nothing is certified.
     n_samples = bounds.min_n_samples(values, noise_delta_per_end / 2)
-    has_samples = n_samples >= 1
+    has_samples = n_samples >= 1  # min_and_max_coverage requires that of every m
     lower = np.zeros((len(values), len(bin_indices)))
     upper = np.ones((len(values), len(bin_indices)))
     if has_samples.any():
-        radius = np.log(n_ends / sampling_delta) / n_samples[has_samples, None]
+        radius = np.log(n_ends / sampling_delta) / n_samples[has_samples, None]  # (M', 1)
         min_coverage, max_coverage = min_and_max_coverage(
             bounds, bin_indices, values[has_samples], noise_delta_per_end
         )
+        # (2, M', E): the upper end of coverage is 1 less the lower end of the miss rate.
         kl_ends = kl_lower(np.stack([min_coverage, 1 - max_coverage]), radius)
         lower[has_samples] = kl_ends[0]
         upper[has_samples] = 1 - kl_ends[1]
@@ -426,9 +447,10 @@ def vacuous_from(
 
 
 def certified_max_malicious(n_clients: int, additional: int = 0) -> tuple[int, ...]:
-    """Return the numbers of malicious clients that a curve shows.
+    """Return the numbers of malicious clients that a curve shows, rising.
 
-    Of few clients all numbers below half of them; else some, densest at the start.
+    All numbers below half the clients if they are few; else some of them, densest at the start,
+    where certificates differ most.
 
     Parameters
     ----------
@@ -438,7 +460,7 @@ def certified_max_malicious(n_clients: int, additional: int = 0) -> tuple[int, .
         A number that is shown too, if it is below K.
     """
     largest = max(0, (n_clients - 1) // 2)
-    if largest <= MAX_CLIENTS_ALL_COUNTS:
+    if largest <= MAX_MALICIOUS_SHOWN_SINGLY:
         values = set(range(largest + 1))
     else:
         n_values = N_VALUES if n_clients <= MAX_CLIENTS_MANY_VALUES else N_VALUES_OF_LARGE_ROUND

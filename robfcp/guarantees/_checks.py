@@ -13,13 +13,21 @@ from robfcp.errors import RobfcpError
 PRUNING_DELTA_FRACTION = 0.2
 NOISE_DELTA_FRACTION = 0.2
 
-# Of the miss rate 1 - level: the probability with which noise may fool a marginal threshold. It is
-# paid for by a higher level.
+# The probability with which noise may fool a marginal threshold, as a fraction of the miss rate
+# 1 - level. It is paid for by a level that is higher by it. A Fraction, as levels are exact.
 LEVEL_DELTA_FRACTION = Fraction(1, 50)
 
 
 def check_max_malicious(max_malicious: int, n_clients: int) -> int:
-    """Return the bound on malicious clients, if it leaves at least one benign client."""
+    """Return the bound on malicious clients, if it leaves at least one benign client.
+
+    Parameters
+    ----------
+    max_malicious : int
+        m, as passed.
+    n_clients : int
+        K, the clients that m is of.
+    """
     value = check_integer("liars", max_malicious, "give the most sites that may lie")
     if value >= n_clients:
         problem = f"nothing can be guaranteed against {max_malicious} of {n_clients} sites"

@@ -2,8 +2,9 @@
 
 A bin is accepted if for every set S of clients that may be the benign ones, S leaving out j of all
 clients, the sum over S of q c_k - p n_k reaches what a tail requires; c_k is client k's count up to
-the bin and n_k its size. The benign clients are such a set, so what an accepted bin proves of every
-S it proves of them. All sums are of whole numbers, hence exact (docs/theory.md, sections 1 and 4).
+the bin and n_k what its counts sum to, both in the units of `CountBounds`. The benign clients are
+such a set, so what an accepted bin proves of every S it proves of them. All sums are of whole
+numbers, hence exact (docs/theory.md, sections 1 and 4).
 """
 
 from __future__ import annotations
@@ -32,9 +33,11 @@ class TailTest(NamedTuple):
     Attributes
     ----------
     p, q : int
-        The level, or what a client's size is charged with, as the fraction p / q.
+        What a client's size is charged with, as the fraction p / q: the level, or more where a
+        required sum that grows with the size is charged to the clients.
     min_excess : ndarray of shape (m + 1,) or (1,)
-        The required sum where S leaves out j clients, j = 0, ..., m; one number for all j.
+        The required sum where S leaves out j clients, j = 0, ..., m; one number for all j. In
+        counts times q, not in units; Python integers where 64 bits are too few.
     """
 
     p: int
@@ -58,13 +61,14 @@ class TailTest(NamedTuple):
         sizes : ndarray of shape (K,)
             n_k, in units.
         max_malicious : int
-            m.
+            m, as in `min_excess`.
         noise_allowance : int or ndarray of shape (E,), default=0
-            What noise may add to the sum, in units.
+            What noise may add to the sum, in units times q.
         units_per_count : int, default=1
             How many units make a count.
         """
         sums = min_sums_over_removals(excess_counts(counts, sizes, self.p, self.q), max_malicious)
+        # (E, m + 1), or (E, 1) where one number is for all j.
         required = units_per_count * self.min_excess + np.asarray(noise_allowance).reshape(-1, 1)
         return np.asarray((sums >= required).astype(bool).all(axis=1))
 
@@ -77,7 +81,7 @@ class TailTest(NamedTuple):
         Parameters
         ----------
         sizes : ndarray of shape (K,)
-            n_k.
+            n_k in samples, in any order.
         max_malicious : int
             The number m that the test allows for.
 
@@ -90,26 +94,29 @@ class TailTest(NamedTuple):
         clients = np.arange(len(falling_sizes))
 
         def is_forced(last_malicious: int) -> bool:
+            """Return whether the largest clients, 0 to `last_malicious`, force the last bin."""
             is_malicious = clients <= last_malicious
             counts_below_last_bin = np.where(is_malicious, 0, falling_sizes)
             return not self.accepts(counts_below_last_bin[None], falling_sizes, max_malicious)[0]
 
+        # Forcing is monotone in the number of clients; all K clients are not considered.
         last_malicious = first_accepted(len(falling_sizes) - 1, is_forced)
         return None if last_malicious is None else last_malicious + 1
 
 
 def first_accepted(n_bins: int, is_accepted: Callable[[int], bool]) -> int | None:
-    """Return the first bin that is accepted, if all bins above an accepted one are; None if none.
+    """Return the first bin that is accepted, by bisection; None if none is.
 
     Parameters
     ----------
     n_bins : int
         How many bins there are.
     is_accepted : callable
-        Whether a bin is accepted.
+        Whether a bin is accepted. It must be monotone: if a bin is, so are all above it.
     """
     if not n_bins or not is_accepted(n_bins - 1):
         return None
+    # The last bin is accepted, so it need not be among those that are searched.
     return bisect_left(range(n_bins - 1), True, key=is_accepted)
 
 
@@ -126,7 +133,8 @@ def first_lastingly_accepted(
     bounds : CountBounds
         The counts.
     accepted : callable
-        (E,) whether each of some bins is accepted.
+        (E,) whether each of some bins, an array of shape (E,), is accepted; without noise it must
+        be monotone.
     """
     if not bounds.has_noise:
 
@@ -135,6 +143,7 @@ def first_lastingly_accepted(
 
         return first_accepted(bounds.n_bins, is_accepted)
 
+    # Blocks of bins whose counts of all clients are remembered.
     n_bins_at_once = max(1, MAX_CACHED_COUNTS // max(1, len(bounds.sizes)))
     for stop in range(bounds.n_bins, 0, -n_bins_at_once):
         bins = np.arange(max(0, stop - n_bins_at_once), stop)
@@ -157,11 +166,12 @@ def accepted_bins(
     bins : ndarray of shape (E,)
         The bins.
     test : TailTest
-        What is required.
+        What is required, in counts; made for the same m.
     max_malicious : int
         m.
     noise_delta : float
-        The probability with which noise passes the test at a bin that would fail it.
+        The probability with which noise passes the test at a bin that would fail it; 0 without
+        noise.
     """
     allowance = noise_allowance(bounds, bins, test, noise_delta)
     return test.accepts(
@@ -176,10 +186,11 @@ def accepted_bins(
 def noise_allowance(
     bounds: CountBounds, bins: IndexArray, test: TailTest, noise_delta: float
 ) -> NDArray[Any]:
-    """Return (E,) what the noise of any S adds to the sum over S of q c_k - p n_k, in units.
+    """Return (E,) what noise adds at most to the sum over S of q c_k - p n_k, whatever S is.
 
     n_k is the sum of the counts below and above the bin. So the noise below counts q - p times and
-    that above p times.
+    that above p times. Where sizes are known both are the same noise with opposite signs, which
+    counts q times. In units times q; 0 without noise.
 
     Parameters
     ----------
@@ -194,7 +205,7 @@ def noise_allowance(
     """
     noise_below, noise_above = bounds.noise_bounds(bins, noise_delta)
     largest_noise = max(noise_below.max(initial=0), noise_above.max(initial=0))
-    largest = 2 * test.q * int(largest_noise)
+    largest = 2 * test.q * int(largest_noise)  # bounds (q - p) below + p above
     allowance_below = (test.q - test.p) * as_integers(noise_below, largest)
     allowance_above = test.p * as_integers(noise_above, largest)
     return np.asarray(allowance_below + allowance_above)
@@ -203,11 +214,11 @@ def noise_allowance(
 def min_and_max_coverage(
     bounds: CountBounds, bins: IndexArray, max_malicious_values: IntArray, noise_delta: float
 ) -> tuple[FloatArray, FloatArray]:
-    """Return the least and the largest coverage over all removals, as far as noise lets it tell.
+    """Return the least and the largest coverage over all removals, widened by what noise may do.
 
     L_m, U_m = min and max over removals R, |R| <= m, of (sum over k not in R of c_k) / (sum over k
-    not in R of n_k): the exact ratios (docs/theory.md, section 3, proposition A). Noise is added to
-    either side of them.
+    not in R of n_k): the exact ratios (docs/theory.md, section 3, proposition A). Ratios of units
+    are those of counts.
 
     Parameters
     ----------
@@ -216,14 +227,15 @@ def min_and_max_coverage(
     bins : ndarray of shape (E,)
         The bins.
     max_malicious_values : ndarray of shape (M,)
-        Rising values of m.
+        Rising values of m. Each must leave samples beyond the noise, `CountBounds.min_n_samples` of
+        at least 1, else a denominator may be 0 or negative; callers ensure it.
     noise_delta : float
         The probability with which noise moves either end further, at any one bin.
 
     Returns
     -------
     tuple of ndarray of shape (M, E)
-        L_m and U_m.
+        L_m and U_m, fractions.
     """
     noise_below, noise_above = bounds.noise_bounds(bins, noise_delta)
     lower, upper = bounds.lower_and_upper(bins)
@@ -233,6 +245,7 @@ def min_and_max_coverage(
     high = np.empty_like(low)
     for column, lower_counts in enumerate(lower):
         upper_counts = upper[column]
+        # (2, G) counts: those below, at least, and those above, at least.
         if np.array_equal(lower_counts, upper_counts):
             groups = ClientGroups.from_clients(lower_counts[None], sizes).with_complements()
         else:
@@ -240,6 +253,8 @@ def min_and_max_coverage(
             groups = ClientGroups.from_clients(both_counts, sizes)
 
         # Row 0: the least coverage. Row 1: the least miss rate, U_m being 1 less that.
+        # Row 0 loses noise_below from its counts. Sizes are the sum of the counts below and above,
+        # so they change by noise_above - noise_below. Row 1 mirrors it. All are in units.
         lost_counts = np.array([noise_below[column], noise_above[column]])
         added_sizes = lost_counts[::-1] - lost_counts
         numerators, denominators = min_coverage_over_removals(

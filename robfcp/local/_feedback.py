@@ -24,8 +24,8 @@ from robfcp.guarantees import (
     MAX_CLIENTS_COMPARED,
     class_counts,
     client_thresholds,
-    clients_not_covered,
     local_threshold_range,
+    missing_or_rejected_clients,
 )
 from robfcp.local._threshold import (
     LocalCalibration,
@@ -267,7 +267,7 @@ def iter_feedback(
         )
 
     reasons = {rejected.client: rejected.reason for rejected in federation.rejected_reports}
-    for client in clients_not_covered(federation):
+    for client in missing_or_rejected_clients(federation):
         if selected is None or client in selected:
             yield ClientFeedback(
                 client=client,
@@ -281,7 +281,7 @@ def save_feedback(calibration: Calibration, folder: FilePath, key: Any = None) -
     """Write the feedback of every client into the folder, named after it; `key` signs it."""
     folder_path = make_folder(folder)
     federation = calibration.federation
-    names = feedback_filenames([*federation.clients, *clients_not_covered(federation)])
+    names = feedback_filenames([*federation.clients, *missing_or_rejected_clients(federation)])
     paths = []
     for feedback in iter_feedback(calibration):
         path = folder_path / f"{names[feedback.client]}.json"

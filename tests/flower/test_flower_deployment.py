@@ -20,7 +20,7 @@ keys = pytest.importorskip("cryptography.hazmat.primitives.serialization")
 Encoding, PublicFormat = keys.Encoding, keys.PublicFormat
 pytestmark = [pytest.mark.flower, pytest.mark.slow]
 
-from robfcp.guarantees import clients_not_covered  # noqa: E402
+from robfcp.guarantees import missing_or_rejected_clients  # noqa: E402
 from robfcp.integrations import QUIET  # noqa: E402
 
 SCRIPTS = Path(__file__).parents[2] / "examples" / "deployment"
@@ -114,7 +114,7 @@ def test_a_run_over_tls_survives_a_lying_and_a_killed_node(scripts):
     found = {client: entry["status"] for client, entry in clients.items()}
     assert found == {**{f"site-{k}": "ok" for k in range(1, 5)}, "site-5": "missing"}
     assert calibration.flagged_clients == ("site-2",)
-    assert clients_not_covered(calibration.federation) == ("site-5",)
+    assert missing_or_rejected_clients(calibration.federation) == ("site-5",)
     assert calibration.federation.sizes_registered
     whole = PublicFormat.SubjectPublicKeyInfo
     forms = [(Encoding.OpenSSH, PublicFormat.OpenSSH), (Encoding.PEM, whole), (Encoding.DER, whole)]

@@ -19,8 +19,8 @@ from robfcp.guarantees import (
     MarginalGuarantee,
     PACGuarantee,
     certify_threshold,
-    clients_not_covered,
     count_bounds,
+    missing_or_rejected_clients,
 )
 from robfcp.guarantees._certify import (
     certificate_points,
@@ -84,7 +84,7 @@ def test_missing_and_faulty_clients_are_outside_and_lower_no_budget():
         federation(), rejected_reports=faulty, missing_clients=("site-a",), sizes_registered=True
     )
     certificate = certify_threshold(fewer, 90, 9)
-    assert (clients_not_covered(fewer), certificate.m) == (("site-a", "site-b"), 9)
+    assert (missing_or_rejected_clients(fewer), certificate.m) == (("site-a", "site-b"), 9)
     assert "2 missing or faulty sites" in certificate.statement
     assert {a.name: a.value for a in certificate.assumptions}["sizes"] == "registered"
 
