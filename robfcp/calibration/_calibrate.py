@@ -141,7 +141,15 @@ def calibrate(
 
 
 def _as_federation(reports: Reports) -> Federation:
-    """Return the reports as a federation, whatever form they have."""
+    """Return the reports as a federation, whatever form they have.
+
+    Raises
+    ------
+    QuorumError
+        Where no report is valid.
+    RobfcpError
+        Where they are in no form that `calibrate` takes.
+    """
     if isinstance(reports, Federation):
         return reports
     if isinstance(reports, os.PathLike):
@@ -150,6 +158,7 @@ def _as_federation(reports: Reports) -> Federation:
         if _is_json(reports):
             return Federation.from_reports(cast(Any, reports))
         return Federation.from_files(reports)
+    # Not iterables of reports: `from_reports` says what is wrong with them.
     if isinstance(reports, (bytes, Mapping)) or not isinstance(reports, Iterable):
         return Federation.from_reports(cast(Any, reports))
 
@@ -177,7 +186,17 @@ def _is_json(text: str) -> bool:
 
 
 def _assess(defense: Defense, federation: Federation, *, must_succeed: bool) -> Assessment:
-    """Return the defense's verdict on every client; a guarantee holds without one."""
+    """Return the defense's verdict on every client; a guarantee holds without one.
+
+    Parameters
+    ----------
+    defense : Defense
+        The defense, with its random seed.
+    federation : Federation
+        The reports of one round, as they were sent. The defense gets one count a sample.
+    must_succeed : bool
+        Whether an error of the defense is raised. Else nobody is excluded and a note tells why.
+    """
     sample_counts = federation.as_sample_counts()
     try:
         return defense.assess(sample_counts)
@@ -191,7 +210,19 @@ def _assess(defense: Defense, federation: Federation, *, must_succeed: bool) -> 
 def _record(
     federation: Federation, defense: Defense, assessment: Assessment, request: Request
 ) -> Record:
-    """Return all that an auditor needs to compute the calibration again."""
+    """Return all that an auditor needs to compute the calibration again.
+
+    Parameters
+    ----------
+    federation : Federation
+        The reports of one round, as they were sent.
+    defense : Defense
+        The defense, with its random seed.
+    assessment : Assessment
+        Its verdict. Every excluded client gets a reason in the record, which may be empty.
+    request : Request
+        What was asked for.
+    """
     name, parameters = recorded_parameters(defense)
     excluded = federation.names_of(~assessment.benign_mask)
     notes = (*assessment.notes, *_noise_notes(federation))
@@ -209,7 +240,10 @@ def _record(
 
 
 def _class_names(federation: Federation) -> StratumNames | None:
-    """Return the names of the classes, or their number, where reports keep counts by class."""
+    """Return the names of the classes, or their number, where reports keep counts by class.
+
+    Without the "(other)" that clients merge rare classes into: it is no column of predictions.
+    """
     strata = federation.strata
     if strata is None or strata.by != "class":
         return None
@@ -219,7 +253,10 @@ def _class_names(federation: Federation) -> StratumNames | None:
 
 
 def _noise_notes(federation: Federation) -> tuple[Note, ...]:
-    """Return which clients add how much privacy noise, where not all add the same."""
+    """Return which clients add how much privacy noise, where not all add the same.
+
+    The note names all clients, so that it stays with the record.
+    """
     if not federation.has_private_reports:
         return ()
     clients_by_noise: dict[str, list[str]] = {}
@@ -265,7 +302,7 @@ def _public_notes(
 
 
 def _privacy_note(federation: Federation) -> str:
-    """Return how private the reports are."""
+    """Return how private the reports are: the weakest budget of all; empty where none is."""
     budgets = [privacy for privacy in federation.privacy if privacy is not None]
     if not budgets:
         return ""
@@ -278,7 +315,7 @@ def _privacy_note(federation: Federation) -> str:
 
 
 def _coarsening_note(federation: Federation) -> str:
-    """Return that most reports are coarsened; a few may look so by chance."""
+    """Return that most reports are coarsened, else an empty text; a few may look so by chance."""
     n_coarsened = int(federation.is_coarsened.sum())
     if 2 * n_coarsened <= federation.n_clients:
         return ""
@@ -296,7 +333,7 @@ def _guarantee_notes(federation: Federation, request: Request) -> tuple[str, ...
 
 
 def _pooled_clients_note(federation: Federation) -> str:
-    """Return how many clients report no classes where others do."""
+    """Return how many clients report no classes where others do; empty where none does."""
     strata = federation.strata
     if strata is None or len(strata.rows) == federation.n_clients:
         return ""
@@ -310,7 +347,7 @@ def _pooled_clients_note(federation: Federation) -> str:
 
 
 def _clusters_note(federation: Federation, request: Request) -> str:
-    """Return that a cluster's certificate is not that of each of its classes."""
+    """Return that a cluster's certificate is not that of each of its classes; empty without any."""
     if federation.strata is None or request.clusters is None:
         return ""
     strata = "groups"

@@ -34,15 +34,17 @@ if TYPE_CHECKING:
     from robfcp.local import ClientFeedback, LocalThreshold
 
 
-class CertificateCurve(dict[int, Certificate]):
-    """The certificate for each number of malicious clients."""
+class CertificatesByMaxMalicious(dict[int, Certificate]):
+    """The certificate for each number of malicious clients that was computed."""
 
     def __missing__(self, max_malicious: object) -> Certificate:
+        """Refuse a number that was not computed; `dict` calls this where a key is missing."""
         raise RobfcpError(
             f"curve: {max_malicious!r:.40} is none of the numbers computed, 0 to {max(self)}"
         )
 
 
+# By number of malicious clients; by class or group first by the name of the stratum.
 Curves = Mapping[int, Certificate] | Mapping[str, Mapping[int, Certificate]]
 
 
@@ -142,25 +144,36 @@ class Calibration(Predictor):
         >>> print(curve[2].statement[:65])
         with 95% confidence, either more than 2 of the 20 sites lie or co
         """
-        return self._single(tuple(self._curves_of(level) for level in self.levels))
+        return self._single(tuple(self._certificates_of_level(level) for level in self.levels))
 
-    def _curves_of(self, level: CoverageLevel) -> Curves:
-        """Return the certificates of one level for each number of malicious clients."""
+    def _certificates_of_level(self, level: CoverageLevel) -> Curves:
+        """Return the certificates of one level; by class or group, those of each by its name."""
         if self.by is None:
-            return self._curve_of(level)
-        return {stratum.name: self._curve_of(stratum) for stratum in level.strata}
+            return self._certificates_of(level)
+        return {stratum.name: self._certificates_of(stratum) for stratum in level.strata}
 
-    def _curve_of(self, threshold: CertifiedThreshold) -> CertificateCurve:
-        """Return the certificates of one threshold for each number of malicious clients."""
-        curve = CertificateCurve()
+    def _certificates_of(self, threshold: CertifiedThreshold) -> CertificatesByMaxMalicious:
+        """Return the certificates of one threshold for each number of malicious clients.
+
+        A point of the curve holds a number of malicious clients and the coverage it allows. All
+        else is as in the threshold's own certificate, which is about the same clients.
+
+        Parameters
+        ----------
+        threshold : CertifiedThreshold
+            A level of this calibration, or one of its strata.
+        """
+        certificate = threshold.certificate
+        certificates = CertificatesByMaxMalicious()
         for point in threshold.certificate_points:
-            certificate = threshold.certificate
-            curve[point.m] = certificate.for_max_malicious(point, self.certificate_confidence)
-        return curve
+            certificates[point.m] = certificate.for_max_malicious(
+                point, self.certificate_confidence
+            )
+        return certificates
 
     @property
     def coverage(self) -> float | tuple[float, ...]:
-        """The coverage asked for."""
+        """The coverage asked for; of losses one minus the risk level over the bound of the loss."""
         return self._single(tuple(float(level.coverage) for level in self.levels))
 
     def with_record(self, record: Record | FilePath | None) -> Calibration:
@@ -207,20 +220,26 @@ class Calibration(Predictor):
 
     @property
     def record_digest(self) -> str:
-        """SHA-256 of the record's file; empty for a calibration that never had one."""
+        """SHA-256 of the record's file; empty for a calibration that never had one.
+
+        Of a calibration that was loaded without its record it is the digest in its own file.
+        """
         if self.record is None:
             return self.loaded_record_digest
         return self.record.digest
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 of record, levels and thresholds: the same sets, whatever version wrote it."""
+        """SHA-256 of record, levels and thresholds: the same sets, whatever version wrote it.
+
+        Monitors and alarm histories store it: what goes into it must not change.
+        """
         levels = [[str(level.coverage), repr(level.threshold)] for level in self.levels]
         return sha256_of(json.dumps([self.record_digest, levels]).encode())
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What else must be said; with the record also what names clients."""
+        """What else must be said; with the record also what names clients, which comes first."""
         if self.record is None:
             return self.public_notes
         private_notes = [note for note in self.record.notes if note not in self.public_notes]
@@ -289,6 +308,7 @@ class Calibration(Predictor):
     @property
     def verdicts(self) -> dict[str, str]:
         """What became of every client: "trusted", "flagged", "faulty" or "missing"."""
+        # A rejection is by client, or by file where its client is not known.
         verdicts = dict.fromkeys(self.benign_clients, "trusted")
         verdicts.update(dict.fromkeys(self.flagged_clients, "flagged"))
         verdicts.update({rejected.client: "faulty" for rejected in self.rejected_reports})
@@ -304,7 +324,12 @@ class Calibration(Predictor):
         Parameters
         ----------
         levels : sequence of CoverageLevel, optional
-            Others than the calibration's.
+            The L levels; those of the calibration if there are none.
+
+        Returns
+        -------
+        ndarray of shape (K, L)
+            From 0 to 1, a row for each client of `federation`.
         """
         by_stratum = self.by is not None
         return client_coverage(self.federation, levels or self.levels, by_stratum=by_stratum)
@@ -489,7 +514,15 @@ class Calibration(Predictor):
 
     @classmethod
     def _from_checked_document(cls, document: CalibrationDocument, source: str) -> Calibration:
-        """Return the calibration; an error names the file."""
+        """Return the calibration in a document whose seal was checked; an error names the file.
+
+        Parameters
+        ----------
+        document : CalibrationDocument
+            What stands in the file. Its levels or its score may still be invalid.
+        source : str
+            How errors name the file.
+        """
         try:
             return cls.from_document(document)
         except RobfcpError as error:
@@ -548,6 +581,7 @@ class Calibration(Predictor):
         return calibration.with_record(record)
 
     def __eq__(self, other: object) -> bool:
+        """Return whether both would be written as the same file, which has the record's digest."""
         return isinstance(other, Calibration) and self.to_json() == other.to_json()
 
     __hash__ = None  # type: ignore[assignment]

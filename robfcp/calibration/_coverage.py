@@ -20,12 +20,14 @@ class StratumCoverage(NamedTuple):
 
     Attributes
     ----------
-    thresholds : (C,) ndarray of float
-        The threshold of each class or group; strata without one of their own have the largest.
-    covered : (R, C) ndarray of int
-        How many scores of each stratum are covered, at each of the R clients that keep strata.
-    sizes : (R, C) ndarray of int
-        How many scores there are.
+    thresholds : ndarray of float, shape (C,)
+        The threshold of each class or group, in the order of `StratifiedTable.labels`; strata
+        without one of their own have the largest.
+    covered : ndarray of int, shape (R, C)
+        How many scores of each stratum are covered, at each of the R clients that keep strata. The
+        clients are those of `StratifiedTable.rows`.
+    sizes : ndarray of int, shape (R, C)
+        How many scores there are; `covered` is from 0 to this.
     """
 
     thresholds: FloatArray
@@ -47,12 +49,19 @@ def client_coverage(
     by_stratum : bool
         Whether each score is compared with the threshold of its own class or group. Clients that
         keep no strata are compared with the largest threshold.
+
+    Returns
+    -------
+    ndarray of float, shape (K, L)
+        From 0 to 1.
     """
     thresholds = [level.threshold for level in levels]
+
+    # An infinite threshold reads the last bin, and covers everything whatever noise says.
     bin_indices = federation.binning.bin_index_of_threshold(thresholds).tolist()
     cumulative = np.stack([federation.cumulative_count(index) for index in bin_indices], axis=1)
 
-    # Noise can take a share out of [0, 1].
+    # (K, L): noise can take a share out of [0, 1].
     fractions = np.clip(cumulative / federation.total_counts[:, None], 0, 1)
     fractions = np.where(np.isinf(thresholds), 1.0, fractions)
 
@@ -96,6 +105,7 @@ def stratum_coverage(federation: Federation, level: CoverageLevel) -> StratumCov
     threshold_cells = first_cells + federation.binning.bin_index_of_threshold(thresholds)
     cells = np.unique(np.concatenate([threshold_cells, last_cells]))
     cumulative = np.cumsum(strata.table.merge_bins(cells), axis=1)
+    # (R, C) counts of all strata before each one, up to its threshold, and up to its end.
     through_stratum = cumulative[:, np.searchsorted(cells, last_cells)]
     before_stratum = np.pad(through_stratum[:, :-1], ((0, 0), (1, 0)))
     through_threshold = cumulative[:, np.searchsorted(cells, threshold_cells)]

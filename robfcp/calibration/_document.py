@@ -24,7 +24,10 @@ Sha256 = Annotated[str, msgspec.Meta(pattern=r"^([0-9a-f]{64})?\Z")]
 
 
 class StratumDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The threshold of one class or group; null for an infinite one."""
+    """The threshold of one class or group; null for an infinite one.
+
+    The fields are keys of the file. `StratumThreshold` says what they mean.
+    """
 
     threshold: float | None
     certificate: Certificate
@@ -35,7 +38,10 @@ class StratumDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
 
 
 class LevelDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The threshold of one target coverage, which is written as an exact fraction."""
+    """The threshold of one target coverage, which is written as an exact fraction.
+
+    The fields are keys of the file. `CoverageLevel` says what they mean.
+    """
 
     threshold: float | None
     certificate: Certificate
@@ -46,7 +52,24 @@ class LevelDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
 
 class RoundSummary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How many clients became what, and the context of their reports: all a client may know."""
+    """How many clients became what, and the context of their reports: all a client may know.
+
+    The fields are keys of the file.
+
+    Attributes
+    ----------
+    n_clients, n_samples : int
+        The valid reports, and the calibration samples in them.
+    n_trusted, n_flagged : int
+        Their clients that the thresholds rest on, and those that the defense excluded; together
+        `n_clients`.
+    n_faulty, n_missing : int
+        The rejected reports, and the registered clients that sent nothing.
+    grid : str
+        The digest of the binning.
+    round, model : str or None
+        As the reports name them, if they do.
+    """
 
     n_clients: int
     n_samples: int
@@ -88,7 +111,15 @@ class CalibrationDocument(SealedFile, frozen=True, forbid_unknown_fields=True):
     version: str = ""
 
     def find_contradiction(self) -> str:
-        """Return what no calibration of so many clients can say; empty where nothing is wrong."""
+        """Return what no calibration of so many clients can say; empty where nothing is wrong.
+
+        A file is untrusted input: later code relies on what is checked here.
+
+        Raises
+        ------
+        RobfcpError
+            Where names of classes are no valid names.
+        """
         n_clients = self.summary.n_clients
         if not self.levels or (len(self.levels) > 1 and not self.several):
             return f"{CONTRADICTION} (several levels, one threshold)"

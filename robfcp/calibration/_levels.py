@@ -19,11 +19,13 @@ class CertifiedThreshold:
     Attributes
     ----------
     threshold : float
-        A label is in the set when its score is at most this; infinite takes every label.
+        A label is in the set when its score is at most this; infinite takes every label. Finite
+        ones are upper edges of the binning.
     certificate : Certificate
         What is proved for the number of malicious clients that the calibration assumes.
     certificate_points : tuple of CertificatePoint
-        Where coverage lies for each number of malicious clients, all of it true at once.
+        Where coverage lies for some numbers of malicious clients, rising; all of it is true at
+        once. Empty for a level by class or group, whose strata have points each.
     """
 
     threshold: float
@@ -55,7 +57,8 @@ class StratumThreshold(CertifiedThreshold):
 
         With an infinite threshold it is "always covered". A finite one is "unprotected" where at
         most m clients hold the stratum, since all of them may be malicious, and "hardly protected"
-        where at most 2 m do, since benign clients may be no majority.
+        where at most 2 m do, since benign clients may be no majority. The note of a calibration's
+        certificate lists strata by these words.
         """
         max_malicious = self.certificate.m
         if np.isinf(self.threshold):
@@ -109,7 +112,7 @@ class CoverageLevel(CertifiedThreshold):
         largest of them.
     vacuous_from : int or None
         The number of malicious clients from which on the certificate is vacuous; None if it never
-        is.
+        is, and by class or group.
     """
 
     coverage: Fraction

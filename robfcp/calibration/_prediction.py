@@ -31,9 +31,10 @@ class Predictor:
     Attributes
     ----------
     levels : tuple of CoverageLevel
-        Threshold and certificate for every coverage asked for.
+        Threshold and certificate for every coverage asked for: L of them, at least one. All have
+        the same strata in the same order.
     has_multiple_levels : bool
-        Whether several were asked for.
+        Whether they were asked for as a list, of one or more; results then have an axis of levels.
     by : {"class", "group"} or None
         Whether every class or group has a threshold of its own.
     score : Score or None
@@ -65,7 +66,7 @@ class Predictor:
 
     @property
     def strata(self) -> tuple[str, ...]:
-        """The names of the classes or groups that have thresholds of their own."""
+        """The names of the classes or groups that have thresholds of their own; empty without."""
         return tuple(stratum.name for stratum in self.levels[0].strata)
 
     def predict_set(
@@ -198,7 +199,8 @@ class Predictor:
             name = getattr(scorer, "name", scorer)
             raise RobfcpError(f"{name}: is no regression score; use predict_set")
 
-        # (n or 1, L): samples that share a threshold are computed together.
+        # (n or 1, L): samples that share a threshold are computed together. By group thresholds
+        # come as (n, 1, L), else as (L,); by class was refused above.
         n_levels = len(self.levels)
         thresholds = self._thresholds_for(groups, values.shape[:1]).reshape(-1, n_levels)
         intervals = np.empty((len(values), 2, n_levels))
@@ -271,7 +273,7 @@ class Predictor:
 
     @property
     def _stratum_thresholds(self) -> FloatArray:
-        """(L, C) the threshold of each class or group."""
+        """(L, C) the threshold of each class or group, in the order of `strata`."""
         rows = []
         for level in self.levels:
             rows.append([stratum.threshold for stratum in level.strata])
@@ -283,9 +285,9 @@ class Predictor:
         Parameters
         ----------
         groups : array_like of shape (n,) or None
-            Each sample's group.
+            Each sample's group; needed by group and refused otherwise.
         shape : tuple of int
-            (n,), the shape that groups must have.
+            (n,), the shape that groups must have; not used where there are none.
 
         Returns
         -------
@@ -301,6 +303,7 @@ class Predictor:
         if groups is None:
             raise RobfcpError("groups: the thresholds are by group; pass each sample's group")
 
+        # Names are compared as text: the group 3 is "3", and 3.0 is another one.
         group_names = as_array("groups", groups).astype(str)
         if group_names.shape != shape:
             raise RobfcpError(f"groups: need one a sample {shape}, not shape {group_names.shape}")
@@ -308,13 +311,26 @@ class Predictor:
         unknown = sorted(set(group_names.tolist()) - set(column_of_group))
         if unknown:
             raise RobfcpError(f"groups: {unknown[0]!r:.60} had no report; it has no threshold")
+        # Each sample's row of L thresholds, with an axis for its labels, which share it.
         columns = [column_of_group[name] for name in group_names.tolist()]
         return self._stratum_thresholds.T[columns][:, None, :]
 
     def _single(self, values: tuple[T, ...]) -> T | tuple[T, ...]:
-        """Return the only value where one coverage was asked for, else all of them."""
+        """Return the only value where one coverage was asked for, else all of them.
+
+        Parameters
+        ----------
+        values : tuple
+            A value for each level.
+        """
         return values if self.has_multiple_levels else values[0]
 
     def _without_level_axis(self, predictions: NDArray[D]) -> NDArray[D]:
-        """Return (n, C, L) predictions; (n, C) where one coverage was asked for."""
+        """Return (n, C, L) predictions; (n, C) where one coverage was asked for.
+
+        Parameters
+        ----------
+        predictions : ndarray of shape (n, C, L)
+            Sets over C labels, or intervals with C = 2 ends.
+        """
         return predictions if self.has_multiple_levels else predictions[:, :, 0]

@@ -64,6 +64,7 @@ class FederationDocument(msgspec.Struct, forbid_unknown_fields=True, omit_defaul
         federation : Federation
             The reports of one round.
         """
+        # Reports without noise state their sizes; where noise may hide some, all are written.
         registered_sizes: dict[str, int] = {}
         if federation.has_private_reports and federation.sizes_known:
             sizes = federation.sample_sizes.tolist()
@@ -87,6 +88,8 @@ class FederationDocument(msgspec.Struct, forbid_unknown_fields=True, omit_defaul
 
     def to_federation(self) -> Federation:
         """Return the federation; every report is validated as when it arrived.
+
+        A file is untrusted input: names are checked here, reports by `rebuild_from_record`.
 
         Raises
         ------
@@ -140,16 +143,19 @@ class Record:
     ----------
     federation : Federation
         The validated reports, of K clients.
-    maliciousness : (K,) ndarray of float
-        The maliciousness score that the defense gives each client.
+    maliciousness : ndarray of float, shape (K,)
+        The maliciousness score that the defense gives each client, in the defense's unit and the
+        order of the federation.
     reasons : mapping of str to str
-        The excluded clients, each with the reason.
+        The excluded clients by name, each with the reason, which may be empty. Whoever is not among
+        them is benign.
     notes : tuple of str
         What else must be said; it may name clients.
     defense : str
-        The defense by name; `custom:NAME` for one that cannot be written down.
+        The defense by name; `custom:NAME` for one that cannot be written down. Name and parameters
+        are those of `robfcp.defense.recorded_parameters`.
     parameters : dict
-        The parameters that make the same defense again.
+        The parameters that make the same defense again, by `robfcp.defense.rebuild_defense`.
     guarantee : Guarantee or None
         What the thresholds guarantee, if anything was asked for.
     clusters : dict of str to str, optional
@@ -182,12 +188,15 @@ class Record:
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 of the record's file."""
+        """SHA-256 of the record's file: of the one it was read from, else of that it would make."""
         return self.file_digest or sha256_of(self.to_json())
 
     @property
     def heterogeneity_within_classes(self) -> float:
-        """How far benign clients' scores were declared to differ within a class; else 0."""
+        """How far benign clients' score CDFs within a class were declared to be from a common one.
+
+        The largest Kolmogorov distance; 0 without such a declaration.
+        """
         if isinstance(self.guarantee, LabelShiftGuarantee):
             return self.guarantee.alike
         return 0.0
@@ -313,7 +322,17 @@ class Record:
 
 
 def _maliciousness_of_clients(values: Mapping[str, float], federation: Federation) -> FloatArray:
-    """Return (K,) the scores in the order of the clients; NaN where a client has none."""
+    """Return (K,) the scores in the order of the clients; NaN where a client has none.
+
+    All are NaN where there are scores of others, too. `Record.find_contradiction` refuses NaN.
+
+    Parameters
+    ----------
+    values : mapping of str to float
+        The scores by client, as they stand in a file.
+    federation : Federation
+        The K clients.
+    """
     if len(values) != federation.n_clients:
         return np.full(federation.n_clients, np.nan)
     return np.array([values.get(client, np.nan) for client in federation.clients])

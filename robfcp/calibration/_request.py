@@ -23,7 +23,7 @@ from robfcp.guarantees import (
 from robfcp.reports import Report, StratumKind
 
 LevelLike = float | str | Fraction
-DEFAULT_COVERAGE = 0.9
+DEFAULT_COVERAGE = 0.9  # what reports of losses must leave in place, see `_parse_levels`
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,8 @@ class Request:
     Attributes
     ----------
     levels : tuple of Fraction
-        The target coverages; of losses, one minus the risk level over the bound of the loss.
+        The target coverages, at least one, strictly between 0 and 1 and in the order asked; of
+        losses, one minus the risk level over the bound of the loss.
     has_multiple_levels : bool
         Whether they were given as a list, of one or more.
     by : {"class", "group"} or None
@@ -68,12 +69,22 @@ class Request:
     ) -> Request:
         """Check the arguments of `calibrate` against the reports and each other.
 
+        Parameters
+        ----------
+        federation : Federation
+            The reports of one round.
+        coverage, risk_level, by, guarantee, trusted_report
+            As `calibrate` takes them.
+        confidence : float
+            That of certificates, checked already: between 0 and 1.
+
         Raises
         ------
         RobfcpError
             Where they do not fit.
         """
         kind: StratumKind | None = None
+        # Whether clusters name every class is checked later, in `stratum_federations`.
         clusters = None
         if isinstance(by, Mapping):
             clusters = {str(name): str(cluster) for name, cluster in by.items()}
@@ -93,7 +104,16 @@ class Request:
         )
 
     def trusted_interval(self, level: Fraction) -> TrustedInterval | None:
-        """Return the interval in which the trusted samples hold the threshold, if there are any."""
+        """Return the interval in which the trusted samples hold the threshold, if there are any.
+
+        By class or group each stratum has an interval of its own instead; see
+        `robfcp.calibration._thresholds`.
+
+        Parameters
+        ----------
+        level : Fraction
+            The target coverage.
+        """
         if self.trusted_report is None:
             return None
         failure_probability = 1 - self.confidence
@@ -101,7 +121,17 @@ class Request:
 
 
 def _check_guarantee(guarantee: Guarantee, federation: Federation, by: StratumKind | None) -> None:
-    """Refuse a guarantee that is not proved for these reports."""
+    """Refuse a guarantee that is not proved for these reports.
+
+    Parameters
+    ----------
+    guarantee : Guarantee
+        The guarantee that is asked for.
+    federation : Federation
+        The reports of one round.
+    by : {"class", "group"} or None
+        Whether it is asked for every class or group, clusters of them included.
+    """
     if isinstance(guarantee, MarginalGuarantee):
         if guarantee.samples is not None and by is not None:
             raise RobfcpError("promise: by class or group state liars, not samples")
@@ -128,7 +158,20 @@ def _check_guarantee(guarantee: Guarantee, federation: Federation, by: StratumKi
 def _check_trusted_report(
     trusted_report: Report, federation: Federation, guarantee: Guarantee | None, confidence: float
 ) -> None:
-    """Refuse trusted samples that cannot be compared with the reports."""
+    """Refuse trusted samples that cannot be compared with the reports.
+
+    Parameters
+    ----------
+    trusted_report : Report
+        The report of the server's trusted samples.
+    federation : Federation
+        The reports of one round.
+    guarantee : Guarantee or None
+        The guarantee that is asked for, if any.
+    confidence : float
+        That of certificates. The trusted samples may fail with probability 1 - confidence as well,
+        so that 2 confidence - 1 may remain, which must be positive.
+    """
     if isinstance(guarantee, LabelShiftGuarantee):
         raise RobfcpError(
             "anchor: is not proved with LabelShiftGuarantee; use MarginalGuarantee or PACGuarantee"
@@ -169,7 +212,15 @@ def _parse_levels(
 ) -> tuple[tuple[Fraction, ...], bool]:
     """Return the levels, and whether they were given as a list.
 
-    A mean loss of at most r, of losses up to B, is a level of 1 - r / B.
+    A mean loss of at most r, of losses up to B, is a level of 1 - r / B. Only a coverage other than
+    the default shows that one was stated for reports of losses.
+
+    Parameters
+    ----------
+    federation : Federation
+        The reports of one round: of scores, or of losses.
+    coverage, risk_level
+        As `calibrate` takes them.
     """
     if federation.risk is None and risk_level is not None:
         raise RobfcpError("risk: the reports hold no losses; drop it, or use from_losses")
@@ -191,6 +242,7 @@ def _parse_levels(
     is_sequence = isinstance(values, (Sequence, np.ndarray)) and not isinstance(values, str)
     has_multiple_levels = is_sequence and np.ndim(values) > 0
     if not has_multiple_levels:
+        # An array without axes is a number, too.
         scalar: Any = np.asarray(values, dtype=object)[()]
         return (parse(scalar),), False
     if len(values) == 0:

@@ -42,8 +42,8 @@ class SensitivityRow:
     pac : float
         The threshold that would guarantee PAC coverage.
     alike : float or None
-        The same where benign clients are declared to differ by no more than a given heterogeneity;
-        None without such a declaration.
+        The threshold that would guarantee PAC coverage where benign clients are declared to differ
+        by no more than a given heterogeneity; None without such a declaration. Infinite as above.
     """
 
     m: int
@@ -98,7 +98,8 @@ def sensitivity(
         The coverage. At a level of the calibration its own thresholds are examined, at any other
         FCP's thresholds on the clients that the calibration holds to be benign.
     max_malicious_values : sequence of int
-        The numbers of malicious clients. A stratum has rows for those below its number of holders.
+        The numbers of malicious clients, not negative. A stratum has rows, in this order, for those
+        below its number of holders.
     certificate_confidence : float, default=0.95
         The probability with which all certificates hold at once.
     heterogeneity : float, optional
@@ -121,12 +122,14 @@ def sensitivity(
         federation = stratum.federation()
         bin_index = _threshold_bin(calibration, stratum, federation, level)
 
+        # Against as many clients as hold the stratum nothing can be certified.
         counts = count_bounds(federation)
         possible_values = []
         for max_malicious in max_malicious_values:
             if max_malicious < federation.n_clients:
                 possible_values.append(check_max_malicious(max_malicious, federation.n_clients))
 
+        # The curve holds each number once, ascending; the rows are in the order asked.
         curve = certificate_curve(counts, bin_index, possible_values, stratum_confidence)
         points = {point.m: point for point in curve.points}
         rows = []
@@ -173,6 +176,7 @@ def _threshold_bin(
         if calibrated_level.coverage == level:
             return _calibrated_bin(calibrated_level, stratum, federation)
 
+    # A stratum's `rows` are the positions of its clients in the round; a round has none.
     benign_mask = calibration.benign_mask
     if federation.rows is not None:
         benign_mask = benign_mask[federation.rows]
@@ -184,7 +188,17 @@ def _threshold_bin(
 def _calibrated_bin(
     level: CoverageLevel, stratum: StratumFederation, federation: Federation
 ) -> int | None:
-    """Return the bin of a stratum's calibrated threshold; None for an infinite threshold."""
+    """Return the bin of a stratum's calibrated threshold; None for an infinite threshold.
+
+    Parameters
+    ----------
+    level : CoverageLevel
+        The calibrated level, whose thresholds by class or group are matched by name.
+    stratum : StratumFederation
+        The stratum; a whole round has no members and takes the threshold of the level.
+    federation : Federation
+        For the binning, of which finite thresholds are upper edges.
+    """
     threshold = level.threshold
     for stratum_threshold in level.strata:
         # The members of a cluster share one threshold.
@@ -221,6 +235,7 @@ def _row(
     """
 
     def guaranteed_threshold(guarantee: Guarantee) -> float:
+        """Return the threshold that a guarantee would give on these counts."""
         guaranteed_bin, _ = guarantee.threshold_from_bounds(counts, level, confidence)
         return counts.federation.threshold_at(guaranteed_bin)
 

@@ -28,7 +28,7 @@ def save_calibration(calibration: Calibration, path: FilePath, key: Any) -> None
     calibration : Calibration
         The calibration; without a record it is written alone.
     path : str or PathLike
-        Its file.
+        Its file. To a special one, as a pipe, the calibration is written alone.
     key
         The server's private key to sign with, or None.
     """
@@ -48,7 +48,19 @@ def save_calibration(calibration: Calibration, path: FilePath, key: Any) -> None
 
 
 def _remove_other_records(path: Path, current_record: Path) -> None:
-    """Remove the records of calibrations that were saved at `path` before."""
+    """Remove the records of calibrations that were saved at `path` before.
+
+    The caller holds the lock of the folder: else a record might go that another process has just
+    written. A record that cannot be removed is harmless and stays.
+
+    Parameters
+    ----------
+    path : Path
+        The file of the calibration.
+    current_record : Path
+        The record that stays, as `Calibration.record_path` names it.
+    """
+    # The pattern is that of `Calibration.record_path`: the first 12 digits of the digest.
     record_name = re.compile(re.escape(path.stem) + r"\.[0-9a-f]{12}\.record\.json")
     for file in current_record.parent.iterdir():
         is_old_record = file.name != current_record.name and record_name.fullmatch(file.name)
@@ -63,9 +75,14 @@ def load_record(calibration: Calibration, path: FilePath) -> Record:
     Parameters
     ----------
     calibration : Calibration
-        A calibration that was loaded.
+        A calibration that was loaded, with the digest of its record.
     path : str or PathLike
         The file of the record.
+
+    Raises
+    ------
+    RobfcpError
+        Where there is no file, its digest is another, or it contradicts the calibration.
     """
     # Clients predict without a record, which needs modules of the server.
     from robfcp.calibration._record import Record, RecordDocument
@@ -83,6 +100,8 @@ def load_record(calibration: Calibration, path: FilePath) -> Record:
             "pass the file that was written with it"
         )
 
+    # The digest stands in the calibration's file, which may be forged as well: so what later code
+    # relies on is checked, too.
     record = Record.from_json(data, name)
     if record.summary != calibration.summary:
         raise RobfcpError(f"{name}: does not fit the calibration (it sums up to another one)")

@@ -45,11 +45,11 @@ class StratumFederation:
     Attributes
     ----------
     name : str
-        Its name; empty for a whole round.
+        Its name, of a cluster that of the cluster; empty for a whole round.
     members : tuple of str
-        The classes or groups that it consists of.
+        The classes or groups that it consists of, without "(other)"; empty for a whole round.
     parent : Federation
-        The round, with its strata.
+        The round, with its strata; of a cluster with the clusters as strata.
     stratum_index : int or None
         The position of the stratum among those of `parent`; None for a whole round.
     """
@@ -61,6 +61,9 @@ class StratumFederation:
 
     def federation(self) -> Federation:
         """Return the clients that hold the stratum, with their counts of it.
+
+        Its `rows` are the positions of these clients in the round; of a whole round they are None.
+        A stratum that nobody holds has no clients.
 
         Made anew with every call, as there may be thousands of strata.
         """
@@ -83,11 +86,18 @@ def stratum_federations(
     by : {"class", "group"}
         The kind of its strata.
     clusters : mapping of str to str, optional
-        The cluster of each class or group.
+        The cluster of each class or group, without "(other)".
+
+    Returns
+    -------
+    tuple of StratumFederation
+        At least one; clusters in the order of their first labels.
     """
     strata = resolve_strata(federation, by)
     labels = strata.labels
 
+    # The cluster of each label, in their order. Without clusters a label is one by itself, and what
+    # clients merged as "(other)" may lie in any cluster, so it goes to none that has a name.
     cluster_of_label = labels
     if clusters is not None:
         _check_clusters(clusters, labels, strata.by)
@@ -99,6 +109,7 @@ def stratum_federations(
         index_of_cluster.setdefault(cluster, len(index_of_cluster))
     names = tuple(index_of_cluster)
 
+    # Merged counts would hold several draws of noise, where bounds allow for one.
     merges_labels = len(names) < len(labels)
     if merges_labels and federation.has_noise:
         is_private = any(federation.privacy[row] is not None for row in strata.rows)
@@ -125,7 +136,17 @@ def stratum_federations(
 def _check_clusters(
     clusters: Mapping[str, str], labels: tuple[str, ...], kind: StratumKind
 ) -> None:
-    """Refuse clusters that leave out a class or name an unknown one."""
+    """Refuse clusters that leave out a class or name an unknown one.
+
+    Parameters
+    ----------
+    clusters : mapping of str to str
+        The cluster of each class or group.
+    labels : tuple of str
+        The classes or groups of the round, perhaps with "(other)".
+    kind : {"class", "group"}
+        What they are, for messages.
+    """
     for label in labels:
         if label not in clusters and label != OTHER_STRATUM:
             raise RobfcpError(f"by: {label!r} has no cluster; give every class one")

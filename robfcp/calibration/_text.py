@@ -24,6 +24,8 @@ def target_text(level: CoverageLevel, risk: Risk | None) -> str:
     """
     if risk is None:
         return f"coverage {float(level.coverage):g}"
+
+    # The level of losses is one minus the mean loss accepted, as a fraction of the largest loss.
     max_loss = float(1 - level.coverage) * risk.bound
     return f"a mean {risk.name} of at most {format_loss_upper(max_loss, risk.bound)}"
 
@@ -76,7 +78,7 @@ def summary_lines(calibration: Calibration) -> list[str]:
 
 
 def _counted_clients_lines(calibration: Calibration) -> list[str]:
-    """Return how many clients were excluded, rejected or missing."""
+    """Return how many clients were excluded, rejected or missing, a line for each that some are."""
     summary = calibration.summary
     counts = {
         _exclusion_label(calibration): summary.n_flagged,
@@ -87,7 +89,13 @@ def _counted_clients_lines(calibration: Calibration) -> list[str]:
 
 
 def _named_clients_lines(calibration: Calibration) -> list[str]:
-    """Return which clients were excluded, rejected or missing, and why."""
+    """Return which clients were excluded, rejected or missing, and why.
+
+    Parameters
+    ----------
+    calibration : Calibration
+        A calibration with its record.
+    """
     lines = []
     label = _exclusion_label(calibration)
     if calibration.federation.is_out_of_core:
@@ -101,7 +109,15 @@ def _named_clients_lines(calibration: Calibration) -> list[str]:
 
 
 def _diagnosed_clients_lines(calibration: Calibration, label: str) -> list[str]:
-    """Return the excluded clients, each with the reason and its likely cause."""
+    """Return the excluded clients, each with the reason and its likely cause.
+
+    Parameters
+    ----------
+    calibration : Calibration
+        A calibration with its record, whose reports are in memory.
+    label : str
+        The word for excluded clients, as `_exclusion_label` returns it.
+    """
     # Diagnosis stands above calibration in the layers; only printing needs it.
     from robfcp.diagnosis import diagnose
 

@@ -32,7 +32,8 @@ from robfcp.guarantees import (
 )
 from robfcp.reports import OTHER_STRATUM, Report, StratumKind, stratum_labels
 
-# Where there are more strata, the curve of each has only its first points.
+# Where there are more strata, the curve of each has only its first points, as each point of each
+# stratum takes a pass over its counts.
 MAX_STRATA_ALL_POINTS = 25
 N_POINTS_OF_MANY_STRATA = 5
 
@@ -44,7 +45,8 @@ class MaliciousBound:
     Attributes
     ----------
     number : int
-        The number of the guarantee, else of the defense, else of the excluded clients.
+        The number of the guarantee, else of the defense, else of the excluded clients. It may be as
+        large as the number of clients: who certifies against it checks it.
     is_given : bool
         Whether it was given beforehand, rather than read off the reports.
     """
@@ -107,18 +109,33 @@ def _calibrate_round(
     assessment: Assessment,
     bound: MaliciousBound,
 ) -> CoverageLevel:
-    """Return the guarantee's threshold, else the defense's, held by the trusted samples."""
+    """Return the guarantee's threshold, else the defense's, held by the trusted samples.
+
+    Parameters
+    ----------
+    level : Fraction
+        The target coverage.
+    counts : CountBounds
+        The counts of the whole round.
+    request, assessment, bound
+        As `calibrate_level` takes them.
+    """
     federation = counts.federation
     confidence = request.confidence
     trusted = request.trusted_interval(level)
     if request.guarantee is not None:
+        # The guarantee clips its threshold to the trusted samples and says so in the certificate.
         guarantee = request.guarantee
         bin_index, certificate = guarantee.threshold_from_bounds(counts, level, confidence, trusted)
+
+        # The curve is about the clients that the guarantee covers, which need not be all.
         covered = guarantee.covered_federation(federation)
         covered_counts = counts if covered is federation else count_bounds(covered)
         max_malicious_values = certified_max_malicious(covered.n_clients, bound.number)
         curve = certificate_curve(covered_counts, bin_index, max_malicious_values, confidence)
     else:
+        # The defense's threshold knows nothing of trusted samples: it is clipped, and its
+        # certificate annotated, here.
         bin_index = assessment.threshold_rule(federation).bin_index(level)
         if trusted is not None:
             bin_index = trusted.clip(bin_index)
@@ -157,6 +174,19 @@ def _calibrate_strata(
     The certificates of all strata hold at once with the confidence that was asked for: each of G
     strata takes 1/G of the probability to fail (Bonferroni). Marginal guarantees need no share, as
     an expectation holds for each stratum by itself.
+
+    Parameters
+    ----------
+    level : Fraction
+        The target coverage.
+    federation : Federation
+        The whole round, with its strata.
+    request : Request
+        What is asked for.
+    by : {"class", "group"}
+        The kind of the strata: `request.by`, which is not None here.
+    assessment, bound
+        As `calibrate_level` takes them.
     """
     strata = stratum_federations(federation, by, request.clusters)
     confidence = 1 - (1 - request.confidence) / len(strata)
@@ -181,9 +211,12 @@ def _calibrate_strata(
             max_points=max_points,
         )
         threshold = calibrator.calibrate(stratum, assessment)
+
+        # What clients merged may belong to any cluster, whose certificate does not speak of it.
         if clients_merged_some:
             certificate = threshold.certificate.of_reported_classes()
             threshold = replace(threshold, certificate=certificate)
+        # The classes of a cluster share its threshold, each under its own name.
         for member in stratum.members:
             threshold_of_member[member] = replace(threshold, name=member)
 
@@ -199,7 +232,7 @@ def _calibrate_strata(
 
 @dataclass(frozen=True)
 class _StratumCalibrator:
-    """Calibrates strata at one level.
+    """Calibrates one stratum at one level.
 
     Attributes
     ----------
@@ -208,13 +241,14 @@ class _StratumCalibrator:
     request : Request
         For the guarantee.
     confidence : float
-        Of the certificate of one stratum.
+        Of the certificate of one stratum: the share of each stratum was taken from the confidence
+        of `request` already, which is not to be used here.
     trusted : TrustedInterval or None
-        What the trusted samples of the stratum allow.
+        What the trusted samples of the stratum allow, with the same confidence.
     bound : MaliciousBound
         The number of malicious clients that the certificate speaks of.
     max_points : int or None
-        How many points of the curve are computed; None for all.
+        How many points the curve has at most, its first ones; None for all.
     """
 
     level: Fraction
@@ -232,11 +266,12 @@ class _StratumCalibrator:
         stratum : StratumFederation
             The stratum.
         assessment : Assessment
-            The verdict on the clients of the whole round.
+            The verdict on the clients of the whole round. A defense's threshold of a stratum is
+            FCP's on its benign holders, whatever `assessment.threshold_rule` is.
         """
         holders = stratum.federation()
         counts = count_bounds(holders)
-        benign_mask = assessment.benign_mask[holders.rows]
+        benign_mask = assessment.benign_mask[holders.rows]  # of the holders, in their order
         max_malicious_values = certified_max_malicious(holders.n_clients, self.bound.number)
         max_malicious_values = max_malicious_values[: self.max_points]
 
@@ -251,6 +286,7 @@ class _StratumCalibrator:
             )
             points = self._points(counts, bin_index, max_malicious_values)
         else:
+            # The certificate needs the point of the bound, which the curve may not show.
             bin_index = self._clip(_fcp_bin(holders, benign_mask, self.level))
             needed_values = {*max_malicious_values, self.bound.number}
             all_points = self._points(counts, bin_index, sorted(needed_values))
@@ -269,13 +305,23 @@ class _StratumCalibrator:
     def _points(
         self, counts: CountBounds, bin_index: int | None, max_malicious_values: Sequence[int]
     ) -> tuple[CertificatePoint, ...]:
-        """Return the points of the curve; none where nobody holds the stratum."""
+        """Return the points of the curve; none where nobody holds the stratum.
+
+        Parameters
+        ----------
+        counts : CountBounds
+            The counts of the holders.
+        bin_index : int or None
+            The bin of the threshold; None for an infinite one.
+        max_malicious_values : sequence of int
+            The numbers of malicious clients, each below the number of holders if there are any.
+        """
         if counts.federation.n_clients == 0:
             return ()
         return certificate_points(counts, bin_index, max_malicious_values, self.confidence)
 
     def _clip(self, bin_index: int | None) -> int | None:
-        """Return the bin within what the trusted samples allow."""
+        """Return the bin within what the trusted samples allow; None for an infinite threshold."""
         if self.trusted is None:
             return bin_index
         return self.trusted.clip(bin_index)
@@ -286,7 +332,17 @@ class _StratumCalibrator:
         bin_index: int | None,
         points: Sequence[CertificatePoint],
     ) -> Certificate:
-        """Return the certificate of the defense's threshold."""
+        """Return the certificate of the defense's threshold.
+
+        Parameters
+        ----------
+        holders : Federation
+            The clients that hold the stratum, more than `bound.number` of them.
+        bin_index : int or None
+            The bin of the threshold; None for an infinite one.
+        points : sequence of CertificatePoint
+            With the one of `bound.number`.
+        """
         certificate = certificate_of_point(
             holders,
             bin_index,
@@ -299,7 +355,18 @@ class _StratumCalibrator:
         return self.trusted.annotate(certificate)
 
     def _bin_of_few_holders(self, holders: Federation, benign_mask: BoolArray) -> int | None:
-        """Return the bin where all holders may be malicious: nothing is guaranteed of any."""
+        """Return the bin where all holders may be malicious: nothing is guaranteed of any.
+
+        Without a guarantee the defense's threshold stands. With one the sets must be full, unless
+        trusted samples give the threshold an upper end; an average does not survive that end.
+
+        Parameters
+        ----------
+        holders : Federation
+            The clients that hold the stratum; at most `bound.number` of them, perhaps none.
+        benign_mask : ndarray of bool, shape (K,)
+            The benign ones among these holders.
+        """
         if self.request.guarantee is None:
             return self._clip(_fcp_bin(holders, benign_mask, self.level))
         if self.trusted is not None and isinstance(self.request.guarantee, MarginalGuarantee):
@@ -312,16 +379,26 @@ class _StratumCalibrator:
         """Return the certificate where all holders may be malicious.
 
         A finite threshold certifies nothing, an infinite one covers every sample.
+
+        Parameters
+        ----------
+        holders : Federation
+            The clients that hold the stratum; at most `bound.number` of them, perhaps none.
+        bin_index : int or None
+            The bin of the threshold; None for an infinite one.
         """
         lower = 0.0
         if bin_index is None:
             lower = 1.0
         max_malicious = self.bound.number
         if holders.n_clients > 0:
+            # No certificate can be made against as many clients as there are holders. One against
+            # none lends what it says of the round; number and interval are those of the point.
             point = CertificatePoint(max_malicious, lower, 1.0)
             certificate = certify_threshold(holders, None, 0, self.confidence)
             certificate = certificate.for_max_malicious(point, self.confidence)
         else:
+            # A certificate needs a client to speak of, though nobody holds the stratum.
             certificate = Certificate(
                 "any-threshold", lower, 1.0, self.confidence, max_malicious, n_clients=1
             )
@@ -338,14 +415,26 @@ class _StratumCalibrator:
 
 
 def _fcp_bin(holders: Federation, benign_mask: BoolArray, level: Fraction) -> int | None:
-    """Return the bin of FCP's threshold on the benign holders; None where nobody is benign."""
+    """Return the bin of FCP's threshold on the benign holders; None where nobody is benign.
+
+    None also stands for an infinite threshold of benign holders with too few samples.
+
+    Parameters
+    ----------
+    holders : Federation
+        The clients that hold a stratum.
+    benign_mask : ndarray of bool, shape (K,)
+        The benign ones among these holders.
+    level : Fraction
+        The target coverage.
+    """
     if not benign_mask.any():
         return None
     return FCPThreshold(holders, benign_mask).bin_index(level)
 
 
 def _point_of(points: Sequence[CertificatePoint], max_malicious: int) -> CertificatePoint:
-    """Return the point of one number of malicious clients."""
+    """Return the point of one number of malicious clients, which the caller had computed."""
     for point in points:
         if point.m == max_malicious:
             return point
@@ -359,10 +448,26 @@ def _weakest_certificate(
     by: StratumKind,
     bound: MaliciousBound,
 ) -> Certificate:
-    """Return what is certified of every stratum: the lowest lower bound among them."""
+    """Return what is certified of every stratum: the lowest lower bound among them.
+
+    What is not replaced here is that of the stratum with the lowest lower bound, the first of them.
+
+    Parameters
+    ----------
+    thresholds : sequence of StratumThreshold
+        Of all strata, at least one; the certificates hold at once with `request.confidence`.
+    federation : Federation
+        The whole round.
+    request : Request
+        What was asked for.
+    by : {"class", "group"}
+        The kind of the strata.
+    bound : MaliciousBound
+        The number of malicious clients that the certificates speak of.
+    """
     certificates = [stratum.certificate for stratum in thresholds]
     weakest = min(certificates, key=lambda certificate: certificate.lower)
-    n_clients = len(resolve_strata(federation, by).rows)
+    n_clients = len(resolve_strata(federation, by).rows)  # that keep strata at all
 
     # A floor that trusted samples give holds for all strata only if each of them has one.
     floors = [certificate.floor for certificate in certificates if certificate.floor is not None]
@@ -370,16 +475,19 @@ def _weakest_certificate(
     if len(floors) == len(certificates):
         weakest_floor = min(floors)
 
-    # Trusted samples that may lower a guaranteed threshold take as much of the confidence again.
+    # The shares of all strata add up to the confidence asked for; None where coverage holds on
+    # average. Trusted samples that may lower a guaranteed threshold take as much of it again.
     confidence = None
     if weakest.confidence is not None:
         confidence = request.confidence
         if request.trusted_report is not None and request.guarantee is not None:
             confidence = request.confidence - (1 - request.confidence)
 
+    # The bound on malicious clients is among all clients that keep strata, not among the holders of
+    # the weakest stratum. Assumptions of one kind have one name.
     assumption = max_malicious_assumption(bound.number, n_clients, estimated=not bound.is_given)
     assumptions = tuple(
-        assumption if other.name == "liars" else other for other in weakest.assumptions
+        assumption if other.name == assumption.name else other for other in weakest.assumptions
     )
 
     notes = []
@@ -414,17 +522,36 @@ def _trusted_intervals(
 
     Strata with too few trusted samples for an upper end share one interval without an upper end,
     from the samples of all of them; if the trusted report keeps no strata, all share it.
+
+    Parameters
+    ----------
+    trusted_report : Report
+        The report of the server's trusted samples, without noise and on the round's binning.
+    by : {"class", "group"}
+        The kind of the round's strata.
+    strata : sequence of StratumFederation
+        The strata or clusters of the round.
+    level : Fraction
+        The target coverage.
+    failure_probability : float
+        The share of one stratum, for either end of its interval.
+
+    Returns
+    -------
+    dict of str to TrustedInterval
+        By the name of the stratum or cluster; empty where nobody has trusted samples.
     """
     intervals: dict[str, TrustedInterval] = {}
     shared_counts: IntArray = trusted_report.counts
 
     trusted_strata = trusted_report.strata
     if trusted_strata is not None and trusted_strata.by == by:
-        counts_by_label = trusted_strata.dense()
+        counts_by_label = trusted_strata.dense()  # (C, H), in the order of the report's labels
         labels = stratum_labels(trusted_strata.names)
         row_of_label = {label: row for row, label in enumerate(labels)}
         shared_counts = np.zeros_like(shared_counts)
         for stratum in strata:
+            # Labels are matched by name, as the trusted report may keep others than the round.
             rows = [row_of_label[name] for name in stratum.members if name in row_of_label]
             counts = counts_by_label[rows].sum(axis=0)
             interval = TrustedInterval.from_counts(counts, level, failure_probability)
@@ -433,6 +560,7 @@ def _trusted_intervals(
             else:
                 intervals[stratum.name] = interval
 
+    # Samples of other classes do not prove coverage of this one, so no average is claimed.
     if shared_counts.any():
         shared = TrustedInterval.from_counts(shared_counts, level, failure_probability)
         note = f"held from below by {shared.n} trusted samples, with those of other classes"

@@ -13,7 +13,10 @@ import numpy as np
 
 from robfcp._typing import BoolArray, FloatArray, IndexArray, IntArray
 
-BET_FRACTIONS = 0.5 ** np.arange(1, 8)  # q = a + (1 - a) / 2, / 4, ..., / 128
+# Shares of the way from a to 1 at which bets put the probability of a miss: q = a + (1 - a) / 2,
+# a + (1 - a) / 4, ..., / 128. Large ones win fast where coverage is lost, small ones where it falls
+# a little.
+BET_FRACTIONS = 0.5 ** np.arange(1, 8)
 N_BETS = len(BET_FRACTIONS)
 POWERS = np.array([0.7, 0.85])  # e p^(e-1): scores have risen; the same on 1 - p: fallen
 N_CELLS = 10  # of the histogram that learns any other change
@@ -23,7 +26,18 @@ _PHILOX_DRAWS = 4  # draws of a step of the Philox generator
 
 
 def log_bet_factors(min_coverage: float, is_missed: BoolArray) -> FloatArray:
-    """Return ln(q/a) for a miss and ln((1-q)/(1-a)) for a hit, (T, J), a = 1 - min_coverage."""
+    """Return ln of the factor by which each sample multiplies the wealth of each bet, (T, J).
+
+    A bet that misses have the probability q > a = 1 - min_coverage wins ln(q/a) with a miss and
+    ln((1-q)/(1-a)) with a hit. Each bet has a q of its own, see `BET_FRACTIONS`.
+
+    Parameters
+    ----------
+    min_coverage : float
+        The coverage that is bet against, strictly between 0 and 1.
+    is_missed : ndarray of bool, shape (T,)
+        Which samples are missed, in their order.
+    """
     a = 1 - min_coverage
     q = a + min_coverage * BET_FRACTIONS
     miss = np.log(q / a)
@@ -32,27 +46,61 @@ def log_bet_factors(min_coverage: float, is_missed: BoolArray) -> FloatArray:
 
 
 def log_mixture_wealth(previous_logs: FloatArray, n: int, factors: FloatArray) -> FloatArray:
-    """Return ln A_t of each bet after n samples, (T, J).
+    """Return ln A_t of each bet after each of T fresh samples, (T, J).
 
-    A_t = (A_{t-1} + 1 / (t (t + 1))) x factor_t, from ln A_n = `previous_logs`, (J,).
+    A_t = (A_{t-1} + 1 / (t (t + 1))) x factor_t: a player with the share 1 / (t (t + 1)) of the
+    wealth starts at every sample t.
+
+    Parameters
+    ----------
+    previous_logs : ndarray of shape (J,)
+        ln A_n; minus infinity before the first sample.
+    n : int
+        The number of earlier samples: the fresh ones have t = n + 1, ..., n + T.
+    factors : ndarray of shape (T, J)
+        ln of the factors, as `log_bet_factors` or `log_p_value_bets` gives them.
     """
     step = n + np.arange(1, len(factors) + 1)
     return _accumulate(previous_logs, factors, -np.log(step) - np.log1p(step))
 
 
 def log_shiryaev_roberts(previous_logs: FloatArray, factors: FloatArray) -> FloatArray:
-    """Return ln R_t of each bet, (T, J), R_t = (1 + R_{t-1}) x factor_t."""
+    """Return ln R_t of each bet, (T, J), R_t = (1 + R_{t-1}) x factor_t.
+
+    Parameters
+    ----------
+    previous_logs : ndarray of shape (J,)
+        ln R before the first of these samples; minus infinity before the first of all.
+    factors : ndarray of shape (T, J)
+        ln of the factors, as `log_bet_factors` gives them.
+    """
     return _accumulate(previous_logs, factors, np.zeros(len(factors)))
 
 
 def log_wealth(log_wealths: FloatArray, n: int) -> FloatArray:
-    """Return ln W_t, (T,), W_t = the mean of the A_t + 1 / (t + 1), after n samples."""
+    """Return ln W_t, (T,): the wealth of all bets, which is the e-value.
+
+    W_t is the mean of the A_t over the bets, and 1 / (t + 1) that has not been bet after sample t.
+
+    Parameters
+    ----------
+    log_wealths : ndarray of shape (T, J)
+        ln A_t, as `log_mixture_wealth` gives it.
+    n : int
+        The number of samples before these.
+    """
     step = n + np.arange(1, len(log_wealths) + 1)
     return np.asarray(np.logaddexp(log_mean(log_wealths), -np.log1p(step)))
 
 
 def log_mean(logs: FloatArray) -> FloatArray:
-    """Return ln of the mean of the exponentials of each row, (T,)."""
+    """Return ln of the mean of the exponentials of each row, (T,).
+
+    Parameters
+    ----------
+    logs : ndarray of shape (T, J)
+        Logarithms, minus infinity for 0. A row of nothing else has minus infinity.
+    """
     # The largest is taken out of the sum, so that no exponential overflows.
     largest = logs.max(axis=-1)
     offset = np.where(np.isfinite(largest), largest, 0.0)
@@ -66,6 +114,15 @@ def _accumulate(previous_logs: FloatArray, factors: FloatArray, weights: FloatAr
 
     ln X_0 = `previous_logs`, (J,). With S_t the sum of the factors, X_t = e^{S_t} (X_0 + the sum
     over s <= t of e^{weight_s} / e^{S_{s-1}}).
+
+    Parameters
+    ----------
+    previous_logs : ndarray of shape (J,)
+        ln X_0, minus infinity for 0.
+    factors : ndarray of shape (T, J)
+        ln of the factors.
+    weights : ndarray of shape (T,)
+        ln of what is added before each factor.
     """
     sums = np.cumsum(factors, axis=0)
     previous_sums = np.concatenate([np.zeros((1, factors.shape[1])), sums[:-1]])
@@ -75,7 +132,18 @@ def _accumulate(previous_logs: FloatArray, factors: FloatArray, weights: FloatAr
 
 
 def philox_uniforms(seed: int, start: int, n: int) -> FloatArray:
-    """Return the draws start, start + 1, ... of a stream, (n,): the same however it is divided."""
+    """Return the draws start, start + 1, ... of a stream, (n,): the same however it is divided.
+
+    Parameters
+    ----------
+    seed : int
+        Of the stream, from 0.
+    start : int
+        The first draw, counted from 0.
+    n : int
+        The number of draws. They lie strictly between 0 and 1.
+    """
+    # The generator advances by whole steps; the rest of a step is drawn and skipped.
     stream = np.random.Philox(key=seed)
     stream.advance(start // _PHILOX_DRAWS)
     n_skipped = start % _PHILOX_DRAWS
@@ -91,8 +159,8 @@ def conformal_p_values(
 ) -> FloatArray:
     """Return conformal p-values of fresh scores in their order, (T,); each score is then counted.
 
-    p_t = (the scores larger than score t + u_t x those equal to it, itself included) / (their
-    number), of all scores up to and with score t.
+    p_t = (the scores larger than score t + u_t x those equal to it, itself included) / (the number
+    of scores), of all scores up to and with score t. Scores are equal if they are in one bin.
 
     Parameters
     ----------
@@ -102,6 +170,11 @@ def conformal_p_values(
         The bins of the fresh scores.
     uniforms : ndarray of shape (T,)
         Uniform draws that break the ties.
+
+    Returns
+    -------
+    ndarray of shape (T,)
+        Strictly between 0 and 1, uniform while fresh scores are like the earlier ones.
     """
     p_values = np.empty(len(bins))
     for start in range(0, len(bins), _BLOCK):
@@ -112,13 +185,13 @@ def conformal_p_values(
         is_earlier = np.tri(len(block), k=-1, dtype=bool)
         is_larger = block[None, :] > block[:, None]
         is_equal = block[None, :] == block[:, None]
-        n_above = np.cumsum(score_counts[::-1])[::-1] - score_counts
+        n_above = np.cumsum(score_counts[::-1])[::-1] - score_counts  # (H,) in higher bins
         n_larger = n_above[block] + (is_earlier & is_larger).sum(axis=1)
         n_equal = score_counts[block] + (is_earlier & is_equal).sum(axis=1)
 
         n_scores = int(score_counts.sum()) + np.arange(len(block)) + 1
         p_values[start : start + _BLOCK] = (n_larger + draws * (n_equal + 1)) / n_scores
-        np.add.at(score_counts, block, 1)
+        np.add.at(score_counts, block, 1)  # unlike +=, counts every score of a bin
     return np.clip(p_values, 2.0**-60, 1 - 2.0**-53)  # logarithms of p and of 1 - p stay finite
 
 
@@ -132,9 +205,15 @@ def log_p_value_bets(p_values: FloatArray, cell_counts: IntArray) -> FloatArray:
     Parameters
     ----------
     p_values : ndarray of shape (T,)
-        Conformal p-values.
+        Conformal p-values, strictly between 0 and 1.
     cell_counts : ndarray of shape (B,)
         The number of earlier p-values in each cell. It is changed: these are added.
+
+    Returns
+    -------
+    ndarray of shape (T, J)
+        J is `N_EXCHANGE_BETS`: the bets on each of `POWERS` that scores have risen, those that they
+        have fallen, and the histogram. State files store wealths in this order.
     """
     rising = np.log(POWERS) + np.multiply.outer(np.log(p_values), POWERS - 1)
     falling = np.log(POWERS) + np.multiply.outer(np.log1p(-p_values), POWERS - 1)

@@ -30,9 +30,29 @@ class EValueReport(
 ):
     """The e-values of a client and the calibration that they are about; nothing of its data.
 
-    `calibration` is the SHA-256 of the calibration monitored, `step` the number of the reporting
-    date. The logarithms are of e-values, against "coverage is at least the floor" and against
-    "fresh scores are like those reported", if that is computed.
+    The fields are keys of the file.
+
+    Attributes
+    ----------
+    client : str
+        The name of the client.
+    calibration : str
+        The `Calibration.fingerprint` of the calibration monitored, a SHA-256 in 64 digits.
+    floor : float
+        The coverage to hold.
+    n_samples : int
+        The number of samples counted so far.
+    log_coverage : float
+        Natural logarithm of the e-value against "coverage is at least the floor".
+    round : str or None
+        The name of the round; a signed report needs one.
+    step : int
+        The number of the reporting date, on which clients agree.
+    log_drift : float or None
+        Natural logarithm of the e-value against "fresh scores are like those reported"; None where
+        that is not computed.
+    schema : int
+        The version of the format.
     """
 
     client: str
@@ -51,29 +71,61 @@ class EValueReport(
         check_client_name(self.client)
         check_text(self.client, "round", self.round)
 
-        # The largest win is that of all wealth bet on misses when every sample is missed.
+        # The largest win is that of all wealth bet on misses when every sample is missed: a factor
+        # of 1 / a for each, where a = 1 - floor.
         max_log_coverage = -self.n_samples * math.log1p(-self.floor) * (1 + ROUNDING)
         self._check_log("log_coverage", self.log_coverage, min(MAX_LOG_E_VALUE, max_log_coverage))
         if self.log_drift is not None:
             self._check_log("log_drift", self.log_drift, MAX_LOG_E_VALUE)
 
     def _check_log(self, field: str, value: float, max_value: float) -> None:
-        """Refuse the logarithm of an e-value that no monitor can have reached."""
+        """Refuse the logarithm of an e-value that no monitor can have reached.
+
+        Parameters
+        ----------
+        field : str
+            The name of the field, for the message.
+        value : float
+            The natural logarithm. NaN is refused, too.
+        max_value : float
+            The largest that is possible. The least is -`MAX_LOG_E_VALUE` in every field.
+        """
         if not -MAX_LOG_E_VALUE <= value <= max_value:
             problem = f"{field} is {value!r}, which {self.n_samples} samples cannot earn"
             raise ReportError(self.client, field, problem, "make it again with robfcp monitor")
 
     def to_json(self) -> bytes:
-        """Return the report as one JSON object."""
+        """Return the report as one JSON object, which is what `signing.sign` signs."""
         return msgspec.json.encode(self)
 
     @staticmethod
     def from_json(data: bytes | str, source: str = "e-report") -> EValueReport:
-        """Read a report from JSON; errors name client, field and remedy."""
+        """Read a report from JSON; errors name client, field and remedy.
+
+        Parameters
+        ----------
+        data : bytes or str
+            The report, without a signature around it.
+        source : str
+            How errors name it where they cannot name a client.
+
+        Raises
+        ------
+        ReportError
+            Where it is no valid report.
+        """
         return decode_message(EValueReport, data, source, "make it with robfcp monitor")
 
     def save(self, path: FilePath, key: Ed25519PrivateKey | None = None) -> None:
-        """Write the report atomically, signed if a key is given."""
+        """Write the report atomically, signed if a key is given.
+
+        Parameters
+        ----------
+        path : str or PathLike
+            The file; an old one is replaced.
+        key : Ed25519PrivateKey, optional
+            The client's private key. The report must then name its round.
+        """
         data = self.to_json() if key is None else signing.sign(self, key)
         write_atomically(path, data)
 
@@ -81,7 +133,26 @@ class EValueReport(
     def load(
         path: FilePath, keys: Mapping[str, str] | None = None, round: str | None = None
     ) -> EValueReport:
-        """Read the report in a file; with keys only a signed one of this round."""
+        """Read the report in a file; with keys only a signed one of this round.
+
+        Parameters
+        ----------
+        path : str or PathLike
+            The file.
+        keys : mapping of str to str, optional
+            The registered public key of every client. Without them any valid report is read, and a
+            signature around it is not checked.
+        round : str, optional
+            The round that a signed report must name; it is not compared without keys. With keys it
+            must be given: None would be taken for a round of the name "None".
+
+        Raises
+        ------
+        RobfcpError
+            Where the file cannot be read.
+        ReportError
+            Where it holds no valid report, or with keys none that its client signed for the round.
+        """
         data = read_bounded(path, MAX_FILE_BYTES)
         source = os.fspath(path)
         if keys is None:
@@ -100,10 +171,34 @@ def read_e_value_reports(
 ) -> tuple[list[EValueReport], list[RejectedReport]]:
     """Return the valid reports in files and the rejections of the others.
 
-    All must be about one calibration (that of most, if none is stated), one round and, if it is
-    stated, one step. A file without a valid signature is charged to the client that it names only
+    All must be about one calibration (that of most, if none is stated) and, if they are stated, one
+    round and one step. A file without a valid signature is charged to the client that it names only
     if that client sent no valid one. Of unsigned files two that differ under one name are both
     rejected. Fewer valid reports than the quorum are refused, as no alarm would then mean nothing.
+
+    Parameters
+    ----------
+    paths : iterable of str or PathLike
+        The files.
+    keys : mapping of str to str, str or PathLike, optional
+        The registered public key of every client, or the file of the registry. Without keys
+        signatures are not checked.
+    round : str, optional
+        The round that reports must name; needed with keys.
+    calibration : str, optional
+        The fingerprint of the calibration that reports must be about.
+    step : int, optional
+        The reporting date that reports must be of; any if None.
+    quorum : int, optional
+        How many valid reports there must be at least.
+
+    Returns
+    -------
+    valid : list of EValueReport
+        The valid reports; without keys one of each client. With keys a client may have several,
+        all of them signed; `merge_e_values` takes the newest.
+    rejected : list of RejectedReport
+        At most one entry for each file, and none of a client with a valid report.
     """
     if keys is not None and round is None:
         raise RobfcpError("--keys: needs --round, or an old e-report could be used again")
@@ -119,7 +214,7 @@ def read_e_value_reports(
     for report in loaded:
         mismatch = find_mismatch(report, calibration, step, round)
         if mismatch:
-            rejected.append(reject(report, mismatch))
+            rejected.append(rejection_of(report, mismatch))
         else:
             by_client.setdefault(report.client, []).append(report)
 
@@ -144,7 +239,18 @@ def read_e_value_reports(
 def _load_all(
     paths: Iterable[FilePath], public_keys: Mapping[str, str] | None, round: str | None
 ) -> tuple[list[EValueReport], list[RejectedReport]]:
-    """Return the reports that can be read, and why the other files cannot."""
+    """Return the reports that can be read, and why the other files cannot.
+
+    An error that names a client is filed under that client, though the file may only claim its
+    name; any other under the path of the file.
+
+    Parameters
+    ----------
+    paths : iterable of str or PathLike
+        The files.
+    public_keys, round
+        As `EValueReport.load` takes them: with keys a round must be given.
+    """
     loaded: list[EValueReport] = []
     rejected: list[RejectedReport] = []
     for path in paths:
@@ -158,7 +264,10 @@ def _load_all(
 
 
 def _most_common_calibration(reports: Sequence[EValueReport]) -> str:
-    """Return the calibration that most reports are about; of several the first in order."""
+    """Return the calibration that most reports are about, "" without reports.
+
+    Of several with as many reports it is the first in the order of their digests.
+    """
     digests = [report.calibration for report in reports]
     return min(set(digests), key=lambda digest: (-digests.count(digest), digest), default="")
 
@@ -168,7 +277,18 @@ def find_mismatch(
 ) -> str:
     """Return why a report is not of this calibration, step and round; empty if it is.
 
-    A step or a round of None is not compared.
+    The text ends a sentence that begins with the client; see `rejection_of`.
+
+    Parameters
+    ----------
+    report : EValueReport
+        The report.
+    calibration : str
+        The fingerprint of the calibration it must be about.
+    step : int, optional
+        The reporting date it must be of; not compared if None.
+    round : str, optional
+        The round it must name; not compared if None.
     """
     if report.calibration != calibration:
         return "watches another calibration; send one of this round"
@@ -179,6 +299,14 @@ def find_mismatch(
     return ""
 
 
-def reject(report: EValueReport, problem: str) -> RejectedReport:
-    """Return the rejection of a report that could be read."""
+def rejection_of(report: EValueReport, problem: str) -> RejectedReport:
+    """Return the rejection of a report that could be read.
+
+    Parameters
+    ----------
+    report : EValueReport
+        The report.
+    problem : str
+        What is wrong and what to do, without the client's name, which is put before it.
+    """
     return RejectedReport(report.client, "e-report", f"{report.client}: {problem}")

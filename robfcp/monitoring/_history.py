@@ -13,7 +13,7 @@ from robfcp._sealed import FilePath, SealedFile, sha256_of
 from robfcp._validation import check_integer
 from robfcp.errors import RobfcpError
 from robfcp.federation import RejectedReport
-from robfcp.monitoring._e_report import EValueReport, find_mismatch, reject
+from robfcp.monitoring._e_report import EValueReport, find_mismatch, rejection_of
 from robfcp.monitoring._fields import Count, Digest, OpenFraction, PositiveCount
 from robfcp.monitoring._merge import (
     MergedEValue,
@@ -28,7 +28,19 @@ DEFAULT_DELTA = 0.05
 
 
 class Inspection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One reporting date: the e-value reports by client, and why others were rejected."""
+    """One reporting date: the e-value reports by client, and why others were rejected.
+
+    The fields are keys of the file.
+
+    Attributes
+    ----------
+    step : int
+        The number of the reporting date.
+    sites : dict of str to EValueReport
+        The valid reports by client.
+    faulty : dict of str to str
+        The reasons of rejections by client, or by file where the client is not known.
+    """
 
     step: Count
     sites: dict[str, EValueReport]
@@ -38,10 +50,12 @@ class Inspection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class AlarmHistory(SealedFile, frozen=True, dict=True):
     """All inspections of the clients of one calibration, in order.
 
+    The fields are keys of the file.
+
     Parameters
     ----------
     calibration : str
-        The SHA-256 of the calibration that is monitored.
+        The `Calibration.fingerprint` of the calibration that is monitored.
     round : str, optional
         The name of the round, if the clients state one.
     n_sites : int
@@ -55,7 +69,7 @@ class AlarmHistory(SealedFile, frozen=True, dict=True):
     checked : bool
         Whether signatures show who sent the reports.
     looks : tuple of Inspection
-        The inspections.
+        The inspections, by rising steps.
     """
 
     kind = "alarms"
@@ -78,7 +92,15 @@ class AlarmHistory(SealedFile, frozen=True, dict=True):
     def _merge(
         self, reports: Iterable[EValueReport], rejected: Sequence[RejectedReport] = ()
     ) -> MergedEValue:
-        """Merge e-values with the numbers that are fixed at the first inspection."""
+        """Merge e-values with the numbers that are fixed at the first inspection.
+
+        Parameters
+        ----------
+        reports : iterable of EValueReport
+            The valid reports of one step, one of each client.
+        rejected : sequence of RejectedReport
+            For the result; their clients count as silent.
+        """
         return merge_e_values(
             reports,
             self.liars,
@@ -91,7 +113,10 @@ class AlarmHistory(SealedFile, frozen=True, dict=True):
 
     @cached_property
     def alarm_steps(self) -> dict[str, int]:
-        """The step of the first alarm of all clients, for `coverage` and `drift`."""
+        """The step at which the merged e-values first raise an alarm, for "coverage" and "drift".
+
+        An alarm that has never been raised is no key.
+        """
         steps: dict[str, int] = {}
         for inspection, merged in zip(self.looks, self.merged, strict=True):
             if merged.has_alarm:
@@ -127,7 +152,7 @@ class AlarmHistory(SealedFile, frozen=True, dict=True):
         return no_alarm_line(clients_text, self.liars, self.alarming_clients, start)
 
     def latest(self) -> dict[str, EValueReport]:
-        """Return the last e-value report of every client that sent one."""
+        """Return the last valid e-value report of every client that sent one, by its name."""
         latest: dict[str, EValueReport] = {}
         for inspection in self.looks:
             latest.update(inspection.sites)
@@ -143,11 +168,12 @@ class AlarmHistory(SealedFile, frozen=True, dict=True):
         Parameters
         ----------
         reports : iterable of EValueReport
-            The reports of this step; others are rejected.
+            The reports of this step; others are rejected. Of several of one client only the last,
+            by numbers of samples, is recorded.
         step : int
-            The number of the reporting date.
+            The number of the reporting date, at least that of the last one recorded.
         faulty : sequence of RejectedReport
-            Reports that were rejected before.
+            Reports that were rejected before, when they were read.
 
         Returns
         -------
@@ -164,7 +190,7 @@ class AlarmHistory(SealedFile, frozen=True, dict=True):
         (True, {'coverage': 1})
         """
         check_integer("step", step, "give the number of the reporting date")
-        last_step = self.looks[-1].step if self.looks else -1
+        last_step = self.looks[-1].step if self.looks else -1  # below every step
         if step < last_step:
             raise RobfcpError(
                 f"step: {step} comes before step {last_step}, which is recorded; steps only rise"
@@ -177,6 +203,7 @@ class AlarmHistory(SealedFile, frozen=True, dict=True):
             earlier_inspections = self.looks[:-1]
             accepted.update(self.looks[-1].sites)
 
+        # All are compared with the reports of earlier calls, not with each other.
         sorted_reports = sorted(reports, key=lambda report: (report.client, report.n_samples))
         latest = self.latest()
         newcomers = {report.client for report in sorted_reports} - set(latest)
@@ -184,7 +211,7 @@ class AlarmHistory(SealedFile, frozen=True, dict=True):
         for report in sorted_reports:
             problem = self._find_problem(report, step, latest, newcomers)
             if problem:
-                rejected.append(reject(report, problem))
+                rejected.append(rejection_of(report, problem))
             else:
                 accepted[report.client] = report
 
@@ -206,8 +233,24 @@ class AlarmHistory(SealedFile, frozen=True, dict=True):
     ) -> str:
         """Return why a report does not count at a step; empty if it does.
 
-        `latest` are the last reports of the clients so far, `newcomers` the clients that send one
-        for the first time. After the first reports, newcomers count only if there is room for all.
+        After the first reports, newcomers count only if there is room for all: else senders under
+        new names could crowd out clients.
+
+        Parameters
+        ----------
+        report : EValueReport
+            The report.
+        step : int
+            The reporting date.
+        latest : mapping of str to EValueReport
+            The last recorded report of every client so far.
+        newcomers : collection of str
+            The clients that send one for the first time, at this step.
+
+        Returns
+        -------
+        str
+            A text as `rejection_of` takes it.
         """
         is_crowded = bool(latest) and len(latest) + len(newcomers) > self.n_sites
         if is_crowded and report.client in newcomers:
@@ -226,7 +269,10 @@ class AlarmHistory(SealedFile, frozen=True, dict=True):
         return sha256_of(self.to_json())
 
     def find_contradiction(self) -> str:
-        """Return the first contradiction between the fields, or "" if they are consistent."""
+        """Return the first contradiction between the fields, or "" if they are consistent.
+
+        A file is untrusted input: later code relies on what is checked here.
+        """
         if self.liars >= self.n_sites or len(self.latest()) > self.n_sites:
             return "as many may lie as are watched, or more were heard"
 
@@ -243,7 +289,22 @@ class AlarmHistory(SealedFile, frozen=True, dict=True):
 
 
 def _find_break(previous: EValueReport, report: EValueReport) -> str:
-    """Return why a report does not continue the client's last one; empty if it does."""
+    """Return why a report does not continue the client's last one; empty if it does.
+
+    The step of `report` is not below that of `previous`: `AlarmHistory` records rising steps only.
+
+    Parameters
+    ----------
+    previous : EValueReport
+        The last recorded report of the client.
+    report : EValueReport
+        Its new one. It may be the same again, also at a later step.
+
+    Returns
+    -------
+    str
+        A text as `rejection_of` takes it.
+    """
     previous_value = f"at step {previous.step} it was"
     if report.floor != previous.floor:
         return f"its floor is {report.floor}, {previous_value} {previous.floor}; keep that"
@@ -278,14 +339,39 @@ def record_inspection(
 ) -> tuple[MergedEValue, AlarmHistory]:
     """Inspect the clients and record it in a file, which is created if there is none.
 
-    `n_sites`, `delta`, `round` and `independent` are as in the history; None keeps what it has.
-    Two processes wait for each other. `n_sites` must be stated at the first inspection, as the
-    senders of files must not choose it. An inspection without a valid report is refused, as a
-    wrong step must not be recorded.
+    Two processes wait for each other. An inspection without a valid report is refused, as a wrong
+    step must not be recorded.
+
+    Parameters
+    ----------
+    path : str or PathLike
+        The file of the history.
+    reports : sequence of EValueReport
+        The reports of this step. The first of all decides which calibration is monitored.
+    max_malicious : int
+        At most so many clients are malicious; must be that of the history.
+    step : int
+        The number of the reporting date.
+    rejected : sequence of RejectedReport
+        Reports that were rejected when they were read.
+    signatures_checked : bool
+        Whether signatures show who sent the reports; must be that of the history.
+    n_sites : int, optional
+        The number of clients K. It must be stated at the first inspection, as the senders of files
+        must not choose it.
+    delta, round, independent : float, str, bool, optional
+        As in the history; None keeps what it has, or at the first inspection takes 0.05, no round
+        and False.
+
+    Returns
+    -------
+    MergedEValue, AlarmHistory
+        The merged e-values, and the longer history, which is in the file.
     """
     with file_lock(f"{path}.lock"):
         if Path(path).exists():
             history = AlarmHistory.load(path)
+            # The keys are the fields of the history, which messages name.
             requested = {
                 "n_sites": n_sites,
                 "delta": delta,
@@ -328,7 +414,17 @@ def record_inspection(
 def _check_continued(
     path: FilePath, history: AlarmHistory, requested: Mapping[str, object]
 ) -> None:
-    """Refuse to continue a history with other numbers than those that it started with."""
+    """Refuse to continue a history with other numbers than those that it started with.
+
+    Parameters
+    ----------
+    path : str or PathLike
+        The file, for the message.
+    history : AlarmHistory
+        What it holds.
+    requested : mapping of str to object
+        What the caller states, by the names of the history's fields; None for what it does not.
+    """
     for name, value in requested.items():
         recorded = getattr(history, name)
         if value is not None and recorded != value:
@@ -339,5 +435,5 @@ def _check_continued(
 
 
 def _first_rejection(rejected: Sequence[RejectedReport]) -> str:
-    """Return the first of some rejections, to end a message with."""
+    """Return the first of some rejections, or the advice to pass reports, to end a message with."""
     return f": {rejected[0].reason}" if rejected else "; pass some"

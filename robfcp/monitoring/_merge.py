@@ -19,7 +19,7 @@ from robfcp.errors import RobfcpError
 from robfcp.federation import RejectedReport
 from robfcp.monitoring._e_report import EValueReport
 
-LIST_WEIGHT = 0.1  # of a client's e-value in the product for independent clients
+LIST_WEIGHT = 0.1  # w: of a client's e-value in the product for independent clients, 1 - w of 1
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,8 @@ class MergedEValue:
     independent : bool
         Whether the clients were stated to be independent, so that the product may raise an alarm.
     alarmed : tuple of str
-        The clients that raise an alarm each, by e-BH at delta among the benign ones.
+        The clients that raise an alarm each, by e-BH at delta among the benign ones; the largest
+        e-value first.
     faulty : tuple of RejectedReport
         The rejected e-value reports, and why; their clients count as silent.
     checked : bool
@@ -97,13 +98,16 @@ class MergedEValue:
 
 
 def describe_clients(n_clients: int, max_malicious: int, *, names_checked: bool) -> str:
-    """Return the numbers of clients in words, and whether their names are checked."""
+    """Return the numbers of clients in words, and whether their names are checked.
+
+    The lines below take this as `clients_text`.
+    """
     unchecked = "" if names_checked else " (names unchecked)"
     return f"{n_clients} sites{unchecked} of which at most {max_malicious} lie"
 
 
 def coverage_alarm_line(clients_text: str, since: str = "") -> str:
-    """Return the line about an alarm for coverage."""
+    """Return the line about an alarm for coverage; `since` is "" or " since step 3"."""
     return (
         f"alarm{since}: {clients_text}, and coverage has fallen below its floor at an "
         "honest one at least; recalibrate now on fresh samples"
@@ -111,7 +115,7 @@ def coverage_alarm_line(clients_text: str, since: str = "") -> str:
 
 
 def drift_alarm_line(clients_text: str, since: str = "") -> str:
-    """Return the line about an alarm for drift alone."""
+    """Return the line about an alarm for drift alone; `since` is "" or " since step 3"."""
     return (
         f"no alarm, but drift{since}: {clients_text}, and scores no longer are like the own "
         "report at an honest one at least; check coverage there"
@@ -121,7 +125,19 @@ def drift_alarm_line(clients_text: str, since: str = "") -> str:
 def no_alarm_line(
     clients_text: str, max_malicious: int, alarming: Sequence[str], start: str
 ) -> str:
-    """Return the line about no alarm of all clients, beginning with `start`."""
+    """Return the line about no alarm of all clients, beginning with `start`.
+
+    Parameters
+    ----------
+    clients_text : str
+        As `describe_clients` returns it.
+    max_malicious : int
+        m, as in `clients_text`.
+    alarming : sequence of str
+        The clients that raise an alarm each.
+    start : str
+        With the space or colon that it ends with.
+    """
     if not alarming:
         return start + clients_text
     return (
@@ -145,7 +161,7 @@ def merge_e_values(
     Parameters
     ----------
     reports : iterable of EValueReport
-        The valid reports.
+        The valid reports; of several of one client the newest counts.
     max_malicious : int
         At most so many clients are malicious.
     n_clients : int, optional
@@ -155,7 +171,7 @@ def merge_e_values(
     independent : bool
         Whether the samples of the clients are independent, stated beforehand.
     rejected : sequence of RejectedReport
-        Reports that are not valid.
+        Reports that are not valid; they are listed in the result and change no e-value.
     signatures_checked : bool
         Whether signatures show who sent the reports.
     """
@@ -199,7 +215,23 @@ def merge_e_values(
 
 
 def log_mean_of_smallest(logs: Sequence[float], max_malicious: int, n_clients: int) -> float:
-    """Return ln((W_1 + ... + W_{K-m}) / (K - m)) of the sorted e-values, 0 of silent clients."""
+    """Return ln((W_1 + ... + W_{K-m}) / (K - m)) of the sorted e-values, 0 of silent clients.
+
+    Parameters
+    ----------
+    logs : sequence of float
+        ln of the e-values of the clients that sent one; at most K.
+    max_malicious : int
+        m, below K.
+    n_clients : int
+        K, with the silent clients.
+
+    Returns
+    -------
+    float
+        Minus infinity if at most m clients sent one.
+    """
+    # Silent clients have the smallest e-values, 0: they add nothing to the sum.
     smallest = _without_largest(logs, max_malicious)
     log_sum = np.logaddexp.reduce(smallest, initial=-np.inf)
     return float(log_sum - np.log(n_clients - max_malicious))
@@ -209,6 +241,11 @@ def log_product_of_smallest(logs: Sequence[float], max_malicious: int, n_clients
     """Return ln of the product of (1 - w + w W) over the K - m smallest, W = 0 of silent clients.
 
     w is LIST_WEIGHT; the product has a mean of at most 1 if clients are independent.
+
+    Parameters
+    ----------
+    logs, max_malicious, n_clients
+        As `log_mean_of_smallest` takes them.
     """
     smallest = _without_largest(logs, max_malicious)
     n_silent = n_clients - max_malicious - len(smallest)
@@ -217,7 +254,7 @@ def log_product_of_smallest(logs: Sequence[float], max_malicious: int, n_clients
 
 
 def _without_largest(logs: Sequence[float], max_malicious: int) -> FloatArray:
-    """Return the logarithms in rising order without the m largest."""
+    """Return the logarithms in rising order without the m largest; none if there are at most m."""
     n_smallest = max(0, len(logs) - max_malicious)
     return np.sort(as_float_array("logs", logs))[:n_smallest]
 
@@ -230,6 +267,22 @@ def alarming_clients(
     R is the largest such number: e-BH when at most m clients are malicious. The fraction of false
     alarms among the benign clients listed is at most delta in the mean, under any dependence; with
     m = 0 it is plain e-BH (Wang and Ramdas 2022).
+
+    Parameters
+    ----------
+    logs : mapping of str to float
+        ln of the e-values of the clients that sent one.
+    max_malicious : int
+        m, below K.
+    delta : float
+        The fraction of false alarms.
+    n_clients : int
+        K, with the silent clients.
+
+    Returns
+    -------
+    tuple of str
+        The largest e-value first; ties are broken by name.
     """
     largest_first = sorted(logs, key=lambda client: (-logs[client], client))
     ranks = np.arange(1, len(largest_first) + 1)

@@ -29,7 +29,7 @@ from robfcp.scores import Score
 
 DEFAULT_DELTA = 0.05
 MIN_ROWS_FOR_DIGESTS = 30  # fewer may come twice by chance, and must be named
-SEED_BITS = 61
+SEED_BITS = 61  # of a random seed; `MonitorState.seed` allows for 62
 _START_ANEW = "begin another file or folder"
 
 
@@ -110,9 +110,9 @@ class Monitor:
             local_threshold = calibration.levels[level]
             calibration = calibration.calibration
         self._calibration = calibration
-        self._thresholds = thresholds_of(calibration, level, local_threshold)
+        self._thresholds = thresholds_of(calibration, level, local_threshold)  # (1,), or (C, 1)
 
-        # The coverage to hold, and what certifies it.
+        # The coverage to hold, and what certifies it; an empty source is that of the floor.
         source = ""
         min_coverage_used = min_coverage
         if min_coverage is None and local_threshold is None and reference_report is not None:
@@ -143,12 +143,22 @@ class Monitor:
             threshold=None if local_threshold is None else local_threshold.threshold,
         )
 
+        # A file that exists replaces this state, if it fits it and what the caller stated.
         self._binning = None if reference_report is None else reference_report.grid
         self._path = path
         self._resume(client=client, delta=delta, run_length=average_run_length, floor=min_coverage)
 
     def _floor_of_report(self, report: Report) -> tuple[float, str]:
-        """Return the coverage that a report certifies at the lowest threshold, and the source."""
+        """Return the coverage that a report certifies at the lowest threshold, and the source.
+
+        The lowest threshold is that of the class with the smallest: coverage at all others is no
+        less.
+
+        Parameters
+        ----------
+        report : Report
+            The client's report in the round; one with noise is refused by `local_coverage_bound`.
+        """
         delta, confidence_text = per_client_delta(self._calibration)
         min_threshold = float(self._thresholds.min())
         min_coverage = local_coverage_bound(report, min_threshold, 1 - delta)
@@ -198,6 +208,7 @@ class Monitor:
         >>> monitor.update([[0.9, 0.1]], [0], ids=["patient-7"]).n
         1
         """
+        # The digest is of the arrays as they are here: changing this changes what counts as seen.
         score = self._calibration.resolve_score(score)
         predictions = reorder_columns(predictions, self._calibration.classes)
         targets = encode_labels(targets, self._calibration.classes)
@@ -223,8 +234,26 @@ class Monitor:
         ids: ArrayLike | None,
         batch_digest: str | None,
     ) -> None:
-        """Count the samples of a batch, of named ones those that were not counted before."""
+        """Count the samples of a batch, of named ones those that were not counted before.
+
+        Replaces `self.state`; leaves it as it is where no sample is new. The caller has the lock of
+        the file, and saves.
+
+        Parameters
+        ----------
+        score : Score
+            The score of the calibration.
+        predictions : ndarray, shape (n, C)
+            As `update` takes them, with columns in the order of the classes.
+        targets : ndarray, shape (n,)
+            The true labels as column numbers, or the true values.
+        ids : array_like, shape (n,), or None
+            The names of the samples; None counts all of them.
+        batch_digest : str or None
+            As `_batch_digest` returns it; not in the state so far.
+        """
         state = self.state
+        # Seeded by the samples so far, so that a monitor that resumes draws what it would have.
         rng = np.random.default_rng([state.seed, state.n])
         scores = np.asarray(score(predictions, targets, rng), dtype=np.float64)
         thresholds = self._thresholds_for(targets, scores)
@@ -249,7 +278,15 @@ class Monitor:
         )
 
     def _thresholds_for(self, targets: NDArray[Any], scores: FloatArray) -> FloatArray:
-        """Return the threshold of each sample, (n,): of its class if classes have thresholds."""
+        """Return the threshold of each sample, (n,): of its class if classes have thresholds.
+
+        Parameters
+        ----------
+        targets : ndarray, shape (n,)
+            Column numbers of the true classes where thresholds are by class.
+        scores : ndarray, shape (n,)
+            For the number of samples.
+        """
         if self._thresholds.ndim == 2:
             return self._thresholds[targets.astype(np.intp), 0]
         return np.full(len(scores), self._thresholds[0])
@@ -294,7 +331,13 @@ class Monitor:
     def _resume(self, **requested: object) -> None:
         """Continue from the file, if there is one; refuse it if it monitors something else.
 
-        `requested` are fields of the state that the caller stated; None where it did not.
+        Replaces `self.state` by what is saved.
+
+        Parameters
+        ----------
+        **requested
+            What the caller stated, by the names of the fields of `MonitorState`; None for what it
+            did not.
         """
         if self._path is None or not Path(self._path).exists():
             return
@@ -309,7 +352,10 @@ class Monitor:
         self.state = saved
 
     def _problem_of_bins(self, saved: MonitorState) -> str:
-        """Return why a saved state does not fit this binning; empty if it does."""
+        """Return why a saved state does not fit this binning; empty if it does.
+
+        The bins of a saved state rise, so that the last is the largest.
+        """
         if self._binning is None or saved.exchangeability is None:
             return ""
         if saved.exchangeability.bins[-1] >= self._binning.n_bins:
@@ -322,7 +368,10 @@ def _name_of_client(
     calibration: Calibration | LocalCalibration,
     reference_report: Report | None,
 ) -> str | None:
-    """Return the given name, else that of the report, else that of the local calibration."""
+    """Return the given name, else that of the report, else that of the local calibration.
+
+    None if there is none of them. A local calibration of a client that was in no round has no name.
+    """
     if client is not None:
         return client
     if reference_report is not None:
@@ -335,7 +384,26 @@ def _name_of_client(
 def _batch_digest(
     predictions: NDArray[Any], targets: NDArray[Any], batch: str | None, *, is_named: bool
 ) -> str | None:
-    """Return the digest of a batch's name, else of its contents; None if its samples have names."""
+    """Return the digest of a batch's name, else of its contents; None if its samples have names.
+
+    State files store these digests: a batch is skipped if its digest was stored before.
+
+    Parameters
+    ----------
+    predictions : ndarray, shape (n, C)
+        What the score takes.
+    targets : ndarray, shape (n,)
+        The true labels or values; another shape is refused where contents are digested.
+    batch : str or None
+        The name of the batch.
+    is_named : bool
+        Whether its samples have names, by which each is counted once.
+
+    Returns
+    -------
+    str or None
+        The first 128 bits of a SHA-256, in 32 digits.
+    """
     if batch is not None:
         return sha256_of(b"name\n" + batch.encode())[:32]
     if is_named:
@@ -354,7 +422,24 @@ def _batch_digest(
 def _new_rows(
     ids: ArrayLike, scores: FloatArray, state: MonitorState
 ) -> tuple[list[int], list[str]]:
-    """Return the rows whose names were not counted before, each once, and the names' digests."""
+    """Return the rows whose names were not counted before, each once, and the names' digests.
+
+    Parameters
+    ----------
+    ids : array_like, shape (n,)
+        The names, which are compared as text.
+    scores : ndarray, shape (n,)
+        The scores, for their shape.
+    state : MonitorState
+        For the names counted so far.
+
+    Returns
+    -------
+    rows : list of int
+        Rising positions of the samples to count.
+    row_ids : list of str
+        The digest of each, the first 64 bits of a SHA-256 in 16 digits, as state files store them.
+    """
     names = as_array("ids", ids)
     if names.shape != scores.shape:
         raise RobfcpError(f"ids: need one name a sample ({len(scores)})")
@@ -372,7 +457,18 @@ def _new_rows(
 
 
 def _difference(saved: MonitorState, current: MonitorState, requested: dict[str, object]) -> str:
-    """Return why a monitor cannot continue from a saved state; empty if it can."""
+    """Return why a monitor cannot continue from a saved state; empty if it can.
+
+    Parameters
+    ----------
+    saved : MonitorState
+        The state in the file.
+    current : MonitorState
+        The state of the monitor before.
+    requested : dict of str to object
+        What the caller stated, by the names of the fields of `MonitorState`, which messages name;
+        None for what it did not.
+    """
     if saved.calibration != current.calibration or saved.level != current.level:
         return f"watches another calibration; {_START_ANEW}"
     if saved.threshold != current.threshold:

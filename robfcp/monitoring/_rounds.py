@@ -28,9 +28,11 @@ class LevelComparison:
     coverage : Fraction
         The level. Of losses: one minus the mean loss accepted, as a fraction of the largest loss.
     threshold_before, threshold_now : float
-        Infinite if every set contains all labels. By class or group: the largest.
+        In the unit of the score; infinite if every set contains all labels. By class or group: the
+        largest.
     lower_before, lower_now : float
-        Certified lower bounds on coverage. Of losses: as for the level.
+        Certified lower bounds on coverage. Of losses: one minus the certified upper bound on the
+        mean loss, as a fraction of the largest loss.
     risk : Risk, optional
         The loss that is bounded in place of coverage.
     """
@@ -79,7 +81,8 @@ class RoundComparison:
         Clients of both rounds that the defense flagged before and does not flag now.
     drift_distances : mapping of str to float
         Clients whose scores differ from those of their own previous report by more than chance:
-        the Kolmogorov distance of the two reports.
+        the Kolmogorov distance of the two reports, above 0 and at most 1. In alphabetical order;
+        empty where drift was not tested.
     unchanged_clients : tuple of str
         Clients that sent the very same report again: no fresh samples went into it.
     is_drift_tested : bool
@@ -197,24 +200,27 @@ def drift_distances(previous: Federation, current: Federation, delta: float) -> 
     Parameters
     ----------
     previous, current : Federation
-        Reports of scores of one kind, on one binning and without noise.
+        Reports of scores of one kind, on one binning and without noise, as `_is_drift_testable`
+        checks for `compare_rounds`.
     delta : float
         Probability of listing any client by chance.
 
     Returns
     -------
     dict of str to float
-        The distances of the clients listed.
+        The distances of the clients listed, in alphabetical order.
     """
     clients = _common_clients(previous, current)
     if not clients:
         return {}
 
+    # The gap between the two ranges at each bin edge, (n, H): negative where they overlap.
     previous_lower, previous_upper = _cdf_range(previous, clients)
     current_lower, current_upper = _cdf_range(current, clients)
     gaps = np.maximum(previous_lower - current_upper, current_lower - previous_upper)
     distances = gaps.max(axis=1, initial=0)
 
+    # (n,) the largest distance by chance: the radii of a client's two CDFs together.
     log_term = np.log(4 * len(clients) / delta)
     radii = np.zeros(len(clients))
     for federation in (previous, current):
@@ -227,7 +233,18 @@ def drift_distances(previous: Federation, current: Federation, delta: float) -> 
 def unchanged_clients(previous: Federation, current: Federation) -> tuple[str, ...]:
     """Find the clients whose two reports have equal counts in every bin.
 
-    Reports of fewer than 30 samples may be equal by chance and are not listed.
+    Reports of fewer than 30 samples may be equal by chance and are not listed. Where the binnings
+    differ none is.
+
+    Parameters
+    ----------
+    previous, current : Federation
+        The reports of two rounds.
+
+    Returns
+    -------
+    tuple of str
+        In alphabetical order.
     """
     if previous.binning != current.binning:
         return ()
@@ -244,7 +261,11 @@ def unchanged_clients(previous: Federation, current: Federation) -> tuple[str, .
 
 
 def _compare_levels(previous: Calibration, current: Calibration) -> tuple[LevelComparison, ...]:
-    """Compare the levels that both calibrations have, in the order of the later one."""
+    """Compare the levels that both calibrations have, in the order of the later one.
+
+    Levels are matched by their exact target coverage. None can be compared where one round bounds
+    a loss and the other coverage, or another loss.
+    """
     if previous.risk != current.risk:
         return ()
     previous_levels = {level.coverage: level for level in previous.levels}
@@ -284,7 +305,15 @@ def _common_clients(previous: Federation, current: Federation) -> list[str]:
 
 
 def _rows_of(federation: Federation, clients: Sequence[str]) -> IndexArray:
-    """Return the rows of some clients in a federation, (n,)."""
+    """Return the rows of some clients in a federation, (n,), in the order of `clients`.
+
+    Parameters
+    ----------
+    federation : Federation
+        The reports, with one of each of these clients.
+    clients : sequence of str
+        The n names.
+    """
     row_of_client = {client: row for row, client in enumerate(federation.clients)}
     return np.array([row_of_client[client] for client in clients], dtype=np.intp)
 
@@ -295,7 +324,10 @@ def _select(federation: Federation, clients: Sequence[str]) -> Federation:
 
 
 def _cumulative_counts(federation: Federation, clients: Sequence[str]) -> IntArray:
-    """Return the cumulative counts of some clients, (n, H), in the order of `clients`."""
+    """Return the cumulative counts of some clients, (n, H), in the order of `clients`.
+
+    Entry (k, h) counts the scores at or below the upper edge of bin h.
+    """
     selected = _select(federation, clients)
     return selected.cumulative_counts()[_rows_of(selected, clients)]
 
@@ -304,10 +336,23 @@ def _cdf_range(federation: Federation, clients: Sequence[str]) -> tuple[FloatArr
     """Return lower and upper bounds of the empirical CDFs of some clients, (n, H) each.
 
     They differ for coarsened reports alone, whose samples may be in lower bins than counted.
+
+    Parameters
+    ----------
+    federation : Federation
+        Reports of scores without noise.
+    clients : sequence of str
+        The n clients, each with a report.
+
+    Returns
+    -------
+    lower, upper : ndarray of shape (n, H)
+        Shares of each client's samples up to each upper edge, in the order of `clients`.
     """
     selected = _select(federation, clients)
     rows = _rows_of(selected, clients)
     sizes = selected.sample_sizes[rows, None]
+    # Samples that lie in lower bins make the CDF larger.
     lower = selected.cumulative_counts()[rows] / sizes
     upper = selected.lowest_counts().cumulative_counts()[rows] / sizes
     return lower, upper
@@ -319,5 +364,13 @@ def _threshold_text(threshold: float) -> str:
 
 
 def _max_loss_text(coverage: float | Fraction, risk: Risk) -> str:
-    """Return the mean loss of a level, which is one minus it as a fraction of the largest loss."""
+    """Return the mean loss of a level in words, in the unit of the loss.
+
+    Parameters
+    ----------
+    coverage : float or Fraction
+        One minus the mean loss, as a fraction of the largest loss.
+    risk : Risk
+        For the largest loss, `bound`.
+    """
     return format_loss_upper(float(1 - coverage) * risk.bound, risk.bound)

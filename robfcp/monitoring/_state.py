@@ -52,7 +52,19 @@ AlarmName = Literal["coverage", "change", "drift"]
 
 
 class MonitorPoint(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
-    """Natural logarithms of the e-values after n samples."""
+    """Natural logarithms of the e-values after n samples; in the file an array in this order.
+
+    Attributes
+    ----------
+    n : int
+        The number of samples.
+    coverage : float
+        ln of the e-value against "coverage is at least the floor".
+    change : float
+        ln of the mean of R_t of Shiryaev and Roberts over the bets.
+    drift : float or None
+        ln of the e-value against "fresh scores are like those reported"; None without a report.
+    """
 
     n: PositiveCount
     coverage: float
@@ -66,7 +78,7 @@ class ExchangeabilityState(msgspec.Struct, frozen=True, forbid_unknown_fields=Tr
     Attributes
     ----------
     report_sha256 : str
-        The digest of the client's report.
+        SHA-256 of the client's report as JSON.
     n_reference : int
         Its number of scores.
     bins, counts : list of int
@@ -87,7 +99,20 @@ class ExchangeabilityState(msgspec.Struct, frozen=True, forbid_unknown_fields=Tr
 
     @staticmethod
     def from_report(report: Report, calibration: Calibration) -> ExchangeabilityState:
-        """Return the state before the first fresh score, given the client's report."""
+        """Return the state before the first fresh score, given the client's report.
+
+        Parameters
+        ----------
+        report : Report
+            The client's report in the round.
+        calibration : Calibration
+            The calibration monitored; its binning, score and model must be those of the report.
+
+        Raises
+        ------
+        RobfcpError
+            Where fresh scores cannot be compared with the report.
+        """
         problem = _problem_of_reference(report, calibration)
         if problem:
             raise RobfcpError(f"{report.client}: {problem}")
@@ -105,16 +130,16 @@ class ExchangeabilityState(msgspec.Struct, frozen=True, forbid_unknown_fields=Tr
     def advance(
         self, scores: FloatArray, binning: Binning, *, n_before: int, seed: int
     ) -> tuple[ExchangeabilityState, FloatArray]:
-        """Bet on fresh scores in their order.
+        """Bet on fresh scores in their order; this state is not changed.
 
         Parameters
         ----------
         scores : ndarray of shape (T,)
-            The fresh scores.
+            The fresh scores, at least one; scores outside the binning or NaN are refused.
         binning : Binning
             That of the report.
         n_before : int
-            The number of fresh scores so far.
+            The number of fresh scores before these.
         seed : int
             Of the draws that break ties; draw t belongs to fresh score t, however they are batched.
 
@@ -149,7 +174,13 @@ class ExchangeabilityState(msgspec.Struct, frozen=True, forbid_unknown_fields=Tr
         return state, log_wealth(log_wealths, n_before)
 
     def is_consistent_with(self, n_samples: int) -> bool:
-        """Return whether the histogram holds the report and exactly so many fresh scores."""
+        """Return whether the histogram holds the report and exactly so many fresh scores.
+
+        Parameters
+        ----------
+        n_samples : int
+            The number of samples that the monitor counted, each of which is a fresh score.
+        """
         is_rising = self.bins == sorted(set(self.bins))
         is_histogram = is_rising and len(self.bins) == len(self.counts)
 
@@ -164,13 +195,17 @@ class ExchangeabilityState(msgspec.Struct, frozen=True, forbid_unknown_fields=Tr
 
 
 def _problem_of_reference(report: Report, calibration: Calibration) -> str:
-    """Return why fresh scores cannot be compared with a report; empty if they can."""
+    """Return why fresh scores cannot be compared with a report; empty if they can.
+
+    Noise and coarse cells would look like drift, as would another binning, score or model.
+    """
     if report.privacy is not None:
         return "privacy: the report holds noise; keep an exact one at the site and pass that"
     if Federation.from_reports([report]).is_coarsened.any():
         return "drift cannot be told by cells of five; pass one made with --fine, kept there"
 
     summary = calibration.summary
+    # The keys are names of options, which the message advises.
     agreements = {
         "grid": (report.grid.digest, summary.grid),
         "score": (report.score, calibration.score),
@@ -185,8 +220,16 @@ def _problem_of_reference(report: Report, calibration: Calibration) -> str:
 class MonitorState(SealedFile, frozen=True):
     """The state of a monitor: what it monitors, its e-values, and the samples counted so far.
 
+    The fields, or the names given with them, are keys of the file. All logarithms are natural.
+
     Attributes
     ----------
+    calibration : str
+        The `Calibration.fingerprint` of the calibration monitored.
+    client : str or None
+        The name of the client, if it has one.
+    level : int
+        The index of the level of the calibration.
     n : int
         The number of samples counted.
     misses : int
@@ -200,14 +243,16 @@ class MonitorState(SealedFile, frozen=True):
     seed : int
         The seed of the draws that break ties among scores.
     log_wealths : tuple of float
-        ln A_t of each bet against the floor, then of each against the target coverage, as
-        `log_mixture_wealth` gives them; empty before the first sample.
+        ln A_t of each of J = `N_BETS` bets against the floor, then of each against the target
+        coverage, 2 J in all, as `log_mixture_wealth` gives them; empty before the first sample.
     log_sr_statistics : tuple of float
-        ln R_t of each bet, as `log_shiryaev_roberts` gives them; empty before the first sample.
+        ln R_t of each of J bets against the floor, as `log_shiryaev_roberts` gives them; empty
+        before the first sample.
     alarms : dict of str to int
-        The alarms raised so far, and the sample after which each was first raised.
+        The alarms raised so far, and the sample after which each was first raised, counted from 1.
     curve : tuple of MonitorPoint
-        The e-values over time, at up to 400 of the samples.
+        The e-values over time, at up to 400 of the samples and those with an alarm; by rising n,
+        the last one at the last sample.
     batch_digests : tuple of str
         The digests of the batches that were counted: of their names, else of their contents.
     row_ids : tuple of str
@@ -216,11 +261,11 @@ class MonitorState(SealedFile, frozen=True):
         The state of the test against the client's report, if there is one.
     threshold : float, optional
         The threshold of the client, if that is monitored.
-    wanted, short_since : float, int
+    wanted, short_since : float, int or None
         The target coverage, and the sample since which it is significantly missed, with the same
-        probability of an error. This is reported; it raises no alarm.
+        probability of an error; None while it is not. This is reported; it raises no alarm.
     row_digests_sample : tuple of str
-        The smallest digests of the contents of rows without names.
+        The smallest digests of the contents of rows without names, ascending; at most 1024.
     repeated : int
         The estimated number of rows without names that were counted before.
     """
@@ -271,7 +316,7 @@ class MonitorState(SealedFile, frozen=True):
 
     @property
     def log_shiryaev_roberts(self) -> float | None:
-        """ln R_t of Shiryaev and Roberts, for a change at an unknown time."""
+        """ln R_t of Shiryaev and Roberts, for a change at an unknown time; None before a sample."""
         if not self.curve:
             return None
         return self.curve[-1].change
@@ -302,7 +347,10 @@ class MonitorState(SealedFile, frozen=True):
         )
 
     def _counts_text(self) -> str:
-        """Return the samples and their coverage, beside the floor and the target coverage."""
+        """Return the samples and their coverage, beside the floor and the target coverage.
+
+        There must be a sample, as `line` ensures.
+        """
         coverage = 1 - self.misses / self.n
         target_status = "not shown to be missed"
         if self.short_since:
@@ -358,13 +406,15 @@ class MonitorState(SealedFile, frozen=True):
         Parameters
         ----------
         rows : ndarray of shape (n, C + 1)
-            The predictions and the target of every sample.
+            The predictions and the target of every sample. State files store digests of the bytes
+            of rows, so that type and order of the columns must not change.
         """
         digests = {sha256_of(row.tobytes())[:16] for row in rows}
         sample = self.row_digests_sample
         is_full = len(sample) == MAX_ROW_DIGESTS
         largest = sample[-1] if is_full else ABOVE_EVERY_DIGEST
 
+        # Digests above the largest stored one may have been seen and dropped: they tell nothing.
         in_range = {digest for digest in digests if digest <= largest}
         n_counted_in_range = len(in_range.intersection(sample))
         n_counted = len(digests) * n_counted_in_range // max(1, len(in_range))
@@ -394,9 +444,14 @@ def advance(
         The threshold of each sample: a score above it is a miss.
     binning : Binning, optional
         The binning of the client's report, if scores are compared with one.
+
+    Returns
+    -------
+    MonitorState
+        A new state. The digests of batches and rows are those of `state`: the caller adds its own.
     """
     is_missed = scores > thresholds
-    samples = state.n + np.arange(1, len(scores) + 1)
+    samples = state.n + np.arange(1, len(scores) + 1)  # (T,) their numbers, from 1
 
     # The same bets run against the floor, which raises alarms, and against the target coverage,
     # which is reported only.
@@ -408,6 +463,7 @@ def advance(
     )
     previous_statistics = _stored_logs(state.log_sr_statistics, N_BETS)
     log_sr_statistics = log_shiryaev_roberts(previous_statistics, floor_factors)
+    # ln of the e-values after each sample, (T,): the first J wealths are those against the floor.
     coverage = log_wealth(log_wealths[:, :N_BETS], state.n)
     target = log_wealth(log_wealths[:, N_BETS:], state.n)
     change = log_mean(log_sr_statistics)
@@ -443,7 +499,19 @@ def _alarms_after(
     change: FloatArray,
     drift: FloatArray | None,
 ) -> dict[AlarmName, int]:
-    """Return the alarms raised so far, and the sample after which each was first raised."""
+    """Return the alarms raised so far, and the sample after which each was first raised.
+
+    Parameters
+    ----------
+    state : MonitorState
+        The state before these samples; its alarms stay as they are.
+    samples : ndarray of int, shape (T,)
+        The numbers of the samples, from 1.
+    coverage, change : ndarray of shape (T,)
+        ln of the e-values after each sample, as in `MonitorPoint`.
+    drift : ndarray of shape (T,) or None
+        The same against drift; None without a report.
+    """
     is_raised: dict[AlarmName, BoolArray] = {"coverage": coverage >= state.log_alarm_threshold}
     if state.run_length is not None:
         is_raised["change"] = change >= np.log(state.run_length)
@@ -459,12 +527,28 @@ def _alarms_after(
 
 
 def _stored_logs(values: Sequence[float], n_bets: int) -> FloatArray:
-    """Return stored logarithms, (J,); before the first sample all are minus infinity."""
+    """Return stored logarithms, (J,); before the first sample all are minus infinity.
+
+    Parameters
+    ----------
+    values : sequence of float
+        J logarithms, or none before the first sample.
+    n_bets : int
+        J.
+    """
     return np.array(values or [-np.inf] * n_bets, dtype=np.float64)
 
 
 def _first(samples: IntArray, condition: BoolArray) -> int | None:
-    """Return the first of some samples for which a condition holds; None if there is none."""
+    """Return the first of some samples for which a condition holds; None if there is none.
+
+    Parameters
+    ----------
+    samples : ndarray of int, shape (T,)
+        The numbers of the samples, from 1 and rising.
+    condition : ndarray of bool, shape (T,)
+        Whether it holds after each of them.
+    """
     if not condition.any():
         return None
     return int(samples[np.argmax(condition)])
@@ -477,7 +561,24 @@ def _new_points(
     drift: FloatArray | None,
     alarms: Mapping[AlarmName, int],
 ) -> list[MonitorPoint]:
-    """Return the points of a batch: up to 100 evenly spaced, and those with an alarm."""
+    """Return the points of a batch: up to 100 evenly spaced, and those with an alarm.
+
+    Parameters
+    ----------
+    samples : ndarray of int, shape (T,)
+        The numbers of the samples, from 1 and consecutive; at least one.
+    coverage, change : ndarray of shape (T,)
+        ln of the e-values after each sample, as in `MonitorPoint`.
+    drift : ndarray of shape (T,) or None
+        The same against drift; None without a report.
+    alarms : mapping of str to int
+        All alarms so far, also of earlier batches, with their samples.
+
+    Returns
+    -------
+    list of MonitorPoint
+        By rising n; the last one is at the last sample.
+    """
     n_samples = len(samples)
     evenly_spaced = np.linspace(0, n_samples - 1, min(n_samples, MAX_NEW_POINTS)).round()
     with_alarm = [step - samples[0] for step in alarms.values() if step >= samples[0]]
@@ -499,6 +600,13 @@ def _thin_curve(
     """Return the curve with few enough points: every second is dropped, as often as needed.
 
     The last point and those with an alarm stay.
+
+    Parameters
+    ----------
+    curve : sequence of MonitorPoint
+        By rising n.
+    alarm_steps : collection of int
+        The samples at which an alarm was raised.
     """
     while len(curve) > MAX_POINTS + len(alarm_steps):
         parity_of_last = (len(curve) - 1) % 2
@@ -511,7 +619,10 @@ def _thin_curve(
 
 
 def _e_value_text(log_e_value: float) -> str:
-    """Return an e-value, as a power of ten if it is very large or very small."""
+    """Return an e-value in words, given its natural logarithm.
+
+    It is a power of ten if it is very large or very small.
+    """
     if abs(log_e_value) < MAX_PLAIN_LOG:
         return f"{math.exp(log_e_value):.3g}"
     return f"10^{log_e_value / math.log(10):.0f}"
