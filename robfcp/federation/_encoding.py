@@ -28,6 +28,7 @@ def encode_reports(federation: Federation, report_of: Callable[[int], Report]) -
         Makes the report of the client at a position from 0; used for private ones, whose counts
         include zeros.
     """
+    # The counts of each client, of every kind; None where it reports none of the kind.
     strata = federation.strata
     all_labels = federation.all_label_counts
     n_clients = federation.n_clients

@@ -344,8 +344,9 @@ def build_fields(
     rows, clients = _order_by_name(reports.clients, selection.is_valid)
     n_clients = len(clients)
     header_index = reports.header_index[rows]
-    common = reports.headers[header_index[0]]  # its privacy and strata alone are its own
-    n_bins = common.binning.n_bins
+    # All valid headers agree on all but privacy and strata, so the first stands for them.
+    common_header = reports.headers[header_index[0]]
+    n_bins = common_header.binning.n_bins
     check_table_size(n_clients, n_bins)
 
     positions_of = _positions_of_rows(rows, len(reports.sizes))
@@ -374,11 +375,11 @@ def build_fields(
     return {
         "clients": clients,
         "sample_sizes": sizes,
-        "binning": common.binning.binning(),
-        "score": common.score,
-        "round": common.round,
-        "model": common.model,
-        "risk": common.risk,
+        "binning": common_header.binning.binning(),
+        "score": common_header.score,
+        "round": common_header.round,
+        "model": common_header.model,
+        "risk": common_header.risk,
         "privacy": _privacy_of_clients(header_index, reports.headers),
         **tables,
     }

@@ -165,13 +165,13 @@ def _most_common_classes(name_counts: Mapping[StratumNames, int]) -> StratumName
         if number_votes[number] > max(backed_votes.values(), default=0):
             return number
 
-    chosen = max(
+    selected = max(
         backed_votes,
         key=lambda classes: (backed_votes[classes], set_votes[classes], sorted(classes)),
     )
-    orders = [order for order in order_votes if frozenset(order) == chosen]
+    orders = [order for order in order_votes if frozenset(order) == selected]
     order = max(orders, key=lambda order: (order_votes[order], order))
-    return (*order, OTHER_STRATUM) if chosen in sets_with_merged else order
+    return (*order, OTHER_STRATUM) if selected in sets_with_merged else order
 
 
 def require_known_strata(common: Strata | None) -> HeaderCheck:
