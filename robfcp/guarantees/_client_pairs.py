@@ -1,7 +1,8 @@
 """Which clients contradict each other under label shift, and who is dropped for it.
 
 Clients are compared in pairs, at one bin, over the classes that both hold, so that label mixes may
-differ at will (docs/theory.md, section 11, "P: pruning that cannot expel the honest").
+differ at will (docs/theory.md, section 11, "P: pruning that cannot expel the honest"). All counts
+are whole samples without noise.
 """
 
 from __future__ import annotations
@@ -16,16 +17,18 @@ from numpy.typing import ArrayLike
 from robfcp._typing import BoolArray, FloatArray, IntArray
 from robfcp.guarantees._tail_bounds import kl_divergence
 
-# Pairs of clients times classes of which the terms are remembered from bin to bin.
+# Pairs of clients times classes up to which the terms are remembered from bin to bin: two arrays
+# of 128 MiB.
 _MAX_CACHED_TERMS = 2**24
 
 # Pairs of clients, times classes, that are worked on at a time: so many stay in the cache.
 _MAX_BLOCK_TERMS = 2**16
 
-# Of a bound that only decides for which pairs logarithms are taken: it errs towards taking them.
+# Factor of a bound that only decides for which pairs logarithms are taken. Below 1, so that
+# rounding errs towards taking them.
 _PREFILTER_SLACK = 1 - 1e-9
 
-# What is divided by is held above it.
+# Divisors are at least this, lest they be 0.
 _MIN_DIVISOR = 1e-12
 
 
@@ -38,13 +41,14 @@ class _PairTerms(NamedTuple):
         The B clients k.
     harmonic : ndarray of shape (B, C, K)
         n_kc n_lc / (n_kc + n_lc).
-    variance : ndarray of shape (B, C, K)
-        n_kc n_lc / ((n_kc + n_lc)^2 (n_kc + n_lc - 1)).
+    variance_factor : ndarray of shape (B, C, K)
+        n_kc n_lc / ((n_kc + n_lc)^2 (n_kc + n_lc - 1)): times the pooled count up to a bin, times
+        the pooled count above it, the variance of the hypergeometric x_kc.
     """
 
     rows: slice
     harmonic: FloatArray
-    variance: FloatArray
+    variance_factor: FloatArray
 
 
 class ClientPairs:
@@ -62,13 +66,14 @@ class ClientPairs:
     Parameters
     ----------
     sizes : array_like of shape (K, C)
-        n_kc, the samples of each client and class.
+        n_kc, the samples of each client and class; 0 where the client does not hold the class.
     """
 
     def __init__(self, sizes: ArrayLike) -> None:
         self.sizes = np.asarray(sizes, dtype=np.float64)
         self._is_holder = (self.sizes > 0).astype(np.float64)
-        self._shared_sizes = self.sizes @ self._is_holder.T  # n, of the row's client
+        # (K, K) n of each pair: the row's client's samples of the classes that both hold.
+        self._shared_sizes = self.sizes @ self._is_holder.T
         self._cached_terms: list[_PairTerms] | None = None
         if self.sizes.size * len(self.sizes) <= _MAX_CACHED_TERMS:
             self._cached_terms = list(self._compute_terms())
@@ -82,15 +87,18 @@ class ClientPairs:
     def _compute_terms(self) -> Iterator[_PairTerms]:
         """Compute the terms of all pairs, some rows at a time."""
         for rows in _row_blocks(len(self.sizes), self.sizes.size):
-            sizes_k = self.sizes[rows, :, None]
-            sizes_l = self.sizes.T[None]
+            sizes_k = self.sizes[rows, :, None]  # (B, C, 1)
+            sizes_l = self.sizes.T[None]  # (1, C, K)
             totals = sizes_k + sizes_l
+            # The maxima only avoid 0 / 0: where they act a numerator is 0.
             harmonic = sizes_k * sizes_l / np.maximum(totals, 1)
-            variance = harmonic / np.maximum(totals * (totals - 1), 1)
-            yield _PairTerms(rows, harmonic, variance)
+            variance_factor = harmonic / np.maximum(totals * (totals - 1), 1)
+            yield _PairTerms(rows, harmonic, variance_factor)
 
     def _differences(self, cumulative: FloatArray) -> FloatArray:
         """Return (K, K) D_kl = sum over c of n_kc n_lc / (n_kc + n_lc) (x_kc / n_kc - x_lc / n_lc).
+
+        That is x - mu in samples: k's count less its mean given the pooled counts. Antisymmetric.
 
         Parameters
         ----------
@@ -101,7 +109,13 @@ class ClientPairs:
         return one_sided - one_sided.T
 
     def _harmonic_sums(self, values: FloatArray) -> FloatArray:
-        """Return (K, K) the sums over c of n_kc n_lc / (n_kc + n_lc) v_kc, from (K, C) values v."""
+        """Return (K, K) the sums over c of n_kc n_lc / (n_kc + n_lc) v_kc.
+
+        Parameters
+        ----------
+        values : ndarray of shape (K, C)
+            v, of the row's client k.
+        """
         sums = np.zeros((len(values), len(values)))
         for rows, harmonic, _ in self._terms():
             sums[rows] = _sum_over_classes(values[rows], harmonic)
@@ -110,7 +124,8 @@ class ClientPairs:
     def _differences_and_variances(self, cumulative: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Return (K, K) D_kl, and V_kl = sum over c of n_kc n_lc P_c (1 - P_c) / (n_kc + n_lc - 1).
 
-        P_c is the pooled CDF (x_kc + x_lc) / (n_kc + n_lc). Both in one pass over the terms.
+        P_c is the pooled CDF (x_kc + x_lc) / (n_kc + n_lc). The mean and the variance of a sum of
+        hypergeometric variables, one for each class. Both in one pass over the terms.
 
         Parameters
         ----------
@@ -123,11 +138,12 @@ class ClientPairs:
         products = cumulative * above
         differences = np.zeros((n_clients, n_clients))
         variances = np.zeros((n_clients, n_clients))
-        for rows, harmonic, variance in self._terms():
+        for rows, harmonic, variance_factor in self._terms():
             differences[rows] = _sum_over_classes(cdfs[rows], harmonic)
-            # With y the counts above: of (x_k + x_l) (y_k + y_l) half comes with the transpose.
-            variances[rows] = _sum_over_classes(products[rows], variance)
-            mixed_terms = variance * above.T[None]
+            # V is the factor times (x_k + x_l) (y_k + y_l), y being the counts above. Here are
+            # x_k y_k and x_k y_l; as the factor is symmetric, the transpose adds the other two.
+            variances[rows] = _sum_over_classes(products[rows], variance_factor)
+            mixed_terms = variance_factor * above.T[None]
             variances[rows] += _sum_over_classes(cumulative[rows], mixed_terms)
         return differences - differences.T, variances + variances.T
 
@@ -150,7 +166,7 @@ class ClientPairs:
         sigma : float, default=0
             The declared heterogeneity within classes.
         min_exponent : float, default=0
-            Below it e may be returned as 0.
+            Below it e may be returned as 0, which saves logarithms; not used if sigma > 0.
         """
         counts = np.asarray(cumulative, dtype=np.float64)
         if sigma > 0:
@@ -173,11 +189,11 @@ class ClientPairs:
         counts : ndarray of shape (K, C)
             x_kc.
         differences, variances : ndarray of shape (K, K)
-            D and V.
+            D = x - mu and V, of the row's client.
         min_exponent : float
             Below it e may be returned as 0.
         """
-        shared_counts = counts @ self._is_holder.T
+        shared_counts = counts @ self._is_holder.T  # (K, K) x, over the classes that both hold
         exponents = np.zeros(differences.shape)
         for rows in _row_blocks(len(counts), len(counts)):
             # kl <= chi-square, so that e <= D^2 / V: most pairs need no logarithm.
@@ -198,7 +214,15 @@ class ClientPairs:
         return exponents
 
     def _hoeffding_exponents(self, distances: FloatArray, sigma: float) -> FloatArray:
-        """Return (K, K) e = 2 (|D| - 2 sigma H)+^2 / H, from |D|; 0 where H is."""
+        """Return (K, K) e = 2 (|D| - 2 sigma H)+^2 / H; 0 where H is.
+
+        Parameters
+        ----------
+        distances : ndarray of shape (K, K)
+            |D|, or a lower bound on it, which may be negative.
+        sigma : float
+            The declared heterogeneity within classes: two clients differ by at most twice that.
+        """
         sizes = self._harmonic_sizes
         excess = np.maximum(distances - 2 * sigma * sizes, 0)
         return np.where(sizes > 0, 2 * excess**2 / np.maximum(sizes, _MIN_DIVISOR), 0.0)
@@ -234,10 +258,13 @@ class ClientPairs:
     ) -> BoolArray | None:
         """Return (K, K) which clients contradict which at one bin; None if no client is dropped.
 
+        Symmetric. Where counts are known up to two bounds, only pairs count that contradict each
+        other wherever the counts lie between them.
+
         Parameters
         ----------
         cumulative : array_like of shape (K, C)
-            The counts up to the bin, at least.
+            The counts up to the bin, at least, for all K clients.
         max_malicious : int
             m.
         beta : float
@@ -245,7 +272,8 @@ class ClientPairs:
         sigma : float
             The declared heterogeneity within classes.
         n_clients : int
-            How many clients are compared: K, or K - 1 where one of them is held out.
+            How many clients are compared: K, or K - 1 where one of them is held out. Then every one
+            may be that one, so all K rows are returned, and `pruned_mask` leaves it out.
         cumulative_upper : ndarray of shape (K, C), optional
             The counts up to the bin, at most.
         """
@@ -254,7 +282,9 @@ class ClientPairs:
         if max_malicious == 0 or n_needed > n_clients - 1:
             return None
 
-        # A pair contradicts each other where p (K - 1 - m) / j <= beta / K, for p = 2 exp(-e).
+        # A pair contradicts each other where p (K - 1 - m) / j <= beta / K, for p = 2 exp(-e): by
+        # Markov's inequality j of K - 1 - m benign clients contradict a benign one with probability
+        # at most p (K - 1 - m) / j.
         n_other_benign = n_clients - 1 - max_malicious
         min_exponent = np.log(2 * n_clients * n_other_benign / (n_witnesses * beta))
         contradicts = self.exponents(cumulative, sigma, min_exponent) >= min_exponent
@@ -275,13 +305,25 @@ def _sum_over_classes(values: FloatArray, terms: FloatArray) -> FloatArray:
 
 
 def _row_blocks(n_rows: int, width: int) -> Iterator[slice]:
-    """Return rows of a width in blocks that a cache holds."""
+    """Return slices of rows, each of which a cache holds.
+
+    Parameters
+    ----------
+    n_rows : int
+        How many rows there are.
+    width : int
+        How many numbers one row has.
+    """
     step = max(1, _MAX_BLOCK_TERMS // max(1, width))
     return (slice(start, min(start + step, n_rows)) for start in range(0, n_rows, step))
 
 
 def min_witnesses(n_clients: int, max_malicious: int) -> int:
-    """Return j: how many benign clients, beyond m others, must contradict a client to drop it."""
+    """Return j: how many benign clients, beyond m others, must contradict a client to drop it.
+
+    Any fixed j is valid, as the level of a pair allows for it. A larger j makes that level higher,
+    but more clients must contradict; a quarter of K - 2 m is between.
+    """
     return max(1, (n_clients - 2 * max_malicious) // 4)
 
 
@@ -298,12 +340,13 @@ def pruned_mask(
     Parameters
     ----------
     contradictions : ndarray of shape (K, K)
-        Which clients contradict which.
+        Which clients contradict which, as `ClientPairs.contradictions` returns them.
     is_present : ndarray of shape (K,)
-        The clients that are compared.
+        The clients that are compared: all, or all but the one held out. Never changed.
     max_malicious : int
         m.
     """
+    # The number of witnesses stays that of all clients present, in every pass.
     n_witnesses = min_witnesses(int(is_present.sum()), max_malicious)
     kept_mask = is_present
     max_malicious_left = max_malicious

@@ -12,15 +12,16 @@ from robfcp._typing import BoolArray
 from robfcp.federation import Federation
 from robfcp.guarantees._count_bounds import CountBounds, count_bounds
 
-# Of all counts: what pooled estimates, which are no whole numbers, may be off by rounding.
+# By how much pooled estimates, which are no whole numbers, may be off by rounding, as a fraction of
+# all counts.
 _ROUNDING = 1e-12
 
-# By how much a count must exceed level N, of the level and the number of clients.
+# From the level and the number of clients: by how many samples a count must exceed level N.
 RankRule = Callable[[Fraction, int], Fraction]
 
 
 def rank_correction(level: Fraction, n_clients: int) -> Fraction:
-    """Return by how much the count of N pooled scores must exceed level N.
+    """Return by how many samples the count of N pooled scores must exceed level N.
 
     1 by the swap lemma, whatever clients differ by (docs/theory.md, section 2). The level itself
     for one client, who is exchangeable altogether: the count must reach level (N + 1).
@@ -42,7 +43,11 @@ def conformal_rank(
     rank_rule: RankRule = rank_correction,
     counts_per_sample: int = 1,
 ) -> int:
-    """Return ceil(level N) + 1, or ceil(level (N + 1)) for one client, as a number of counts.
+    """Return the rank, a number of counts that the threshold's cumulative count must reach.
+
+    With one count a sample and the default rule it is ceil(level N) + 1, or ceil(level (N + 1))
+    for one client. Under a loss it is rounded up to a part of a loss, not to a sample. It may be
+    larger than the number of counts; then the threshold is infinite.
 
     Parameters
     ----------
@@ -53,7 +58,7 @@ def conformal_rank(
     n_clients : int
         How many clients are pooled.
     rank_rule : RankRule
-        By how much a count must exceed level N.
+        By how many samples a count must exceed level N.
     counts_per_sample : int, default=1
         How many counts make a sample.
     """
@@ -90,11 +95,12 @@ class FCPThreshold:
             benign_mask = np.asarray(benign_mask)
             self._n_clients = int(benign_mask.sum())
             n_samples = int(bounds.sizes.sum(where=benign_mask))
+        # Noisy sizes may sum to 0 or less.
         self._n_samples = max(1, n_samples)
         self._pooled_counts = bounds.pooled_counts(benign_mask)
 
     def bin_index(self, level: Fraction) -> int | None:
-        """Return the bin of the threshold; None for an infinite one.
+        """Return the first bin whose pooled count reaches the rank; None for an infinite threshold.
 
         Parameters
         ----------

@@ -14,16 +14,17 @@ from robfcp.guarantees._count_bounds import CountBounds, count_bounds
 from robfcp.guarantees._tail_bounds import kl_lower
 from robfcp.guarantees._worst_case import first_accepted
 
-# Bins that are looked at. The union bound pays for all bins, so the choice is free.
+# Bins at which clients are compared, at most. The union bound pays for all bins, so which ones are
+# compared may depend on the reports.
 MAX_BINS_COMPARED = 128
 
-# Clients whose median CDF the bins are spread over.
+# Clients, at most, of whom the median CDF is taken that the bins are spread over.
 MAX_CLIENTS_OF_MEDIAN = 4096
 
 # The least heterogeneity that is not contradicted is found to a multiple of 1 / 1024.
 N_HETEROGENEITY_STEPS = 1024
 
-# Of the probability that an interval misses: the part for noise, where there is any.
+# The fraction of the probability that an interval misses which is for noise, where there is any.
 NOISE_FRACTION_OF_INTERVAL = 0.5
 
 
@@ -35,9 +36,9 @@ class PruningResult(NamedTuple):
     kept_mask : ndarray of shape (K,)
         The clients that may be benign.
     max_malicious_left : int
-        How many of them may be malicious.
-    pruned_at : dict
-        The bin that showed it, for each client that was dropped.
+        How many of them may be malicious: m less the number of dropped clients.
+    pruned_at : dict of str to int
+        By name of each dropped client the first bin at which it was incompatible.
     is_contradicted : bool
         Whether no set of K - m clients agrees as declared; then no client is dropped.
     """
@@ -84,11 +85,12 @@ def client_cdf_intervals(
     Parameters
     ----------
     cumulative : ndarray of shape (K, E)
-        The counts up to each bin.
+        The counts up to each bin, from 0 to n_k: whole samples, not units nor parts of a loss, as
+        they must be binomial.
     sizes : ndarray of shape (K,)
-        n_k.
+        n_k, exact and positive.
     delta : float
-        The probability with which each interval misses.
+        The probability with which each interval misses, half of it on each side.
 
     Returns
     -------
@@ -97,7 +99,8 @@ def client_cdf_intervals(
     """
     from scipy.special import betaincinv
 
-    # Many clients have the same count of the same size: each pair is computed once.
+    # Many clients have the same count of the same size: each pair is computed once. Counts are less
+    # than the base, so a key states both.
     key_base = int(np.max(sizes)) + 1
     keys = cumulative + key_base * np.asarray(sizes)[:, None]
     distinct_keys, key_indices = np.unique(keys, return_inverse=True)
@@ -124,9 +127,10 @@ def _interval_depths(low: FloatArray, high: FloatArray) -> tuple[IndexArray, Int
     Returns
     -------
     tuple of ndarray of shape (E, 2 K)
-        The order of all ends, lower ones numbered before upper ones; how many intervals hold a
-        point right after each.
+        The order of all ends, those of `low` numbered 0 to K - 1 and those of `high` K to 2 K - 1;
+        how many intervals hold a point right after each end in that order.
     """
+    # Stable, so that at a tie lower ends come first: intervals are closed.
     order = np.argsort(np.concatenate([low, high], axis=1), axis=1, kind="stable")
     is_lower_end = order < low.shape[1]
     return order, np.cumsum(np.where(is_lower_end, 1, -1), axis=1)
@@ -138,10 +142,11 @@ def compatible_clients(low: FloatArray, high: FloatArray, quorum: int) -> BoolAr
     Parameters
     ----------
     low, high : ndarray of shape (E, K)
-        The clients' intervals at each bin.
+        The clients' closed intervals at each bin.
     quorum : int
         How many intervals must hold the point, the client's own among them.
     """
+    # positions[e, i] is where end i stands in the order: the inverse of the permutation.
     n_clients = low.shape[1]
     order, depths = _interval_depths(low, high)
     positions = np.empty_like(order)
@@ -150,6 +155,7 @@ def compatible_clients(low: FloatArray, high: FloatArray, quorum: int) -> BoolAr
     # How many such points there are before each end: an interval holds one if there are more of
     # them before its upper end than before its lower one.
     is_shared = depths >= quorum
+    # (E, 2 K + 1): before each place in the order.
     n_shared_before = np.pad(np.cumsum(is_shared, axis=1, dtype=np.int64), ((0, 0), (1, 0)))
     n_before_ends = np.take_along_axis(n_shared_before, positions, axis=1)
     n_before_low = n_before_ends[:, :n_clients]
@@ -162,9 +168,10 @@ def prune_clients(
 ) -> PruningResult:
     """Drop clients that cannot be benign if all benign CDFs lie within sigma of a common one.
 
-    With probability >= 1 - beta no benign client is dropped: then at most the remaining m are
-    malicious. None is dropped where the reports contradict sigma and m themselves
-    (docs/theory.md, section 7, theorem E).
+    Under a loss: all mean losses, at every lambda. With probability >= 1 - beta no benign client is
+    dropped: then of those that remain at most m less the number of dropped ones are malicious. None
+    is dropped where the reports contradict sigma and m themselves (docs/theory.md, section 7,
+    theorem E).
 
     Parameters
     ----------
@@ -186,6 +193,8 @@ def prune_clients(
 
     kept_mask = np.ones(n_clients, dtype=bool)
     pruned_at: dict[str, int] = {}
+    # The K - m benign clients share a point at every bin. Without a dropped client others may no
+    # longer share a point with so many, hence several passes.
     while True:
         is_compatible = compatible_clients(
             low[:, kept_mask], high[:, kept_mask], n_clients - max_malicious
@@ -198,14 +207,14 @@ def prune_clients(
             return PruningResult(kept_mask, max_malicious - len(pruned_at), pruned_at)
 
         dropped_clients = np.flatnonzero(kept_mask)[is_dropped]
-        first_rows = np.argmin(is_compatible[:, is_dropped], axis=0)
+        first_rows = np.argmin(is_compatible[:, is_dropped], axis=0)  # the first False of each
         for client, row in zip(dropped_clients, first_rows, strict=True):
             pruned_at[federation.clients[client]] = int(intervals.bins[row])
         kept_mask[dropped_clients] = False
 
 
 class ClientIntervals:
-    """Intervals for every client's CDF, at the bins that are looked at.
+    """Intervals for every client's CDF, or mean gains under a loss, at the bins compared.
 
     All of them hold at once with probability >= 1 - beta; taken once, they serve every m and sigma.
 
@@ -219,9 +228,9 @@ class ClientIntervals:
     Attributes
     ----------
     bins : ndarray of shape (E,)
-        The bins.
+        The bins compared, rising; never the last one, where every CDF is 1.
     low, high : ndarray of shape (E, K)
-        The ends of the intervals.
+        The ends of the intervals, fractions.
     """
 
     def __init__(self, federation: Federation, beta: float) -> None:
@@ -233,6 +242,7 @@ class ClientIntervals:
         n_inner_bins = federation.binning.n_bins - 1
         delta = check_delta(beta) / (federation.n_clients * max(1, n_inner_bins))
         noise_delta, sampling_delta = bounds.split_delta(delta, NOISE_FRACTION_OF_INTERVAL)
+        # Each of the two bounds fails with its own probability.
         lowest, highest = bounds.per_client(self.bins, noise_delta / 2)
         if federation.counts_per_sample > 1:
             self.low, self.high = _loss_intervals(bounds, lowest, highest, sampling_delta)
@@ -252,6 +262,7 @@ class ClientIntervals:
             sigma.
         """
         heterogeneity = check_heterogeneity(heterogeneity)
+        # At most as many clients are compatible as share a point at the bin where fewest do.
         _, depths = _interval_depths(self.low - heterogeneity, self.high + heterogeneity)
         n_clients = self.low.shape[1]
         return n_clients - int(depths.max(axis=1).min(initial=n_clients))
@@ -265,12 +276,13 @@ def _cdf_intervals(
     Parameters
     ----------
     bounds : CountBounds
-        For the sample sizes.
+        For the sample sizes, which must be known.
     lowest, highest : ndarray of shape (E, K)
-        What the counts are at least and at most.
+        What the counts are at least and at most, in whole samples.
     delta : float
         The probability with which each interval misses.
     """
+    # The lower end for the least counts and the upper end for the largest ones.
     low, high = client_cdf_intervals(lowest.T, bounds.sizes, delta)
     if not np.array_equal(lowest, highest):
         _, high = client_cdf_intervals(highest.T, bounds.sizes, delta)
@@ -282,18 +294,19 @@ def _loss_intervals(
 ) -> tuple[FloatArray, FloatArray]:
     """Return (E, K) intervals for the clients' mean gains, the gain of a loss l being 1 - l.
 
-    P(mean gain >= x) <= exp(-n kl(x, its expectation)) for x above the expectation (docs/theory.md,
-    section 9), and likewise below.
+    Losses are in [0, 1] here, in multiples of the largest loss. P(mean gain >= x) <= exp(-n kl(x,
+    its expectation)) for x above the expectation (docs/theory.md, section 9), and likewise below.
 
     Parameters
     ----------
     bounds : CountBounds
-        For the sample sizes.
+        For the sample sizes, which must be known.
     lowest, highest : ndarray of shape (E, K)
-        What the counts are at least and at most, in parts of a loss.
+        What the counts are at least and at most, in parts of a loss (whole counts, not units).
     delta : float
         The probability with which each interval misses.
     """
+    # Counts are divided by what they sum to; the radius is in samples, which are independent.
     total_counts = bounds.federation.total_counts
     radius = np.log(2 / delta) / bounds.sizes
     low = kl_lower(lowest / total_counts, radius)
@@ -310,6 +323,7 @@ def _informative_bins(federation: Federation) -> IndexArray:
     is_sampled[:: max(1, federation.n_clients // MAX_CLIENTS_OF_MEDIAN)] = True
     sampled = federation.select(is_sampled)
     cdfs = sampled.cumulative_counts()[:, :-1] / sampled.total_counts[:, None]
+    # Noise may make it fall, and the search below needs it sorted.
     median_cdf = np.maximum.accumulate(np.median(cdfs, axis=0))
     quantiles = np.arange(MAX_BINS_COMPARED) / MAX_BINS_COMPARED
     return np.unique(np.searchsorted(median_cdf, quantiles).clip(0, n_inner_bins - 1))
@@ -329,7 +343,7 @@ def estimate_heterogeneity(
     federation : Federation
         The reports of one round.
     max_malicious : int
-        So many of the most distant clients are disregarded.
+        m: so many of the most distant clients are disregarded.
     confidence : float, default=0.95
         The confidence of the lower bound.
     """
@@ -355,7 +369,13 @@ def estimate_heterogeneity(
 
 
 def _distances_to_median(federation: Federation) -> FloatArray:
-    """Return (K,) the clients' Kolmogorov distances to the median CDF, on at most 128 bins."""
+    """Return (K,) the clients' Kolmogorov distances to the median CDF, on the bins compared.
+
+    Parameters
+    ----------
+    federation : Federation
+        The reports, with one count a sample.
+    """
     bins = _informative_bins(federation)
 
     def cdfs_of_block(block: Federation) -> FloatArray:
@@ -371,8 +391,13 @@ def _distances_by_chance(federation: Federation) -> FloatArray:
 
     By the inequality of Dvoretzky, Kiefer and Wolfowitz P(sup |F_n - F| > x) <= 2 exp(-2 n x^2), so
     that x^2 = ln(2 K) / (2 n) bounds a client's distance with probability 1 - 1 / K. Noise of
-    variance v on each of H bins adds a random bridge, whose variance in counts is at most H v / 4:
-    that adds 2 ln(2 K) (H v / 4) / n^2 to x^2.
+    variance v, in samples squared, on each of H bins adds a random bridge, whose variance is at
+    most H v / 4: that adds 2 ln(2 K) (H v / 4) / n^2 to x^2.
+
+    Parameters
+    ----------
+    federation : Federation
+        The reports as sent, which state their noise.
     """
     sizes = federation.sample_sizes
     log_term = np.log(2 * federation.n_clients)
@@ -383,11 +408,27 @@ def _distances_by_chance(federation: Federation) -> FloatArray:
 
 
 def _least_heterogeneity(federation: Federation, max_malicious: int, beta: float) -> float:
-    """Return the least heterogeneity at which K - m clients agree at every bin."""
+    """Return the least heterogeneity at which K - m clients agree at every bin.
+
+    Parameters
+    ----------
+    federation : Federation
+        The reports; their sample sizes must be known.
+    max_malicious : int
+        m.
+    beta : float
+        The probability with which it is more than that of the benign clients.
+
+    Returns
+    -------
+    float
+        A multiple of 1 / N_HETEROGENEITY_STEPS in [0, 1]; 1 if none below does.
+    """
     intervals = ClientIntervals(federation, beta)
 
     def is_possible(step: int) -> bool:
         return intervals.n_incompatible(step / N_HETEROGENEITY_STEPS) <= max_malicious
 
+    # Possible at one step means possible at all larger ones, as intervals only widen.
     first_step = first_accepted(N_HETEROGENEITY_STEPS, is_possible)
     return 1.0 if first_step is None else first_step / N_HETEROGENEITY_STEPS

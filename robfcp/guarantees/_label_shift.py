@@ -33,10 +33,10 @@ from robfcp.reports import OTHER_STRATUM
 # Clients that feedback compares pair by pair.
 MAX_CLIENTS_COMPARED = 300
 
-# Counts of clients, classes and bins that are looked at.
+# Counts of clients, classes and tested bins, at most: 256 MiB.
 MAX_CELLS = 2**25
 
-# Bins that are looked at. They are fixed before the counts are seen: spread over the binning's.
+# Bins that are tested, at most. They are fixed before the counts are seen, spread over all.
 MAX_BINS_TESTED = 256
 
 
@@ -44,20 +44,23 @@ MAX_BINS_TESTED = 256
 class ClassCounts:
     """The counts by class of the clients that report them, at bins that are fixed beforehand.
 
+    All counts are whole samples without noise.
+
     Attributes
     ----------
     cumulative : ndarray of shape (E, K, C)
-        The counts up to each bin.
+        The counts up to each bin; at least, where some reports are coarse.
     class_sizes : ndarray of shape (K, C)
         n_kc, the samples of each client and class.
     edges : ndarray of shape (E,)
-        The bins.
+        The indices of the E tested bins, rising; the last one is the binning's.
     clients : tuple of str
-        The K clients.
+        The K clients: not all of the federation's.
     names : tuple of str
         The C classes.
     cumulative_upper : ndarray of shape (E, K, C), optional
-        What the counts are at most, where some reports are coarse.
+        What the counts are at most, where some reports are coarse. Only pruning needs it: tests of
+        coverage need the least counts alone.
     """
 
     cumulative: IntArray
@@ -85,6 +88,8 @@ def class_counts(federation: Federation) -> ClassCounts:
     if federation.has_noise:
         raise RobfcpError("label shift: is not proved for private reports; leave it out")
 
+    # The table has one row for each client with strata, and n_strata * n_bins cells in a row, those
+    # of a stratum side by side. Merged are the cells between the tested bins of each stratum.
     n_bins = strata.n_bins
     n_strata = strata.n_strata
     bins = fixed_bins(n_bins, MAX_CELLS // (len(strata.rows) * n_strata))
@@ -92,7 +97,7 @@ def class_counts(federation: Federation) -> ClassCounts:
     merged_bin_ends = np.unique(first_cells + np.append(bins, n_bins - 1))
 
     counts = strata.table.merge_bins(merged_bin_ends)
-    counts = counts.reshape(len(strata.rows), n_strata, -1)
+    counts = counts.reshape(len(strata.rows), n_strata, -1)  # (K', C', E)
     is_class = np.array([name != OTHER_STRATUM for name in strata.labels])
     is_complete = counts[:, ~is_class].sum(axis=(1, 2)) == 0
     if not is_complete.any():
@@ -118,19 +123,19 @@ def class_counts(federation: Federation) -> ClassCounts:
 
 
 def _cumulative_by_bin(counts: IntArray) -> IntArray:
-    """Return (E, K, C) the counts up to each bin, from (K, C, E) counts."""
+    """Return (E, K, C) the counts up to each bin, from (K, C, E) counts of each bin."""
     return np.ascontiguousarray(np.cumsum(counts, axis=2).transpose(2, 0, 1))
 
 
 def fixed_bins(n_bins: int, max_bins: int = MAX_BINS_TESTED) -> IndexArray:
-    """Return at most 256 bins, evenly spread over all; the last one among them.
+    """Return at most MAX_BINS_TESTED bins, evenly spread over all; the last one among them.
 
     Parameters
     ----------
     n_bins : int
         H.
     max_bins : int
-        How many of them there is room for.
+        How many of them there is room for; at least 2 are returned all the same.
     """
     n_tested = max(2, min(MAX_BINS_TESTED, max_bins, n_bins))
     return np.unique(np.linspace(0, n_bins - 1, n_tested).round().astype(np.intp))
@@ -143,14 +148,16 @@ class SequenceResult:
     Attributes
     ----------
     bin_index : int or None
-        The last bin that was accepted; None if none was: the threshold is infinite.
+        The last bin that was accepted, of the binning, not a row of `ClassCounts`; None if none
+        was: the threshold is infinite.
     pruned_clients : tuple of str
-        The clients that were dropped there.
+        The clients that were dropped at that bin.
     is_contradicted : bool
         Whether more than m clients would have to be dropped at a bin on the way: label shift or m
         cannot be as declared, and nothing is certified.
     classes_with_too_few_clients : tuple of str
-        The classes with too few benign holders.
+        The classes with at most as many holders as may be malicious; they explain why no bin was
+        accepted.
     """
 
     bin_index: int | None = None
@@ -160,20 +167,22 @@ class SequenceResult:
 
 
 class BinEvidence(NamedTuple):
-    """What is known at one bin of the clients that are kept there.
+    """What is known at one bin of the K' clients that are kept there.
 
     Attributes
     ----------
-    cumulative : ndarray of shape (K, C)
-        The counts up to the bin.
-    sizes : ndarray of shape (K, C)
+    cumulative : ndarray of shape (K', C)
+        The counts up to the bin, in samples, at least.
+    sizes : ndarray of shape (K', C)
         n_kc.
     max_malicious : int
-        How many of these clients may be malicious.
+        m': how many of these clients may be malicious, m less the dropped ones.
     delta : float
-        The probability with which a bin that covers too little may be accepted.
+        The probability with which a bin that covers too little may be accepted; without what is
+        spent on dropping clients.
     held_out : int or None
-        The client that the threshold is for, whose own report is held out.
+        The client that the threshold is for, whose own report is held out, as an index of
+        `ClassCounts.clients`, not of the rows here.
     """
 
     cumulative: IntArray
@@ -218,10 +227,10 @@ def fixed_sequence_thresholds(
     heterogeneity : float
         The declared heterogeneity within classes.
     accepts : callable
-        The test at one bin.
+        The test at one bin; it need not be monotone in the bin. It is called for falling bins.
     leave_out : sequence of int or None
         One sequence is run for each entry, without that client's own report; None uses every
-        report. The entries are all None or all clients.
+        report. The entries are all None, or all indices of clients; at least one.
 
     Returns
     -------
@@ -233,9 +242,11 @@ def fixed_sequence_thresholds(
     heterogeneity = check_heterogeneity(heterogeneity)
     n_present = n_clients if leave_out[0] is None else n_clients - 1
     max_malicious = check_max_malicious(max_malicious, n_present)
+    # Pruning and the test share delta.
     pruning_delta = PRUNING_DELTA_FRACTION * check_delta(delta)
     test_delta = (1 - PRUNING_DELTA_FRACTION) * delta
 
+    # Replaced, never changed, so that all may start as the same object.
     results = [SequenceResult()] * len(leave_out)
     running = list(range(len(leave_out)))  # the sequences that accepted every bin so far
     for row in reversed(range(len(counts.edges))):
@@ -255,6 +266,7 @@ def fixed_sequence_thresholds(
             held_out = leave_out[sequence]
             is_present = np.arange(n_clients) != held_out
             kept_mask = _kept_clients(contradictions, is_present, max_malicious)
+            # More than m clients would be dropped: what was accepted above is given up too.
             if kept_mask is None:
                 results[sequence] = SequenceResult(is_contradicted=True)
                 continue
@@ -297,7 +309,9 @@ def _kept_clients(
 class _PACTest:
     """The PAC condition on the clients kept at a bin.
 
-    The tail test of clients of the same sizes is made once: it is the same at most bins.
+    The tail test of clients of the same sizes is made once: it is the same at most bins. It is
+    remembered by sizes and m' alone, so all evidence must have the same delta: one object serves
+    one call of `fixed_sequence_thresholds`.
 
     Parameters
     ----------
@@ -351,7 +365,7 @@ def pac_threshold_after_pruning(
 def accepts_distributions(
     evidence: BinEvidence, distributions: LabelDistributions, alpha: float
 ) -> BoolArray:
-    """Return (R,) whether each label mix is accepted at one bin.
+    """Return whether each label mix is accepted at one bin.
 
     It is where U1 or U2, upper bounds on the benign miss rate, is small enough for n_eff, the least
     N_c^min / pi_c. U1 pools classes inside a client before the m' worst clients are taken, U2 takes
@@ -362,9 +376,14 @@ def accepts_distributions(
     evidence : BinEvidence
         The counts of the clients that are kept.
     distributions : LabelDistributions
-        R mixes.
+        R mixes, those around a base included.
     alpha : float
-        The target miss rate.
+        The target miss rate; what heterogeneity takes of it is taken by the caller.
+
+    Returns
+    -------
+    ndarray of shape (R,)
+        Whether the mix is accepted.
     """
     sizes = evidence.sizes
     max_malicious = evidence.max_malicious
@@ -377,7 +396,8 @@ def accepts_distributions(
     def is_small(miss_rates: FloatArray) -> BoolArray:
         return is_miss_rate_small(miss_rates, effective_sizes, alpha, evidence.delta)
 
-    # u_c, and what the removal of a client adds to it at most: -e_kc / N_c or -e_kc / N_c^min.
+    # (C,) u_c, and (K', C) what the removal of a client adds to it at most: with the excess
+    # e_kc = misses - u_c n_kc it is -e_kc / N_c, or -e_kc / N_c^min once others are removed.
     miss_rates = misses.sum(axis=0) / np.maximum(class_sizes, 1)
     missing = -(misses - miss_rates * sizes)
     additions = np.maximum(
@@ -385,10 +405,13 @@ def accepts_distributions(
     )
 
     rates_if_all_benign = distributions.expectations(miss_rates)
+    # (R, K'): the m' clients whose removal adds most to a mix are taken.
     client_additions = np.maximum(distributions.expectations(additions), 0).T.copy()
     bound_over_clients = rates_if_all_benign + sum_of_largest(client_additions, max_malicious)
     is_accepted = is_small(bound_over_clients)
     may_be_accepted = is_small(rates_if_all_benign)
+    # U2 is at least the rate without removals, so it cannot accept what that rate does not. It is
+    # slow, and hence computed only where it may decide.
     if (is_accepted == may_be_accepted).all():
         return is_accepted
 
@@ -406,8 +429,8 @@ def _class_envelopes(
 
     Parameters
     ----------
-    misses, sizes : ndarray of shape (K, C)
-        The counts above the bin, and n_kc.
+    misses, sizes : ndarray of shape (K', C)
+        The counts above the bin, and n_kc, in whole samples.
     max_malicious : int
         m'.
     min_class_sizes : ndarray of shape (C,)
@@ -416,6 +439,7 @@ def _class_envelopes(
     envelopes = np.ones(sizes.shape[1])
     for c in np.flatnonzero(min_class_sizes > 0):
         is_holder = sizes[:, c] > 0
+        # One holder must remain. The least coverage is 1 less the largest miss rate.
         max_removed = np.array([min(max_malicious, int(is_holder.sum()) - 1)])
         covered = (sizes - misses)[None, is_holder, c]
         groups = ClientGroups.from_clients(covered, sizes[is_holder, c])
@@ -428,18 +452,20 @@ def _class_envelopes(
 class _DistributionTest:
     """Whether all label mixes are accepted at a bin; it notes which classes too few clients hold.
 
+    One object serves one call of `fixed_sequence_thresholds`, whose first bin it notes.
+
     Parameters
     ----------
     distributions : LabelDistributions
         The mixes.
     alpha : float
-        The target miss rate.
+        The target miss rate, without what heterogeneity takes of it.
     """
 
     def __init__(self, distributions: LabelDistributions, alpha: float) -> None:
         self.distributions = distributions
         self.alpha = alpha
-        # (C,) at the first bin that is tested: holders of each class beyond the malicious clients.
+        # (C,) at the first bin that is tested: holders of each class less m'. None before any test.
         self.n_benign_holders: IndexArray | None = None
 
     def accepts(self, evidence: BinEvidence) -> bool:
@@ -491,14 +517,19 @@ def label_distribution_threshold(
 
 
 def label_homogeneity_p_value(sizes: IntArray) -> float:
-    """Return the p-value of the label counts if all clients drew labels from one mix.
+    """Return the p-value of "all clients drew their labels from one mix".
 
     Pearson's test, a diagnostic; classes and clients without samples are left out.
 
     Parameters
     ----------
     sizes : ndarray of shape (K, C)
-        n_kc.
+        n_kc, whole samples without noise.
+
+    Returns
+    -------
+    float
+        1 where there are no samples.
     """
     from scipy.stats import chi2_contingency
 

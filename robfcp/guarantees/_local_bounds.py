@@ -19,7 +19,8 @@ from robfcp.guarantees._label_distributions import LabelDistributions
 from robfcp.guarantees._label_shift import BinEvidence, ClassCounts
 from robfcp.guarantees._tail_bounds import critical_loss_drops, min_count
 
-# Of alpha: the probability that the federation's threshold fails, which alpha pays for.
+# The probability that the federation's threshold fails, as a fraction of the target miss rate
+# alpha, from which it is taken.
 DELTA_FRACTION = 0.05
 
 # The probability that a client's own upper end covers too little.
@@ -35,9 +36,9 @@ def possible_label_distributions(sizes: IntArray) -> LabelDistributions:
     Parameters
     ----------
     sizes : ndarray of shape (C,)
-        n_c.
+        n_c, the client's labels of each class.
     """
-    n_labels = sizes.sum() + 1
+    n_labels = sizes.sum() + 1  # with the next one
     return LabelDistributions.around(sizes / n_labels, 1 / n_labels)
 
 
@@ -65,12 +66,13 @@ def client_thresholds(
     sigma : float, default=0
         The declared heterogeneity within classes.
     clients : sequence of int, optional
-        The clients that thresholds are computed for; all if None.
+        The indices of `counts.clients` that thresholds are computed for; all if None.
 
     Returns
     -------
     ndarray of shape (K,)
-        -1 where the threshold is infinite, and for clients that are not chosen.
+        Bins of the binning, not rows of `counts`. -1 where the threshold is infinite, and for
+        clients that are not chosen.
     """
     n_clients = len(counts.clients)
     delta = check_delta(DELTA_FRACTION * alpha)
@@ -83,6 +85,7 @@ def client_thresholds(
         return bins
 
     def accepts(evidence: BinEvidence) -> bool:
+        """Return whether all mixes are accepted that the client held out can have next."""
         distributions = possible_label_distributions(counts.class_sizes[evidence.held_out])
         accepted = _label_shift.accepts_distributions(evidence, distributions, remaining_alpha)
         return bool(accepted.all())
@@ -99,7 +102,7 @@ def unseen_client_threshold(
 ) -> int | None:
     """Return the bin of a client that sent no report; None for an infinite threshold.
 
-    As `client_thresholds`, with all clients in the place of the others.
+    As `client_thresholds`, with all clients in the place of the others. A bin of the binning.
 
     Parameters
     ----------
@@ -137,10 +140,16 @@ def clipping_ranks(n: int, level: float, low_delta: float, high_delta: float) ->
     level : float
         The target coverage.
     low_delta, high_delta : float
-        The probabilities.
+        The probabilities to fail of the lower and of the upper end.
+
+    Returns
+    -------
+    tuple of int
+        a and b, ranks from 1 to n, but b may be n + 1.
     """
     totals = np.array([n], dtype=np.int64)
     lowest = np.zeros(1, dtype=np.int64)
+    # P(Bin(n, level) <= a - 1) = P(Bin(n, 1 - level) >= n + 1 - a), whose least n + 1 - a is this.
     n_missed = int(min_count(totals, 1 - level, low_delta, lowest)[0])
     a = max(1, n + 1 - n_missed)
     b = int(min_count(totals, level, high_delta, lowest)[0])
@@ -149,16 +158,16 @@ def clipping_ranks(n: int, level: float, low_delta: float, high_delta: float) ->
 
 @dataclass(frozen=True)
 class LocalThresholdRange:
-    """A client's own order statistics.
+    """Between which thresholds, scores or lambdas, a client's own samples hold its threshold.
 
     Attributes
     ----------
     low : float
-        Covers a / (n + 1) on average, whoever is malicious.
+        Covers `marginal_lower` on average, whoever is malicious.
     high : float
-        Covers the level with 97.5% confidence; infinite for too few samples.
+        Covers the level with 97.5% confidence (1 - HIGH_DELTA); infinite for too few samples.
     marginal_lower : float
-        a / (n + 1).
+        a / (n + 1), a fraction; under a loss 1 less the mean loss that `low` costs at most.
     n : int
         The number of samples.
     """
@@ -175,7 +184,7 @@ def local_threshold_range(scores: FloatArray, alpha: float) -> LocalThresholdRan
     Parameters
     ----------
     scores : ndarray of shape (n,)
-        The scores.
+        The scores, in any order; n is at least 1.
     alpha : float
         The target miss rate.
     """
@@ -191,7 +200,7 @@ def local_threshold_range(scores: FloatArray, alpha: float) -> LocalThresholdRan
 def local_lambda_range(
     loss_drops: IntArray, n: int, counts_per_sample: int, level: Fraction, lambdas: FloatArray
 ) -> LocalThresholdRange:
-    """Return the same of n losses of a client's own.
+    """Return the lambdas between which n losses of a client's own hold its lambda.
 
     `low` is conformal risk control (Angelopoulos et al. 2024) at a' = alpha + s, at least
     2 / (n + 1): the least lambda whose summed loss R has (R + 1) / (n + 1) <= a'. So a lambda at or
@@ -203,23 +212,27 @@ def local_lambda_range(
     Parameters
     ----------
     loss_drops : ndarray of shape (H,)
-        What the losses fall by at each lambda, summed, in parts of 1 / counts_per_sample.
+        What the losses, in [0, 1], fall by at each lambda, summed over samples, in parts of
+        1 / counts_per_sample. Not cumulative.
     n : int
-        The number of samples.
+        The number of samples, at least 1.
     counts_per_sample : int
         How many parts make a loss of 1.
     level : Fraction
         1 - alpha.
     lambdas : ndarray of shape (H,)
-        The values of lambda.
+        The values of lambda, rising.
     """
     alpha = float(1 - level)
     deviation = (alpha * (1 - alpha) / n) ** 0.5
     max_loss = min(1.0, max(alpha + deviation, 2 / (n + 1)))
+    # (R + 1) / (n + 1) <= a' means that R is at most (n + 1) a' - 1, rounded down to a whole number
+    # of parts; the drop is n - R.
     min_loss_drop = counts_per_sample * n - int(counts_per_sample * ((n + 1) * max_loss - 1))
     totals = np.array([n], dtype=np.int64)
     critical_loss_drop = critical_loss_drops(totals, level, HIGH_DELTA, counts_per_sample)[0]
 
+    # The first lambda of which the cumulative drop reaches each; infinite where none does.
     rows = np.searchsorted(np.cumsum(loss_drops), [min_loss_drop, critical_loss_drop])
     low, high = np.append(lambdas, np.inf)[rows].tolist()
     return LocalThresholdRange(low, high, 1 - max_loss, n)
@@ -233,10 +246,10 @@ class TrustedInterval(NamedTuple):
     Attributes
     ----------
     low : int
-        The lower end.
+        The lower end, a bin.
     high : int or None
-        The upper end; None where there are too few samples, or where coverage on average would not
-        survive it.
+        The upper end, a bin; None where there are too few samples, or where coverage on average
+        would not survive it.
     marginal_lower : float or None
         What is covered on average whoever is malicious, a / (n + 1).
     n : int
@@ -261,7 +274,7 @@ class TrustedInterval(NamedTuple):
         Parameters
         ----------
         counts : ndarray of shape (H,)
-            The trusted samples in each bin.
+            How many of the n >= 1 trusted samples are in each bin, without noise.
         level : Fraction
             The target coverage.
         delta : float
@@ -278,7 +291,16 @@ class TrustedInterval(NamedTuple):
         return self._replace(high=None)
 
     def clip(self, bin_index: int | None) -> int | None:
-        """Return the bin held between the two; None for an infinite threshold."""
+        """Return the bin clipped to the interval; None for an infinite threshold.
+
+        The lower end comes last: it covers whoever is malicious. An infinite threshold without an
+        upper end stays infinite.
+
+        Parameters
+        ----------
+        bin_index : int or None
+            The bin of the threshold; None for an infinite one.
+        """
         if self.high is not None:
             bin_index = self.high if bin_index is None else min(bin_index, self.high)
         return None if bin_index is None else max(bin_index, self.low)
@@ -286,7 +308,8 @@ class TrustedInterval(NamedTuple):
     def annotate(self, certificate: Certificate) -> Certificate:
         """Return a certificate with what the samples prove of the threshold that they hold.
 
-        An upper end takes its probability to fail from the confidence of a guarantee.
+        An upper end takes its probability to fail from the confidence of a guarantee: `high` may
+        then be the threshold. The interval of a given threshold is not touched by it.
 
         Parameters
         ----------

@@ -40,7 +40,7 @@ def marginal_threshold_bin(
         The largest number of malicious clients.
     max_malicious_samples : int, optional
         The largest number of samples that malicious clients hold together; beside the number of
-        clients, or in place of it.
+        clients, or in place of it. At least one of the two is given.
     """
     bounds = count_bounds(federation)
     return marginal_bin(bounds, level, max_malicious, max_malicious_samples)
@@ -68,8 +68,8 @@ def marginal_bin(
     max_malicious : int, optional
         m.
     max_malicious_samples : int, optional
-        The largest number of samples that malicious clients hold together. With both bounds a bin
-        is accepted if either of them suffices.
+        W: the largest number of samples that malicious clients hold together. With both bounds a
+        bin is accepted if either of them suffices. With neither no bin is.
     """
     test, noise_delta = marginal_test(bounds, level)
     if max_malicious is not None:
@@ -93,7 +93,15 @@ def marginal_bin(
 def marginal_test(bounds: CountBounds, level: Fraction) -> tuple[TailTest, float]:
     """Return what a marginal threshold requires, and the probability with which noise may fool it.
 
-    The test is for a level that leaves room for that probability.
+    The test is for a level that is higher by that probability, so that coverage on average is still
+    at least `level`.
+
+    Parameters
+    ----------
+    bounds : CountBounds
+        The counts.
+    level : Fraction
+        The target coverage.
     """
     noise_delta = bounds.noise_delta_of_level(level)
     test = marginal_tail_test(level + noise_delta, len(bounds.sizes), bounds.counts_per_sample)
@@ -107,7 +115,22 @@ def _bins_that_survive_samples(
     max_malicious_samples: int,
     noise_delta: float,
 ) -> BoolArray:
-    """Return (E,) at which bins a test is passed, if malicious clients hold few samples."""
+    """Return (E,) at which bins a test is passed, if malicious clients hold few samples.
+
+    Parameters
+    ----------
+    bounds : CountBounds
+        The counts; sample sizes must be known.
+    bins : ndarray of shape (E,)
+        The bins.
+    test : TailTest
+        What is required, one number for all S, as a marginal test has.
+    max_malicious_samples : int
+        W, in samples.
+    noise_delta : float
+        The probability with which noise passes the test at a bin that would fail it.
+    """
+    # Excess, allowance and required sum are in units times q, sizes and W in samples.
     excess = excess_counts(bounds.lower(bins), bounds.sizes_in_units, test.p, test.q)
     allowance = noise_allowance(bounds, bins, test, noise_delta)
     required = (bounds.units_per_count * test.min_excess + allowance).tolist()
@@ -134,16 +157,17 @@ def survives_malicious_samples(
     Parameters
     ----------
     excess_counts : ndarray of shape (K,)
-        g_k.
+        g_k, whole numbers in any unit.
     sizes : ndarray of shape (K,)
-        n_k.
+        n_k, in samples; positive.
     max_malicious_samples : int
-        W.
+        W, in samples.
     required_excess : int, default=0
-        What the sum must reach.
+        What the sum must reach, in the unit of g_k.
     """
     if max_malicious_samples >= int(np.sum(sizes)):
         return False
+    # By how much a removal may lower the sum over all clients.
     spare = int(excess_counts.sum()) - required_excess
 
     is_removable = (excess_counts > 0) & (np.asarray(sizes) <= max_malicious_samples)
@@ -155,7 +179,8 @@ def survives_malicious_samples(
     if all_fit:
         return spare - int(excess.sum()) >= 0
 
-    # Multiplied by n_j, everything is a whole number.
+    # The bound at lambda = g_j / n_j, multiplied by n_j, so that everything is a whole number.
+    # Python's integers, as products may need more than 64 bits.
     breaking = order[int(np.searchsorted(n_filled, max_malicious_samples, side="right"))]
     breaking_excess = int(excess[breaking])
     breaking_size = int(removable_sizes[breaking])
@@ -177,11 +202,17 @@ def breakdown_point_of_any_rule(sizes: IntArray, level: Fraction) -> int | None:
     Parameters
     ----------
     sizes : ndarray of shape (K,)
-        n_k.
+        n_k, in samples, in any order.
     level : Fraction
         The target coverage.
+
+    Returns
+    -------
+    int or None
+        None if there is none up to K / 2.
     """
     falling_sizes = np.sort(np.asarray(sizes, dtype=np.int64))[::-1]
+    # Entry m: the samples of the m largest clients.
     n_samples_of_largest = [0, *np.cumsum(falling_sizes).tolist()]
     n_samples = n_samples_of_largest[-1]
     for m in range(1, len(sizes) // 2 + 1):

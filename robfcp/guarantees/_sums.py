@@ -15,19 +15,27 @@ from numpy.typing import NDArray
 
 from robfcp._typing import BoolArray, FloatArray, IntArray
 
-# Results below this many fit into 64 bits, with a bit to spare.
+# Results below this fit into 64 bits, with a bit to spare.
 _MAX_INT64_RESULT = 2**62
 
 # Up to so many clients it is fastest to sort all of them, for all numbers of malicious clients at
 # once; above, equal clients are counted first.
 _MAX_CLIENTS_SORTING = 512
 
-# Counts that are sorted, or keys that are counted, at a time: so many stay in the cache.
+# Counts that are sorted, or keys that are counted, at a time: 1 MiB, which stays in the cache.
 _MAX_BLOCK_COUNTS = 2**17
 
 
 def as_integers(values: NDArray[Any], largest: int) -> NDArray[Any]:
-    """Return values as int64, or as Python integers where results up to `largest` overflow."""
+    """Return values as int64, or as Python integers where results up to `largest` overflow.
+
+    Parameters
+    ----------
+    values : ndarray
+        Whole numbers. They may be returned as they are, without a copy.
+    largest : int
+        The largest absolute value of anything that will be computed of them, sums included.
+    """
     integer_type = np.int64 if largest < _MAX_INT64_RESULT else object
     return np.asarray(values).astype(integer_type, copy=False)
 
@@ -38,16 +46,16 @@ def excess_counts(counts: IntArray, sizes: IntArray, p: int, q: int) -> NDArray[
     Parameters
     ----------
     counts : ndarray of shape (E, K)
-        c_k, the clients' cumulative counts at each bin.
+        c_k, the clients' cumulative counts at each bin, in any unit.
     sizes : ndarray of shape (K,)
-        n_k, what a client's counts add up to.
+        n_k, what a client's counts add up to, in the same unit.
     p, q : int
         The level p / q.
 
     Returns
     -------
     ndarray of shape (E, K)
-        Python integers where 64 bits are too few.
+        Python integers where 64 bits are too few, also for sums over clients and twice those.
     """
     largest_count_sum = int(np.abs(counts).sum(axis=1).max(initial=0))
     largest = q * largest_count_sum + p * int(np.abs(sizes).sum())
@@ -57,7 +65,16 @@ def excess_counts(counts: IntArray, sizes: IntArray, p: int, q: int) -> NDArray[
 
 
 def sum_of_largest(values: NDArray[Any], k: int) -> NDArray[Any]:
-    """Return each row's sum of its k largest entries, negative ones counted as 0."""
+    """Return (E,) each row's sum of its k largest entries, negative ones counted as 0.
+
+    Parameters
+    ----------
+    values : ndarray of shape (E, K)
+        The rows.
+    k : int
+        From 0 to K.
+    """
+    # partition is not defined at the index K, and not needed where all entries are taken.
     first_of_largest = values.shape[1] - k
     partitioned = values
     if k > 0 and first_of_largest:
@@ -71,14 +88,15 @@ def min_sums_over_removals(excess_counts: NDArray[Any], max_malicious: int) -> N
     Parameters
     ----------
     excess_counts : ndarray of shape (E, K)
-        One number for each bin and client.
+        One whole number for each bin and client; sums of them must not overflow.
     max_malicious : int
-        The largest number of removed clients, m.
+        The largest number of removed clients, m, from 0 to K - 1.
 
     Returns
     -------
     ndarray of shape (E, m + 1)
-        For j = 0, ..., m the sum over all clients without those of the j largest numbers.
+        For j = 0, ..., m the sum over all clients without those of the j largest numbers: exactly
+        j are removed, also where that makes the sum larger.
     """
     n_remaining = excess_counts.shape[1] - max_malicious
     partitioned = excess_counts
@@ -87,7 +105,8 @@ def min_sums_over_removals(excess_counts: NDArray[Any], max_malicious: int) -> N
     largest = np.sort(partitioned[:, n_remaining:], axis=1)
     sums_of_remaining = partitioned[:, :n_remaining].sum(axis=1)
 
-    # Column i: what the i least of the m largest numbers add to the sum of the others.
+    # Column i: what the i least of the m largest numbers add to the sum of the others. Then m - i
+    # clients are removed, so the columns are reversed below.
     additions = np.zeros((len(excess_counts), max_malicious + 1), dtype=excess_counts.dtype)
     np.cumsum(largest, axis=1, out=additions[:, 1:])
     return np.asarray((sums_of_remaining[:, None] + additions)[:, ::-1])
@@ -99,9 +118,9 @@ class ClientGroups(NamedTuple):
     Attributes
     ----------
     counts : ndarray of shape (R, G)
-        R counts of the clients of each group.
+        R counts of one client of each group, such as those below a bin and those above it.
     sizes : ndarray of shape (G,)
-        What their counts add up to.
+        What one client's counts add up to, in the same unit.
     n_clients : ndarray of shape (G,)
         How many clients there are in each group.
     """
@@ -119,10 +138,11 @@ class ClientGroups(NamedTuple):
         Parameters
         ----------
         counts : ndarray of shape (R, K)
-            R counts of each client.
+            R counts of each client, whole numbers of any integer type.
         sizes : ndarray of shape (K,)
-            The clients' sizes.
+            The clients' sizes, in the same unit.
         """
+        # A key states a client's counts and size, as an index into an array of this shape would.
         columns = (*counts, sizes)
         shape = tuple(int(column.max()) + 1 for column in columns)
         can_have_keys = counts.min() >= 0 and prod(shape) < _MAX_INT64_RESULT
@@ -136,7 +156,7 @@ class ClientGroups(NamedTuple):
         return ClientGroups(counts.astype(np.int64), sizes.astype(np.int64), n_clients)
 
     def with_complements(self) -> ClientGroups:
-        """Return the groups with a second row for each of counts: what it leaves of the sizes."""
+        """Return the groups with R more rows of counts: what each row leaves of the sizes."""
         return self._replace(counts=np.concatenate([self.counts, self.sizes - self.counts]))
 
 
@@ -152,7 +172,13 @@ def _count_equal_rows(
     columns : tuple of ndarray of shape (K,)
         Whole numbers, not negative.
     shape : tuple of int
-        A number larger than all those of each column.
+        For each column a number larger than all in it; the product must fit into 64 bits.
+
+    Returns
+    -------
+    tuple of ndarray of shape (G,)
+        Rising keys of the rows seen, which `np.unravel_index` turns into rows; how often each
+        occurs. Not all rows are seen if 2 G > K.
     """
     n_rows = len(columns[0])
     keys = np.zeros(0, dtype=np.int64)
@@ -162,6 +188,7 @@ def _count_equal_rows(
         stop = start + max(_MAX_BLOCK_COUNTS, len(keys))
         block = tuple(column[start:stop].astype(np.int64) for column in columns)
         block_keys = np.ravel_multi_index(block, shape)
+        # Keys so far weigh as much as they occurred.
         weights = np.concatenate([n_equal, np.ones(len(block_keys))])
         keys, key_indices = np.unique(np.concatenate([keys, block_keys]), return_inverse=True)
         n_equal = np.bincount(key_indices, weights).astype(np.int64)
@@ -178,15 +205,16 @@ class _RatioProblem(NamedTuple):
     Attributes
     ----------
     counts : ndarray of shape (R, G)
-        c_k, of the clients of each group.
+        c_k, of one client of each group.
     sizes : ndarray of shape (G,)
-        n_k.
+        n_k, of one client of each group.
     n_clients : ndarray of shape (G,)
         How many clients there are in each group.
     total_counts, total_sizes : ndarray of shape (R,)
-        C and N, what noise may change included.
+        C and N, what noise may change included; N is positive for every allowed removal.
     largest_sum : int
-        No sum of counts or sizes is larger.
+        The absolute value of no sum of counts or sizes is larger. Arrays are of Python integers
+        where its product with a count or size overflows.
     """
 
     counts: NDArray[Any]
@@ -203,7 +231,13 @@ class _RatioProblem(NamedTuple):
         new_numerators: NDArray[Any],
         new_denominators: NDArray[Any],
     ) -> BoolArray:
-        """Return whether new ratios are smaller, by products of whole numbers."""
+        """Return whether new ratios are smaller, by products of whole numbers.
+
+        Parameters
+        ----------
+        numerators, denominators, new_numerators, new_denominators : ndarray of shape (P,)
+            Of P ratios, before and after; denominators are positive.
+        """
         largest_product = self.largest_sum**2
         new_products = as_integers(new_numerators, largest_product) * denominators
         products = as_integers(numerators, largest_product) * new_denominators
@@ -226,17 +260,20 @@ def min_coverage_over_removals(
     Parameters
     ----------
     groups : ClientGroups
-        R rows of counts c_k, and the sizes n_k.
+        R rows of counts c_k, and the sizes n_k, in the same unit.
     max_malicious_values : ndarray of shape (M,)
-        Rising values of m.
+        Rising values of m, each less than the number of clients: the sizes of those that remain,
+        with what is added, must be positive.
     lost_counts, added_sizes : int or ndarray of shape (R,)
-        What noise may take from the counts and add to the sizes.
+        What noise may take from the sum of counts and add to the sum of sizes, in their unit;
+        negative if it takes from the sizes.
 
     Returns
     -------
     tuple of ndarray of shape (R, M)
-        Numerators and denominators.
+        Numerators and denominators of the least ratios, as floats of whole numbers.
     """
+    # Largest values first, so that the types hold every product in the iteration.
     n_clients = groups.n_clients
     sums_of_counts = np.abs(groups.counts * n_clients).sum(axis=1)
     sum_of_sizes = (groups.sizes * n_clients).sum()
@@ -257,6 +294,7 @@ def min_coverage_over_removals(
         largest_sum,
     )
 
+    # The partition below takes clients one by one, so it needs groups of one client.
     has_equal_clients = bool((n_clients > 1).any())
     if len(n_clients) <= _MAX_CLIENTS_SORTING or has_equal_clients:
         numerators, denominators = _min_ratios_by_sorting(problem, max_malicious_values)
@@ -304,7 +342,8 @@ def _min_ratios_by_sorting(
             denominator = denominators[rows, columns]
             row_counts = problem.counts[rows]
 
-            # Negative where removing a client lowers the ratio; the lower, the more.
+            # (P, G) of P pairs, for one client: sizes x - counts times the denominator, x being the
+            # ratio. Negative where removing a client lowers the ratio; the lower, the more.
             changes = sizes * numerator[:, None]
             changes -= row_counts * denominator[:, None]
             order = np.argsort(changes, axis=1)
@@ -359,6 +398,7 @@ def _min_ratios_by_partition(
         numerator = total_count
         denominator = total_size
         for column, max_malicious in enumerate(max_malicious_values.tolist()):
+            # Dinkelbach's iteration: see `min_coverage_over_removals`.
             while True:
                 changes = sizes * numerator
                 changes -= counts * denominator

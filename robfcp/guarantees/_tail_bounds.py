@@ -1,4 +1,8 @@
-"""Tails: what a sum of counts must reach so that sampling alone rarely brings it there."""
+"""Tails: what a sum of counts must reach so that sampling alone rarely brings it there.
+
+Totals N are samples. Counts are samples too, or, under a loss, parts of a drop 1 - l of a loss l,
+of which a sample has `counts_per_sample`. Nothing is in half counts: `TailTest.accepts` converts.
+"""
 
 from __future__ import annotations
 
@@ -14,17 +18,18 @@ from robfcp.guarantees._count_bounds import CountBounds
 from robfcp.guarantees._sums import as_integers, sum_of_largest
 from robfcp.guarantees._worst_case import TailTest, accepted_bins, first_lastingly_accepted
 
-# How many totals N_S of benign clients are looked at one by one; of more only every d-th.
+# Up to how many totals N_S of benign clients each is looked at; of more only every `step`-th.
 _MAX_TOTALS = 4096
 
-# The slope of the slack is rounded to a multiple of 1 / 1024, for sums of whole numbers.
+# The slope of the slack is rounded to a multiple of 1 / 1024, so that sums stay whole numbers.
+# Any slope is valid, as the remaining slack is bounded exactly.
 _SLOPE_DENOMINATOR = 1024
 
 # Steps of bisection: beyond these a float does not change.
 _N_KL_STEPS = 50
 _N_LOSS_STEPS = 60
 
-# Counts of losses: what rounding may add to a whole number of them.
+# What floating point may add to a whole number of counts of losses.
 _ROUNDING = 1e-6
 
 # Probabilities that are divided by are held away from 0 and 1.
@@ -44,6 +49,11 @@ def marginal_tail_test(level: Fraction, n_clients: int, counts_per_sample: int =
         K.
     counts_per_sample : int, default=1
         How many counts make a sample.
+
+    Returns
+    -------
+    TailTest
+        Requires sum over S of q c_k - p n_k >= q, all in counts: one number for all j.
     """
     p = level.numerator
     q = level.denominator
@@ -63,7 +73,12 @@ def min_count(totals: IntArray, probability: float, delta: float, lowest: IntArr
     delta : float
         The probability that is not exceeded.
     lowest : ndarray of shape (T,)
-        The least counts that are considered; the largest are N + 1.
+        The least counts that are considered, from 0 to N + 1. Not changed.
+
+    Returns
+    -------
+    ndarray of shape (T,)
+        N + 1, which is never counted, where no count is so rare.
     """
     from scipy.special import betainc
 
@@ -74,6 +89,7 @@ def min_count(totals: IntArray, probability: float, delta: float, lowest: IntArr
         midpoint = (low + high) // 2
         # P(Bin(N, p) >= c) is the regularized incomplete beta function I_p(c, N - c + 1).
         is_rare = betainc(np.maximum(midpoint, 1), totals - midpoint + 1, probability) <= delta
+        # Every count reaches 0; the maximum above only avoids an undefined I_p.
         is_rare &= midpoint > 0
         high = np.where(is_open & is_rare, midpoint, high)
         low = np.where(is_open & ~is_rare, midpoint + 1, low)
@@ -98,6 +114,7 @@ def critical_counts(totals: IntArray, level: Fraction, delta: float) -> IntArray
     p = level.numerator
     q = level.denominator
     totals = np.asarray(totals, dtype=np.int64)
+    # ceil(level N) + 1, exactly.
     products = p * as_integers(totals, q * (int(totals.max(initial=0)) + 1))
     lowest = (-(-products // q) + 1).astype(np.int64)
     return min_count(totals, float(level), delta, lowest)
@@ -116,13 +133,18 @@ def critical_loss_drops(
     Parameters
     ----------
     totals : ndarray of shape (T,)
-        N.
+        N, in samples.
     level : Fraction
         1 less the largest mean loss.
     delta : float
         The probability to fail.
     counts_per_sample : int
         Drops are counted in parts of 1 / counts_per_sample.
+
+    Returns
+    -------
+    ndarray of shape (T,)
+        In counts, from 1 to counts_per_sample N + 1, which no drops sum to.
     """
     totals = np.asarray(totals, dtype=np.int64)
     max_loss = float(1 - level)
@@ -131,6 +153,7 @@ def critical_loss_drops(
     # The least count of drops is that of a binomial: N - R is min_count at delta / e.
     lowest = np.zeros_like(totals)
     bentkus_losses = totals - min_count(totals, float(level), delta / np.e, lowest)
+    # Sums of losses are multiples of a part, so R may be rounded down to one.
     rounded_down = np.floor(hoeffding_losses * counts_per_sample) / counts_per_sample
     max_losses = np.maximum(np.maximum(rounded_down, bentkus_losses), -1.0)
 
@@ -143,12 +166,14 @@ def critical_loss_drops(
 
 
 def _hoeffding_loss_sums(totals: IntArray, max_loss: float, delta: float) -> FloatArray:
-    """Return the largest R with exp(-N kl(R / N, a)) <= delta; -1 if there is none.
+    """Return (T,) the largest R with exp(-N kl(R / N, a)) <= delta; -1 if there is none.
+
+    By bisection over R / N; R is in losses, each in [0, 1].
 
     Parameters
     ----------
     totals : ndarray of shape (T,)
-        N.
+        N, in samples.
     max_loss : float
         a, the largest mean loss.
     delta : float
@@ -159,6 +184,7 @@ def _hoeffding_loss_sums(totals: IntArray, max_loss: float, delta: float) -> Flo
     high = np.full(len(totals), max_loss)
     for _ in range(_N_LOSS_STEPS):
         midpoint = (low + high) / 2
+        # kl(midpoint, a), which falls as the midpoint rises to a.
         divergence = _log_terms(midpoint, max_loss) + _log_terms(1 - midpoint, 1 - max_loss)
         is_rare = divergence >= required_divergence
         low = np.where(is_rare, midpoint, low)
@@ -188,6 +214,11 @@ def pac_tail_test(
         The probability to fail.
     counts_per_sample : int, default=1
         How many counts make a sample; several for losses.
+
+    Returns
+    -------
+    TailTest
+        p / q is level + b, `min_excess` of shape (m + 1,) is a_j times q, in counts.
     """
     m = check_max_malicious(m, len(sizes))
     min_totals, max_totals = _ranges_of_totals(sizes, m)
@@ -204,21 +235,23 @@ def pac_tail_test(
     else:
         critical = critical_loss_drops(totals, level, delta, counts_per_sample)
 
-    # Numerators over one denominator, the slope b among them.
+    # Numerators over one denominator, the slope b among them: level and b are multiples of 1 / q.
     q = level.denominator * _SLOPE_DENOMINATOR
     p = level.numerator * _SLOPE_DENOMINATOR
     if not is_exact:
-        slack = critical / counts_per_sample - float(level) * totals
+        slack = critical / counts_per_sample - float(level) * totals  # in samples
         rise = slack[-1] - slack[0]
         slope = float(rise / (totals[-1] - totals[0]))
         p += max(0, round(slope * _SLOPE_DENOMINATOR)) * level.denominator
 
     largest = 2 * q * counts_per_sample * (n_samples + step + 1)
     critical_numerators = q * as_integers(critical, largest)
+    # (T,) for each total q c(N) - p N, in counts; the largest in a range of totals is a_j q.
     min_excess = critical_numerators - p * counts_per_sample * as_integers(totals, largest)
     if not is_exact:
         # c(N + i) <= c(N) + i: between the totals looked at the slack grows by < 1 a sample.
         min_excess = min_excess + max(0, q - p) * counts_per_sample * (step - 1)
+        # The range of each j, widened to totals that were looked at.
         first_rows = (min_totals - totals[0]) // step
         stop_rows = (max_totals - totals[0] + step) // step
         min_excess = _maxima_of_ranges(min_excess, first_rows, stop_rows)
@@ -226,7 +259,15 @@ def pac_tail_test(
 
 
 def _ranges_of_totals(sizes: IntArray, m: int) -> tuple[IntArray, IntArray]:
-    """Return (m + 1,) the least and the largest N_S of all S that leave out j clients."""
+    """Return (m + 1,) the least and the largest N_S of all S that leave out j clients.
+
+    Parameters
+    ----------
+    sizes : ndarray of shape (K,)
+        n_k, in any order.
+    m : int
+        j is from 0 to m.
+    """
     ordered = np.sort(np.asarray(sizes, dtype=np.int64))
     n_removed = np.arange(m + 1)
     n_samples_of_smallest = np.concatenate([[0], np.cumsum(ordered)])
@@ -236,7 +277,15 @@ def _ranges_of_totals(sizes: IntArray, m: int) -> tuple[IntArray, IntArray]:
 
 
 def _maxima_of_ranges(values: IntArray, first_rows: IntArray, stop_rows: IntArray) -> IntArray:
-    """Return the largest of values[first:stop] for each pair; stops are at most len(values)."""
+    """Return (m + 1,) the largest of values[first:stop] for each pair.
+
+    Parameters
+    ----------
+    values : ndarray of shape (T,)
+        Whole numbers.
+    first_rows, stop_rows : ndarray of shape (m + 1,)
+        first < stop <= T; ranges may overlap.
+    """
     bounds = np.stack([first_rows, stop_rows], axis=1).ravel()
     # reduceat takes no bound beyond the last value, hence another one; every second result is
     # that of what lies between two ranges.
@@ -248,7 +297,8 @@ def noisy_size_tail_test(
 ) -> TailTest:
     """Return the same test where N_S is known only up to noise.
 
-    It asks for the largest slack c(N) - level N of all totals N that the noise allows.
+    It asks for the largest slack c(N) - level N of all totals N that the noise allows. Only for
+    counts of samples: losses never have hidden sizes.
 
     Parameters
     ----------
@@ -259,16 +309,19 @@ def noisy_size_tail_test(
     level : Fraction
         The target coverage.
     delta : float
-        The probability to fail.
+        The probability to fail that is for sampling.
     noise_delta : float
         The probability to fail that is for noise. Half of it is for the sizes, a quarter for the
-        least and for the largest total each.
+        least and for the largest total each; the other half is for the counts, which the caller
+        allows for.
     """
     m = check_max_malicious(m, len(bounds.sizes))
     p = level.numerator
     q = level.denominator
     n_samples = int(bounds.sizes.sum())
     min_totals = bounds.min_n_samples(np.array([0, m]), noise_delta / 4).astype(int)
+    # N is at least min_of_all, so the noise is at most n_samples - min_of_all; by symmetry N is at
+    # most n_samples plus as much. Leaving out clients of negative noisy sizes adds to it.
     min_of_all = int(min_totals[0])
     negative_sizes = int(sum_of_largest(-bounds.sizes[None, :], m)[0])
     lowest = max(1, int(min_totals[1]))
@@ -325,9 +378,14 @@ def kl_lower(fraction: FloatArray, radius: float | FloatArray) -> FloatArray:
     Parameters
     ----------
     fraction : ndarray
-        a, fractions in [0, 1].
+        a, fractions in [0, 1], of any shape.
     radius : float or ndarray
-        x.
+        x, positive; broadcast against the fractions.
+
+    Returns
+    -------
+    ndarray
+        In the shape of `fraction`, rounded down, so never too large; 0 where a is 0.
     """
     fraction = np.asarray(fraction, dtype=float)
     complement = 1 - fraction
@@ -347,13 +405,20 @@ def kl_lower(fraction: FloatArray, radius: float | FloatArray) -> FloatArray:
 
 
 def _log_terms(x: FloatArray, y: float) -> FloatArray:
-    """Return x ln(x / y), 0 where x is 0."""
+    """Return x ln(x / y) of the shape of x, 0 where x is 0; y is positive."""
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.where(x > 0, x * np.log(x / y), 0.0)
 
 
 def kl_divergence(a: FloatArray, p: FloatArray) -> FloatArray:
-    """Return kl(a, p) = a ln(a / p) + (1 - a) ln((1 - a) / (1 - p)); 0 ln 0 is 0."""
+    """Return kl(a, p) = a ln(a / p) + (1 - a) ln((1 - a) / (1 - p)); 0 ln 0 is 0.
+
+    Parameters
+    ----------
+    a, p : ndarray
+        Fractions of one shape; what rounding brought outside of [0, 1] is clipped. p is held away
+        from 0 and 1, so that the result is finite.
+    """
     from scipy.special import rel_entr
 
     a = np.clip(a, 0, 1)
