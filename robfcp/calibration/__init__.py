@@ -40,6 +40,7 @@ SERVER_MODULES = {
 
 
 def __getattr__(name: str) -> Any:
+    """Return a name of `SERVER_MODULES`; Python calls this where the package has no such name."""
     if name not in SERVER_MODULES:
         raise AttributeError(f"module 'robfcp.calibration' has no attribute {name!r}")
     return getattr(import_module(SERVER_MODULES[name]), name)

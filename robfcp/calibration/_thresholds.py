@@ -225,7 +225,7 @@ def _calibrate_strata(
     return CoverageLevel(
         coverage=level,
         threshold=max(stratum.threshold for stratum in thresholds),
-        certificate=_weakest_certificate(thresholds, federation, request, by, bound),
+        certificate=_certificate_of_all_strata(thresholds, federation, request, by, bound),
         strata=thresholds,
     )
 
@@ -434,14 +434,20 @@ def _fcp_bin(holders: Federation, benign_mask: BoolArray, level: Fraction) -> in
 
 
 def _point_of(points: Sequence[CertificatePoint], max_malicious: int) -> CertificatePoint:
-    """Return the point of one number of malicious clients, which the caller had computed."""
+    """Return the point of one number of malicious clients, which the caller had computed.
+
+    Raises
+    ------
+    ValueError
+        Where it was not: a fault of the program, not of the reports.
+    """
     for point in points:
         if point.m == max_malicious:
             return point
     raise ValueError(f"no point for {max_malicious} malicious clients was computed")
 
 
-def _weakest_certificate(
+def _certificate_of_all_strata(
     thresholds: Sequence[StratumThreshold],
     federation: Federation,
     request: Request,

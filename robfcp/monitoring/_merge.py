@@ -254,7 +254,19 @@ def log_product_of_smallest(logs: Sequence[float], max_malicious: int, n_clients
 
 
 def _without_largest(logs: Sequence[float], max_malicious: int) -> FloatArray:
-    """Return the logarithms in rising order without the m largest; none if there are at most m."""
+    """Return the logarithms in rising order without the m largest; none if there are at most m.
+
+    Parameters
+    ----------
+    logs : sequence of float
+        ln of the e-values of the clients that sent one, in any order.
+    max_malicious : int
+        m.
+
+    Returns
+    -------
+    ndarray of shape (max(0, len(logs) - m),)
+    """
     n_smallest = max(0, len(logs) - max_malicious)
     return np.sort(as_float_array("logs", logs))[:n_smallest]
 

@@ -362,9 +362,7 @@ def analyze_outliers(
     """
     # Of clients with equal reports the first stands for all of them.
     duplicates = find_duplicate_reports(federation)
-    representative = np.arange(federation.n_clients)  # (K,) the row that stands for each client
-    for group in duplicates:
-        representative[group.rows] = group.rows[0]
+    representative = _representative_rows(federation.n_clients, duplicates)
     distinct_rows = np.unique(representative)
     n_distinct = len(distinct_rows)
 
@@ -408,6 +406,22 @@ def analyze_outliers(
         overdispersion=overdispersion,
         duplicates=duplicates,
     )
+
+
+def _representative_rows(n_clients: int, duplicates: Sequence[DuplicateGroup]) -> IndexArray:
+    """Return (K,) the row that stands for each client: the first of its group, else its own.
+
+    Parameters
+    ----------
+    n_clients : int
+        K.
+    duplicates : sequence of DuplicateGroup
+        Groups of clients with equal reports, which share no client.
+    """
+    representative = np.arange(n_clients)
+    for group in duplicates:
+        representative[group.rows] = group.rows[0]
+    return representative
 
 
 def _unanimous_exclusions(evidence: Evidence) -> BoolArray:
@@ -545,7 +559,7 @@ def _notes_on_doubts(
     federation : Federation
         For the clients' names.
     is_disputed : ndarray of bool, shape (K,)
-        The clients that some plausible references exclude, though not all.
+        The clients that some plausible reference excludes and the verdict does not.
     is_other_population : ndarray of bool, shape (K,)
         The clients that are outliers under the best reference and that none excludes.
     """

@@ -36,8 +36,8 @@ class OutlierVerdict(NamedTuple):
     is_excluded : ndarray of bool
         Clients that no benign population looks like.
     is_outlier : ndarray of bool
-        Clients that differ significantly given the labels, at the false discovery rate. An excluded
-        client need not be one.
+        Clients that differ significantly given the labels, at the false discovery rate. Every
+        excluded client is one.
     suspected_larger : ndarray of bool
         Clients whose scores are larger than expected, at the level of a single test.
     comparison : Comparison
@@ -61,7 +61,7 @@ class SampledRound:
         The sampled clients.
     tuning : Tuning
         The constants of the defense.
-    common_classes : ndarray of bool, shape (C,)
+    is_common_class : ndarray of bool, shape (C,)
         The classes that most of them hold.
     n_clients : int
         Number of clients of the whole round, duplicates counted once. It is larger than the number
@@ -80,7 +80,7 @@ class SampledRound:
 
     clients: ClientViews
     tuning: Tuning
-    common_classes: BoolArray
+    is_common_class: BoolArray
     n_clients: int
     max_fitting_ratio: float
     max_ratio_of_lacking_half: float
@@ -106,7 +106,7 @@ class SampledRound:
         return SampledRound(
             clients=clients,
             tuning=tuning,
-            common_classes=common_classes(clients.given_labels),
+            is_common_class=common_classes(clients.given_labels),
             n_clients=n_clients,
             max_fitting_ratio=float(max_fitting_ratio),
             max_ratio_of_lacking_half=tuning.min_mass_ratio,
@@ -247,7 +247,7 @@ class CandidateReference:
         Nobody's labels are where clients are compared without classes: no class is common then.
         """
         histograms = clients.given_labels
-        common_counts = histograms.counts[:, self.sampled.common_classes]
+        common_counts = histograms.counts[:, self.sampled.is_common_class]
         return np.asarray(2 * common_counts.sum(axis=(1, 2)) >= histograms.sample_sizes)
 
     def _lacks_expected_mass(self, comparison: Comparison) -> BoolArray:
@@ -367,7 +367,13 @@ def smallest(values: FloatArray, n: int) -> BoolArray:
 
 
 def nearest_majority(distances: FloatArray) -> BoolArray:
-    """Return a mask (k,) of the floor(k / 2) + 1 clients with the smallest distances."""
+    """Return a mask (k,) of the floor(k / 2) + 1 clients with the smallest distances.
+
+    Parameters
+    ----------
+    distances : ndarray of shape (k,)
+        In any unit; ties go to the first.
+    """
     return smallest(distances, len(distances) // 2 + 1)
 
 
@@ -415,7 +421,13 @@ def concentrate(sampled: SampledRound, members: BoolArray) -> BoolArray:
 
 
 def unique_masks(masks: Iterable[BoolArray]) -> list[BoolArray]:
-    """Return each distinct mask (k,) once, in the order in which they first occur."""
+    """Return each distinct mask once, in the order in which they first occur.
+
+    Parameters
+    ----------
+    masks : iterable of ndarray of bool, shape (n,)
+        Masks over the same clients.
+    """
     return list({mask.tobytes(): mask for mask in masks}.values())
 
 
@@ -470,7 +482,15 @@ def find_plausible_references(clients: ClientViews, n_clients: int) -> list[Cand
 
 
 def _refine(sampled: SampledRound, starting_sets: Iterable[BoolArray]) -> list[CandidateReference]:
-    """Return the stable reference that each distinct starting set, a mask (k,), leads to."""
+    """Return the stable reference that each distinct starting set leads to.
+
+    Parameters
+    ----------
+    sampled : SampledRound
+        The k sampled clients.
+    starting_sets : iterable of ndarray of bool, shape (k,)
+        Half of the clients or more each. Different ones may lead to the same reference.
+    """
     candidates = []
     for members in unique_masks(starting_sets):
         candidates.append(CandidateReference(sampled, members).refit_until_stable())
