@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 from robfcp._typing import IntArray
 from robfcp.errors import RobfcpError
 from robfcp.privacy import Privacy
-from robfcp.reports.terms import FilePath, read_keys
+from robfcp.reports.terms import FilePath, read_keys, read_revoked_keys
 
 
 def privacy_of_clients(
@@ -104,8 +104,7 @@ def load_public_keys(
     keys : mapping of str to str, or path-like
         The keys, or the path of a registry.
     revoked : path-like, optional
-        A file of public keys of the registry that are no longer valid. It is read for a registry
-        alone: a mapping of keys is taken as it is.
+        A file of public keys that are no longer valid.
     round : str, optional
         The round that reports must be signed for. It is only required here; `verify_signatures`
         compares it.
@@ -114,6 +113,9 @@ def load_public_keys(
         raise RobfcpError("--revoked: goes with --keys, whose registry it is about; pass both")
     if round is None:
         raise RobfcpError("--keys: needs --round, or an old report could be used again")
-    if isinstance(keys, Mapping):
+    if not isinstance(keys, Mapping):
+        return read_keys(keys, revoked)
+    if revoked is None:
         return keys
-    return read_keys(keys, revoked)
+    revoked_keys = read_revoked_keys(revoked)
+    return {client: "" if key in revoked_keys else key for client, key in keys.items()}

@@ -108,7 +108,7 @@ def read_keys(
     """
     if today is None:
         today = datetime.now(timezone.utc).date()
-    revoked_keys = set() if revoked is None else _read_revoked(revoked)
+    revoked_keys = set() if revoked is None else read_revoked_keys(revoked)
 
     owners: dict[str, str] = {}
     keys = {}
@@ -128,8 +128,14 @@ def read_keys(
     return keys
 
 
-def _read_revoked(path: FilePath) -> set[str]:
-    """Return the public keys in a revocation list, one a line; # begins a comment."""
+def read_revoked_keys(path: FilePath) -> set[str]:
+    """Return the public keys that are no longer valid.
+
+    Parameters
+    ----------
+    path : path-like
+        A list of them, one a line; # begins a comment.
+    """
     lines = read_bounded(path, 10**6).decode("utf-8", "replace").splitlines()
     keys = {line.split("#")[0].strip() for line in lines} - {""}
     for key in keys:

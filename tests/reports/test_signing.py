@@ -216,6 +216,8 @@ def test_keys_expire_and_are_revoked(tmp_path):
     federation = Federation.from_files(files, keys=path, round="r1", revoked=revoked)
     assert federation.clients == ("site-0",)
     assert "expired or was revoked" in federation.rejected_reports[0].reason
+    by_mapping = Federation.from_files(files, keys=KEYS, round="r1", revoked=revoked)
+    assert "site-2" not in by_mapping.clients
 
 
 def test_registries_hold_samples_in_json_or_toml(tmp_path):
