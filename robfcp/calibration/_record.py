@@ -18,7 +18,7 @@ from robfcp.calibration._document import CONTRADICTION, RoundSummary
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation, RejectedReport, rebuild_from_record
 from robfcp.guarantees import Guarantee, LabelShiftGuarantee
-from robfcp.reports import Report, StratumKind, StratumNames, check_stratum_names, terms
+from robfcp.reports import Report, Strata, check_stratum_names, terms
 
 DefenseParameters = dict[str, bool | int | float | str | None]
 
@@ -53,7 +53,7 @@ class FederationDocument(msgspec.Struct, forbid_unknown_fields=True, omit_defaul
     registered: bool = False
     sizes_known: bool = True
     sizes: dict[str, int] = {}
-    strata: tuple[StratumKind, StratumNames] | None = None
+    strata: Strata | None = None
 
     @staticmethod
     def from_federation(federation: Federation) -> FederationDocument:

@@ -5,29 +5,23 @@ report does not count. May import `reports`, `privacy`, `scores` and what lies b
 `fleet` inside functions that read or write tables of reports.
 """
 
-from robfcp.federation._agreement import check_quorum
+from robfcp.federation._agreement import check_quorum, hash_rows
 from robfcp.federation._arguments import default_client_names
-from robfcp.federation._blocks import CountBlock, build_block
 from robfcp.federation._federation import Federation
 from robfcp.federation._inbox import (
     POSITION_DTYPE,
     Block,
+    GrowingColumn,
     RawReport,
     RejectedReport,
     StoredTable,
     TableChunk,
     UntrustedReport,
+    narrowed,
 )
 from robfcp.federation._intake import FilePath, rebuild_from_record
-from robfcp.federation._rows import (
-    GrowingColumn,
-    SparseCounts,
-    hash_rows,
-    narrowed,
-    pool_strata,
-)
-from robfcp.federation._strata import StratifiedTable
-from robfcp.federation._tables import CountTable, SparseTable
+from robfcp.federation._strata import CountBlock, StratifiedTable, build_block, pool_strata
+from robfcp.federation._tables import CountTable, SparseCounts, SparseTable
 from robfcp.reports import BinningDigest, Header
 
 __all__ = [

@@ -9,21 +9,24 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from fractions import Fraction
-from itertools import compress
+from hashlib import sha256
+from itertools import compress, pairwise
 from math import ceil
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from robfcp._typing import BoolArray, IndexArray
 from robfcp._validation import check_fraction, check_integer
 from robfcp.errors import QuorumError, ReportError, RobfcpError
 from robfcp.federation._inbox import AcceptedReports, RejectedReport, charge_to_source
-from robfcp.federation._rows import hash_rows
+from robfcp.federation._tables import SparseCounts
 from robfcp.privacy import Privacy
 from robfcp.reports import Header
 
 VARIANCE_TOLERANCE = 1e-9  # relative: a variance computed in another order differs by rounding
+_DIGEST_BYTES = 16  # of a row: finding two rows of the same digest takes 2**64 tries
 
 
 class RejectionReason(NamedTuple):
@@ -496,3 +499,31 @@ def _required_reports(quorum: int | float | Fraction | None, n_awaited: int) -> 
         share = check_fraction("quorum", quorum, "give a number or a share", allow_one=True)
         return max(1, ceil(Fraction(str(share)) * n_awaited))
     return check_integer("quorum", quorum, "give a number or a share of the reports")
+
+
+def hash_rows(tables: Sequence[SparseCounts]) -> NDArray[np.uint64]:
+    """Return (n, 2) digests of what the tables hold in each row; only equal rows have equal ones.
+
+    Parameters
+    ----------
+    tables : sequence of SparseCounts
+        Of the same n rows, without counts of 0, in an order that is the same in all calls.
+
+    Returns
+    -------
+    (n, 2) ndarray of uint64
+        Each row is one digest of 16 bytes.
+    """
+    contents = []
+    for index, table in enumerate(tables):
+        # The code of an entry tells its table and its bin, so that rows of tables can be joined.
+        codes = len(tables) * table.bins.astype(np.int64) + index
+        entries = np.column_stack([codes, table.values.astype(np.int64)])
+        data = entries.astype("<i8").tobytes()
+        byte_starts = (16 * table.starts).tolist()  # an entry is two integers of eight bytes
+        contents.append([data[first:stop] for first, stop in pairwise(byte_starts)])
+
+    digests = [
+        sha256(b"".join(row)).digest()[:_DIGEST_BYTES] for row in zip(*contents, strict=True)
+    ]
+    return np.frombuffer(b"".join(digests), dtype=np.uint64).reshape(-1, 2)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from array import array
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from operator import itemgetter
+from operator import is_, itemgetter
 from typing import Any, NamedTuple
 
 import msgspec
@@ -15,16 +17,17 @@ from robfcp._typing import BoolArray, IndexArray, IntArray
 from robfcp._validation import set_fields
 from robfcp.binning import Binning
 from robfcp.errors import MAX_NAME, ReportError, RobfcpError, printable
-from robfcp.federation._rows import GrowingColumn, GrowingRows, RunsOfPositions, SparseCounts
-from robfcp.federation._strata import Strata
+from robfcp.federation._tables import SparseCounts
 from robfcp.reports import (
+    BinningDigest,
+    CellCounts,
     Header,
     HeaderReader,
     Report,
     ReportRow,
+    Strata,
     parse_report,
     require_expected_binning,
-    row_of_object,
     signing,
     validate_report,
 )
@@ -34,6 +37,9 @@ PositionsOf = Callable[[slice | IndexArray], IndexArray]
 
 MAX_REJECTIONS_LISTED = 2**12  # of a table; with more it is refused, unless as many are valid
 POSITION_DTYPE: Any = np.int32  # of the positions of many clients in a federation
+
+
+_MAX_RECENT = 2**14  # values that wait to be put in an array of a small type
 
 
 class RejectedReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -289,6 +295,158 @@ class AcceptedReports:
     n_signed: int
 
 
+def narrowed(numbers: NDArray[Any]) -> NDArray[Any]:
+    """Return whole numbers in the smallest unsigned type; as they are if one is negative.
+
+    Beyond 32 bits it is int64: numpy has no integer type for the sum of int64 and uint64.
+    """
+    if numbers.min(initial=0) < 0:
+        return numbers
+    largest = int(numbers.max(initial=0))
+    if largest >= 2**32:
+        return numbers.astype(np.int64, copy=False)
+    return numbers.astype(np.min_scalar_type(largest), copy=False)
+
+
+class GrowingColumn:
+    """Whole numbers that come some at a time, in an array of the smallest type that holds them.
+
+    The array grows in place: a list of parts and the array that joins them would need twice the
+    memory. Numbers that come one by one wait in an `array` of C integers until there are many. They
+    must fit in 64 bits with a sign.
+    """
+
+    def __init__(self) -> None:
+        self._recent = array("q")
+        self._array: NDArray[Any] = np.zeros(0, np.uint8)
+        self._length = 0
+
+    def append(self, number: int) -> None:
+        """Append one number."""
+        self._recent.append(number)
+        if len(self._recent) >= _MAX_RECENT:
+            self._settle()
+
+    def extend(self, numbers: Sequence[int] | NDArray[Any]) -> None:
+        """Append (n,) whole numbers."""
+        if not isinstance(numbers, np.ndarray):
+            self._recent.extend(numbers)
+        elif len(numbers) < _MAX_RECENT:
+            self._recent.frombytes(numbers.astype(np.int64).tobytes())
+        else:
+            self._settle()
+            self._join(numbers)
+        if len(self._recent) >= _MAX_RECENT:
+            self._settle()
+
+    def _settle(self) -> None:
+        """Move the numbers that wait to the array."""
+        recent = np.array(self._recent, dtype=np.int64)
+        self._recent = array("q")
+        self._join(recent)
+
+    def _join(self, numbers: NDArray[Any]) -> None:
+        """Append numbers to the array; none may wait that came before them."""
+        numbers = narrowed(numbers)
+        wider_type = np.promote_types(self._array.dtype, numbers.dtype)
+        joined = self._array.astype(wider_type, copy=False)
+        start = self._length
+        stop = start + len(numbers)
+        if stop > len(joined):
+            # An eighth is left free, so that few appended numbers seldom need a larger array.
+            # `whole` hands the array out only at the end, so nobody else refers to it.
+            joined.resize(stop + stop // 8, refcheck=False)
+        joined[start:stop] = numbers
+        self._array = joined
+        self._length = stop
+
+    def whole(self) -> NDArray[Any]:
+        """Return all numbers in the smallest type; nothing may be appended any more."""
+        self._settle()
+        self._array.resize(self._length, refcheck=False)
+        return self._array
+
+
+class GrowingRows:
+    """Rows of cells with counts that come one by one, or many at a time, in little memory."""
+
+    def __init__(self) -> None:
+        self._lengths = GrowingColumn()
+        self._cells = GrowingColumn()
+        self._counts = GrowingColumn()
+
+    def append(
+        self, cells: Sequence[int] | NDArray[Any], counts: Sequence[int] | NDArray[Any]
+    ) -> None:
+        """Append a row of (u,) rising cells with the count of each."""
+        self._lengths.append(len(cells))
+        self._cells.extend(cells)
+        self._counts.extend(counts)
+
+    def append_empty(self) -> None:
+        """Append a row without counts."""
+        self._lengths.append(0)
+
+    def extend(self, rows: SparseCounts) -> None:
+        """Append (n,) rows."""
+        self._lengths.extend(rows.lengths)
+        self._cells.extend(rows.bins)
+        self._counts.extend(rows.values)
+
+    def whole(self) -> SparseCounts:
+        """Return all rows; nothing may be appended any more."""
+        return SparseCounts.from_lengths(
+            self._lengths.whole(), self._cells.whole(), self._counts.whole()
+        )
+
+
+class RunsOfPositions:
+    """Where each row stood among all that arrived: positions that rise one by one almost always.
+
+    Only the first row of each run of consecutive positions is kept, with its position.
+    """
+
+    def __init__(self) -> None:
+        self._n_rows = 0
+        self._next = -1  # the position that would go on with the last run
+        self._first_rows: list[int] = []
+        self._first_positions: list[int] = []
+
+    def append(self, position: int) -> None:
+        """Append the position of the next row."""
+        if position != self._next:
+            self._first_rows.append(self._n_rows)
+            self._first_positions.append(position)
+        self._n_rows += 1
+        self._next = position + 1
+
+    def extend(self, first: int, is_row: BoolArray) -> None:
+        """Append the positions of some of N consecutive arrivals.
+
+        Parameters
+        ----------
+        first : int
+            The position of the first arrival.
+        is_row : (N,) ndarray of bool
+            Which of the arrivals are rows.
+        """
+        positions = first + np.flatnonzero(is_row)
+        if not len(positions):
+            return
+        begins_run = np.ones(len(positions), dtype=bool)
+        begins_run[1:] = np.diff(positions) != 1
+        begins_run[0] = positions[0] != self._next
+        self._first_rows.extend((self._n_rows + np.flatnonzero(begins_run)).tolist())
+        self._first_positions.extend(positions[begins_run].tolist())
+        self._n_rows += len(positions)
+        self._next = int(positions[-1]) + 1
+
+    def position_of(self, row: int) -> int:
+        """Return the position of a row, both counted from 0."""
+        run = bisect_right(self._first_rows, row) - 1
+        return self._first_positions[run] + row - self._first_rows[run]
+
+
 class Inbox:
     """Reads untrusted reports, and collects the valid ones in growing tables.
 
@@ -322,6 +480,8 @@ class Inbox:
         self._headers: dict[Header, int] = {}
         self._last_header: Header | None = None
         self._last_header_index = 0
+        self._last_parts: tuple[object, ...] = ()  # of the report object read last
+        self._last_object_header: Header | None = None
 
         # Counts of the rows that are in memory.
         self._counts = GrowingRows()
@@ -376,7 +536,7 @@ class Inbox:
         if isinstance(item, Report):
             if self._binning is not None:
                 require_expected_binning(item.client, item.grid, self._binning)
-            return row_of_object(item, self._header_reader)
+            return self._read_object(item)
         if isinstance(item, Mapping):
             try:
                 data = msgspec.json.encode(dict(item))
@@ -397,6 +557,60 @@ class Inbox:
             self._n_signed += signing.check_embedded_key(signed, source)
         report = parse_report(data, source, self._binning)
         return validate_report(report, self._header_reader)
+
+    def _read_object(self, report: Report) -> ReportRow:
+        """Return the row of a report object, which was checked when it was made."""
+        strata = report.strata
+        # Sums over classes without noise are kept too: an object is never taken for the file of the
+        # same report, and the two contradict each other.
+        counts = None
+        if strata is None or report.privacy is None:
+            counts = _nonzero_counts(report.counts)
+        listed_strata = None
+        if strata is not None:
+            listed_strata = CellCounts(strata.cells, strata.counts)
+        all_labels = None
+        if report.set_sizes is not None:
+            all_labels = _nonzero_counts(report.set_sizes)
+        header = self._header_of_object(report)
+        return ReportRow(report.client, report.n_samples, header, counts, listed_strata, all_labels)
+
+    def _header_of_object(self, report: Report) -> Header:
+        """Return the header of a report object.
+
+        Objects of one program share their parts. So the header of the object before is returned
+        where the parts are the very same ones.
+        """
+        binning = report.grid
+        strata = None
+        stratum_parts: tuple[object, ...] = (None, None)
+        if report.strata is not None:
+            strata = (report.strata.by, report.strata.names)
+            stratum_parts = strata
+        parts = (
+            binning,
+            report.score,
+            report.round,
+            report.model,
+            report.risk,
+            report.privacy,
+            *stratum_parts,
+        )
+        if self._last_object_header is not None and all(map(is_, parts, self._last_parts)):
+            return self._last_object_header
+
+        header = Header(
+            BinningDigest.of(binning),
+            report.score,
+            report.round,
+            report.model,
+            report.risk,
+            report.privacy,
+            strata,
+        )
+        self._last_parts = parts
+        self._last_object_header = header
+        return header
 
     def _add_row(self, row: ReportRow, position: int) -> None:
         """Keep a valid report that arrived at a position, counted from 0."""
@@ -557,3 +771,9 @@ def _mask_of(slices: Sequence[slice], n_rows: int) -> BoolArray:
     for rows in slices:
         mask[rows] = True
     return mask
+
+
+def _nonzero_counts(counts: IntArray) -> CellCounts:
+    """Return the counts other than 0 of (H,) counts, with their bins."""
+    bins = np.flatnonzero(counts)
+    return CellCounts(bins, counts[bins])

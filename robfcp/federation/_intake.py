@@ -21,13 +21,6 @@ from robfcp.federation._agreement import (
     require_equal,
     require_same_noise,
 )
-from robfcp.federation._blocks import (
-    ALL_LABELS_STRATA,
-    CountBlock,
-    build_block,
-    pooled_view,
-    stratified_view,
-)
 from robfcp.federation._inbox import (
     POSITION_DTYPE,
     Inbox,
@@ -39,15 +32,23 @@ from robfcp.federation._inbox import (
     charge_to_source,
 )
 from robfcp.federation._round_strata import most_common_strata, require_known_strata
-from robfcp.federation._rows import pool_strata
 from robfcp.federation._stored import StoredCountTable
-from robfcp.federation._strata import Strata, StratifiedTable
+from robfcp.federation._strata import (
+    ALL_LABELS_STRATA,
+    CountBlock,
+    StratifiedTable,
+    build_block,
+    pool_strata,
+    pooled_view,
+    stratified_view,
+)
 from robfcp.federation._tables import CountTable, check_table_size
 from robfcp.privacy import Privacy
 from robfcp.reports import (
     BinningDigest,
     Header,
     Report,
+    Strata,
     n_strata,
     signing,
 )

@@ -10,9 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robfcp._typing import IndexArray
-from robfcp.federation._blocks import CountBlock
 from robfcp.federation._stored import StoredCountTable
-from robfcp.federation._strata import StratifiedTable
+from robfcp.federation._strata import CountBlock, StratifiedTable
 
 if TYPE_CHECKING:
     from robfcp.federation._federation import Federation

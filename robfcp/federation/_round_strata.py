@@ -13,11 +13,11 @@ from robfcp.federation._agreement import (
     RejectionReason,
     count_values,
 )
-from robfcp.federation._strata import Strata
 from robfcp.reports import (
     MAX_STRATA,
     OTHER_STRATUM,
     Header,
+    Strata,
     StratumKind,
     StratumNames,
     n_strata,

@@ -14,7 +14,7 @@ from robfcp._typing import BoolArray, IndexArray, IntArray
 from robfcp.federation._tables import CountTable, Entries, SparseTable
 
 if TYPE_CHECKING:
-    from robfcp.federation._blocks import CountBlock
+    from robfcp.federation._strata import CountBlock
 
 T = TypeVar("T")
 

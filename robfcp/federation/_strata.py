@@ -1,22 +1,28 @@
-"""The counts by class or group of the clients that report them."""
+"""Counts by class or group: of the clients that report them, in blocks of clients, and pooled."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import csc_array
+from scipy.sparse import coo_array, csc_array
 
 from robfcp._typing import BoolArray, IndexArray, IntArray
-from robfcp.federation._tables import CountTable, SparseTable
-from robfcp.reports import StratumKind, StratumNames, n_strata, stratum_labels
-
-Strata = tuple[StratumKind, StratumNames]  # the kind of a round's strata, and their names
+from robfcp.federation._inbox import GrowingRows
+from robfcp.federation._tables import CountTable, SparseCounts, SparseTable
+from robfcp.reports import Strata, StratumKind, StratumNames, n_strata, stratum_labels
 
 MANY_STRATA = 32  # from here on one table by columns is cheaper than a pass for every stratum
+
+# The counts of the scores of all labels have no strata. They are kept in a table of one stratum, as
+# which `StratifiedTable` holds the counts of some of the clients.
+ALL_LABELS_STRATA: Strata = ("class", 1)
+
+_MAX_POOLED_ENTRIES = 2**18  # summed over strata at a time: what it takes stays small
 
 
 @dataclass(frozen=True, eq=False)
@@ -197,3 +203,188 @@ class StratifiedTable:
         """Return the positions of some strata, all of them known, among `labels`."""
         position_of_name = {name: position for position, name in enumerate(self.labels)}
         return np.array([position_of_name[name] for name in names])
+
+
+class CountBlock(NamedTuple):
+    """Some clients' counts in memory.
+
+    Attributes
+    ----------
+    positions : (n,) ndarray of int
+        The positions of these clients in the federation, rising.
+    counts : SparseTable
+        Their (n, H) counts.
+    strata : StratifiedTable or None
+        The counts by class or group of the clients that report them; its rows are rows of `counts`.
+    all_label_counts : StratifiedTable or None
+        The scores of all labels of the clients that report them; likewise.
+    """
+
+    positions: IndexArray
+    counts: SparseTable
+    strata: StratifiedTable | None
+    all_label_counts: StratifiedTable | None
+
+
+def pooled_view(block: CountBlock) -> tuple[IndexArray, CountTable]:
+    """Return all (n,) rows of a block, and their (n, H) counts."""
+    return np.arange(len(block.positions)), block.counts
+
+
+def stratified_view(name: str, block: CountBlock) -> tuple[IndexArray, CountTable] | None:
+    """Return the rows of a block that have such counts, and these counts; None without any.
+
+    Parameters
+    ----------
+    name : {"strata", "all_label_counts"}
+        The attribute of the block that holds the counts.
+    block : CountBlock
+        The counts of n clients.
+
+    Returns
+    -------
+    rows : (r,) ndarray of int
+        Rows of the block, rising.
+    table : CountTable
+        (r, C H) counts of these clients.
+    """
+    stratified: StratifiedTable | None = getattr(block, name)
+    if stratified is None:
+        return None
+    return stratified.rows, stratified.table
+
+
+def build_block(
+    positions: IndexArray,
+    tables: Sequence[SparseCounts],
+    report_rows: IndexArray,
+    names_of_kind: tuple[Sequence[StratumNames | None], NDArray[Any]],
+    common: Strata | None,
+    n_bins: int,
+) -> CountBlock:
+    """Collect the counts of some clients in one block.
+
+    Parameters
+    ----------
+    positions : (n,) ndarray of int
+        Positions of these clients in the federation, rising.
+    tables : sequence of three SparseCounts
+        What the reports were collected in: counts, those of clients with strata pooled over these;
+        counts by stratum in cells c H + h; and counts of the scores of all labels. Rows of the last
+        two are empty where a report has none.
+    report_rows : (n,) ndarray of int
+        Rows of the tables that hold these clients' reports.
+    names_of_kind : (sequence, (n,) ndarray of int)
+        The different lists of strata names among the reports, None for those without strata; and
+        the index of the list that each client uses.
+    common : tuple or None
+        The kind of strata and the names of the round; None where all clients are pooled.
+    n_bins : int
+        H, the bins of the common binning.
+
+    Returns
+    -------
+    CountBlock
+        All strata are in the common order, whatever order a client used.
+    """
+    counts, counts_by_stratum, counts_of_all_labels = tables
+    name_lists, list_of_client = names_of_kind
+    pooled = counts.to_table(report_rows, n_bins)
+
+    # Clients that report by stratum. Each may list its strata in its own order.
+    has_names = np.array([names is not None for names in name_lists], dtype=bool)
+    stratified_rows = np.flatnonzero(has_names[list_of_client])
+    strata = None
+    if common is not None and len(stratified_rows):
+        kind, common_names = common
+        n_cells = n_strata(common_names) * n_bins
+        table = counts_by_stratum.to_table(report_rows[stratified_rows], n_cells)
+        unordered = StratifiedTable(kind, common_names, table, stratified_rows, n_bins)
+        strata = unordered.with_common_order(name_lists, list_of_client[stratified_rows])
+
+    # Clients that also report the scores of all labels.
+    has_all_labels = counts_of_all_labels.lengths[report_rows] > 0
+    label_rows = np.flatnonzero(has_all_labels)
+    all_label_counts = None
+    if len(label_rows):
+        table = counts_of_all_labels.to_table(report_rows[label_rows], n_bins)
+        all_label_counts = StratifiedTable(*ALL_LABELS_STRATA, table, label_rows, n_bins)
+
+    return CountBlock(positions, pooled, strata, all_label_counts)
+
+
+def _row_slices(starts: IntArray) -> Iterator[slice]:
+    """Yield all rows in order, in slices of few entries together; one row at least in each.
+
+    Parameters
+    ----------
+    starts : (n + 1,) ndarray of int
+        Where each row begins among the entries, and where the last one ends.
+    """
+    n_rows = len(starts) - 1
+    first = 0
+    while first < n_rows:
+        fitting = np.searchsorted(starts, starts[first] + _MAX_POOLED_ENTRIES, side="right") - 1
+        stop = max(int(fitting), first + 1)
+        yield slice(first, stop)
+        first = stop
+
+
+def pool_strata(counts: SparseCounts, strata: SparseCounts, n_bins: int) -> SparseCounts:
+    """Return every row's counts: those in `counts`, or where that row is empty sums over strata.
+
+    Parameters
+    ----------
+    counts, strata : SparseCounts
+        The same n rows. Cell c H + h of `strata` is bin h of stratum c.
+    n_bins : int
+        H, the bins of a stratum.
+
+    Returns
+    -------
+    SparseCounts
+        n rows; `counts` itself where there are no counts by stratum at all.
+    """
+    if not len(strata.bins):
+        return counts
+    pooled = GrowingRows()
+    for rows in _row_slices(counts.starts + strata.starts):  # the entries of both together
+        some_counts = counts.select_range(rows)
+        some_strata = strata.select_range(rows)
+        strata_rows = some_strata.owners
+        is_pooled = (some_counts.lengths == 0)[strata_rows]  # of the entries by stratum
+        strata_bins = some_strata.bins[is_pooled].astype(np.int64) % n_bins
+
+        entry_rows = np.concatenate([some_counts.owners, strata_rows[is_pooled]])
+        entry_bins = np.concatenate([some_counts.bins.astype(np.int64), strata_bins])
+        values = np.concatenate([some_counts.values, some_strata.values[is_pooled]])
+        n_rows = rows.stop - rows.start
+        lengths, bins, sums = _sum_duplicate_cells(
+            entry_rows, entry_bins, values.astype(np.int64), n_rows
+        )
+        pooled.extend(SparseCounts.from_lengths(lengths, bins, sums))
+    return pooled.whole()
+
+
+def _sum_duplicate_cells(
+    rows: IndexArray, cells: IntArray, values: IntArray, n_rows: int
+) -> tuple[IntArray, IntArray, IntArray]:
+    """Return rows whose entries came in any order, with equal cells of a row added up.
+
+    Parameters
+    ----------
+    rows, cells, values : (U,) ndarray of int
+        The row, the cell and the count of each entry.
+    n_rows : int
+        n, the number of rows.
+
+    Returns
+    -------
+    lengths : (n,) ndarray of int
+        The number of different cells of each row.
+    cells, values : (V,) ndarray of int64
+        These cells, rising within a row, and their counts. A sum of 0, as noise may make it, stays.
+    """
+    shape = (n_rows, int(cells.max(initial=0)) + 1)
+    csr = coo_array((values, (rows, cells)), shape=shape).tocsr()
+    return np.diff(csr.indptr), csr.indices.astype(np.int64), csr.data

@@ -1,4 +1,4 @@
-"""The clients' counts as one table of sparse rows."""
+"""Counts as sparse rows: of reports as they came, and of a round's clients as one table."""
 
 from __future__ import annotations
 
@@ -298,6 +298,117 @@ class SparseTable:
             blocks.append(slice(first, stop))
             first = stop
         return blocks
+
+
+@dataclass(frozen=True, eq=False)
+class SparseCounts:
+    """n rows of U entries in all, whose bins are on each report's own binning, valid or not.
+
+    Whether bins rise within a row, and are inside the binning, is for the makers of the rows to
+    check. The arrays are shared with other objects; nobody changes them.
+
+    Attributes
+    ----------
+    starts : (n + 1,) ndarray of int
+        Row k has the entries starts[k] to starts[k + 1] - 1; the first start is 0, the last U.
+    bins : (U,) ndarray of int
+        The bin of each entry, or its cell c H + h in counts by stratum; of any integer type.
+    values : (U,) ndarray of int
+        The count of each entry; of any integer type.
+    """
+
+    starts: IntArray
+    bins: NDArray[Any]
+    values: NDArray[Any]
+
+    @staticmethod
+    def from_lengths(
+        lengths: NDArray[Any], bins: NDArray[Any], values: NDArray[Any]
+    ) -> SparseCounts:
+        """Make rows of so many entries each.
+
+        Parameters
+        ----------
+        lengths : (n,) ndarray of int
+            How many entries each row has; U in all.
+        bins, values : (U,) ndarray of int
+            The entries, row after row.
+        """
+        starts = np.zeros(len(lengths) + 1, dtype=np.int64)
+        np.cumsum(lengths, dtype=np.int64, out=starts[1:])
+        return SparseCounts(starts, bins, values)
+
+    @staticmethod
+    def empty() -> SparseCounts:
+        """Return counts of no rows."""
+        nothing = np.zeros(0, dtype=np.int64)
+        return SparseCounts.from_lengths(nothing, nothing, nothing)
+
+    @property
+    def n_rows(self) -> int:
+        """The number of rows."""
+        return len(self.starts) - 1
+
+    @property
+    def lengths(self) -> IntArray:
+        """(n,) how many entries each row has."""
+        return np.diff(self.starts)
+
+    @property
+    def owners(self) -> IndexArray:
+        """(U,) the row of every entry."""
+        return np.repeat(np.arange(self.n_rows), self.lengths)
+
+    def select_range(self, rows: slice) -> SparseCounts:
+        """Return the rows of a slice that has a start and a stop; bins and values are views."""
+        starts = self.starts[rows.start : rows.stop + 1]
+        entries = slice(starts[0], starts[-1])
+        return SparseCounts(starts - starts[0], self.bins[entries], self.values[entries])
+
+    def select(self, rows: IndexArray) -> SparseCounts:
+        """Return the rows at (r,) positions, in the order of these; a copy."""
+        lengths = self.lengths[rows]
+
+        # Entry j of a selected row is entry starts[row] + j of all.
+        first_of_row = np.repeat(self.starts[:-1][rows], lengths)
+        first_of_selected_row = np.repeat(np.cumsum(lengths) - lengths, lengths)
+        within_row = np.arange(lengths.sum()) - first_of_selected_row
+        entries = first_of_row + within_row
+        return SparseCounts.from_lengths(lengths, self.bins[entries], self.values[entries])
+
+    def without_zeros(self) -> SparseCounts:
+        """Return the rows without counts of 0."""
+        is_used = self.values != 0
+        if is_used.all():
+            return self
+        lengths = self.sums(is_used)  # true counts as 1
+        return SparseCounts.from_lengths(lengths, self.bins[is_used], self.values[is_used])
+
+    def sums(self, values: NDArray[Any]) -> IntArray:
+        """Return (n,) each row's sum of (U,) values, one for each entry; 0 of an empty row."""
+        cumulative = np.zeros(len(values) + 1, dtype=np.int64)
+        np.cumsum(values, out=cumulative[1:])
+        return np.diff(cumulative[self.starts])
+
+    def to_table(self, rows: IndexArray, n_bins: int) -> SparseTable:
+        """Return the table of some rows, in their order.
+
+        Parameters
+        ----------
+        rows : (r,) ndarray of int
+            Rows of valid reports, whose bins rise and are below `n_bins`.
+        n_bins : int
+            The columns of the table: H, or C H of counts by stratum.
+        """
+        # Rows that are not selected may be on larger binnings.
+        n_columns = max(n_bins, int(self.bins.max(initial=0)) + 1)
+        table = SparseTable.from_entries(self.starts, self.bins, self.values, n_columns)
+        are_all_rows = np.array_equal(rows, np.arange(self.n_rows))
+        if not are_all_rows:
+            table = table.select(rows)
+        if n_columns > n_bins:
+            table = table.bin_slice(0, n_bins)
+        return table
 
 
 def _as_narrow_as_sums_fit(counts: NDArray[Any]) -> NDArray[Any]:

@@ -40,7 +40,7 @@ from robfcp.fleet._table_header import (
     find_schema_mismatch,
     schema,
 )
-from robfcp.reports import StratumKind, StratumNames, to_wire_binning, to_wire_score
+from robfcp.reports import Strata, to_wire_binning, to_wire_score
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -112,7 +112,7 @@ class ParquetTable(StoredTable):
     is_out_of_core: bool = False
     rows: list[Any] = field(default_factory=list)
     places: list[Any] = field(default_factory=list)
-    common: tuple[StratumKind, StratumNames] | None = None
+    common: Strata | None = None
     shared: TableHeader | None = None
 
     @property

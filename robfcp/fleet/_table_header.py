@@ -26,7 +26,7 @@ from robfcp.federation import (
 )
 from robfcp.fleet._arrow import are_arrow_client_names, import_pyarrow
 from robfcp.fleet._validation import MAX_ENTRIES_PER_REPORT, validate_block
-from robfcp.reports import HeaderReader, Report, StratumKind, StratumNames, parse_report
+from robfcp.reports import HeaderReader, Report, Strata, parse_report
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -308,7 +308,7 @@ class TableHeader:
         self,
         batch: pa.RecordBatch,
         positions: IndexArray | range,
-        common: tuple[StratumKind, StratumNames] | None,
+        common: Strata | None,
     ) -> CountBlock:
         """Return the counts of the rows that count in the federation, in its order.
 

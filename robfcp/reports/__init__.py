@@ -6,12 +6,19 @@ reports, `terms` holds the registry of clients and the terms of a round. May imp
 """
 
 from robfcp.reports import signing, terms
-from robfcp.reports._header import BinningDigest, Header
 from robfcp.reports._report import Report
-from robfcp.reports._row import HeaderReader, ReportRow, row_of_object, validate_report
+from robfcp.reports._row import (
+    BinningDigest,
+    CellCounts,
+    Header,
+    HeaderReader,
+    ReportRow,
+    validate_report,
+)
 from robfcp.reports._strata import (
     MAX_STRATA,
     OTHER_STRATUM,
+    Strata,
     StratifiedCounts,
     StratumKind,
     StratumNames,
@@ -37,10 +44,12 @@ __all__ = [
     "MAX_STRATA",
     "OTHER_STRATUM",
     "BinningDigest",
+    "CellCounts",
     "Header",
     "HeaderReader",
     "Report",
     "ReportRow",
+    "Strata",
     "StratifiedCounts",
     "StratumKind",
     "StratumNames",
@@ -55,7 +64,6 @@ __all__ = [
     "n_strata",
     "parse_report",
     "require_expected_binning",
-    "row_of_object",
     "signing",
     "stratum_labels",
     "terms",

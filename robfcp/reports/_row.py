@@ -2,30 +2,100 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from itertools import accumulate, compress
-from operator import is_, lt
-from typing import TYPE_CHECKING, NamedTuple
+from operator import lt
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
 
-from robfcp._typing import IntArray
 from robfcp._validation import check_client_name, check_text
-from robfcp.binning import Binning
+from robfcp.binning import Binning, named_binning
 from robfcp.errors import ReportError, RobfcpError
+from robfcp.privacy import Privacy
 from robfcp.reports import _checks, _wire
 from robfcp.reports._checks import REBUILD_HINT, CountSummary, IntSequence, StratumSummary
-from robfcp.reports._header import BinningDigest, Header
-from robfcp.reports._strata import StratifiedCounts, check_stratum_names
+from robfcp.reports._strata import Strata, StratifiedCounts, check_stratum_names, n_strata
 from robfcp.reports._wire import WireCounts, WireReport, WireStratifiedCounts
-
-if TYPE_CHECKING:
-    from robfcp.reports._report import Report
+from robfcp.scores import Risk, Score
 
 _MAX_HEADERS = 256  # remembered at a time
 _MAX_HEADER_BYTES = 2**16  # of the JSON of a header that is remembered
 _MIN_INT64 = -(2**63)
 _MAX_INT64 = 2**63 - 1
+
+
+@dataclass(frozen=True)
+class BinningDigest:
+    """What is kept of a binning until the vote: a few bytes can name thousands of edges.
+
+    Parameters
+    ----------
+    digest
+        What the edges make; equal digests are one binning.
+    n_bins
+        H.
+    name, parameters
+        How the binning is built again.
+    explicit
+        The binning itself where nothing but its edges tells it.
+    """
+
+    digest: str
+    n_bins: int = field(compare=False)
+    name: str = field(compare=False)
+    parameters: Mapping[str, Any] = field(compare=False)
+    explicit: Binning | None = field(compare=False)
+
+    def __str__(self) -> str:
+        return f"Grid({self.name}, {self.n_bins} bins, {self.digest[:8]})"
+
+    @staticmethod
+    def of(binning: Binning) -> BinningDigest:
+        """Return the digest of a binning."""
+        parameters = binning.parameters
+        explicit = None if parameters else binning
+        return BinningDigest(binning.digest, binning.n_bins, binning.name, parameters, explicit)
+
+    def binning(self) -> Binning:
+        """Build the binning."""
+        if self.explicit is not None:
+            return self.explicit
+        return named_binning(self.name, self.parameters)
+
+
+class Header(NamedTuple):
+    """What a report states besides its client and its numbers."""
+
+    binning: BinningDigest
+    score: Score | None
+    round: str | None
+    model: str | None
+    risk: Risk | None
+    privacy: Privacy | None = None
+    strata: Strata | None = None
+
+    @property
+    def n_strata(self) -> int:
+        """C, the number of classes or groups; 1 without them."""
+        return 1 if self.strata is None else n_strata(self.strata[1])
+
+    @property
+    def counts_per_sample(self) -> int:
+        """How many counts one sample makes; 1 but for losses."""
+        return 1 if self.risk is None else self.risk.resolution
+
+    @property
+    def noise_variance(self) -> float:
+        """The variance of the noise on each count."""
+        return 0.0 if self.privacy is None else self.privacy.noise.variance
+
+    @property
+    def protects_sample_size(self) -> bool:
+        """Whether n_k is protected too."""
+        return self.privacy is not None and self.privacy.protects_sample_size
 
 
 class CellCounts(NamedTuple):
@@ -85,8 +155,6 @@ class HeaderReader:
     def __init__(self, expected: Binning | None = None) -> None:
         self._expected = expected
         self._headers: dict[bytes, Header] = {}
-        self._last_parts: tuple[object, ...] | None = None  # of the object read last
-        self._last_header: Header | None = None
 
     def read(self, report: WireReport) -> Header:
         """Return the header of a report; refuse what cannot be understood.
@@ -134,42 +202,6 @@ class HeaderReader:
             strata,
         )
 
-    def of_object(self, report: Report) -> Header:
-        """Return the header of a report object, whose parts were checked when it was made.
-
-        Objects of one program share their parts, so that the parts of the object before are looked
-        at first.
-
-        Parameters
-        ----------
-        report : Report
-            The object.
-        """
-        strata = report.strata
-        parts = (
-            report.grid,
-            report.score,
-            report.round,
-            report.model,
-            report.risk,
-            report.privacy,
-            None if strata is None else strata.by,
-            None if strata is None else strata.names,
-        )
-        is_same = self._last_parts is not None and all(map(is_, parts, self._last_parts))
-        if not is_same or self._last_header is None:
-            self._last_parts = parts
-            self._last_header = Header(
-                BinningDigest.of(report.grid),
-                report.score,
-                report.round,
-                report.model,
-                report.risk,
-                report.privacy,
-                None if strata is None else (strata.by, strata.names),
-            )
-        return self._last_header
-
 
 def _header_json(report: WireReport) -> bytes:
     """Return all that a report states besides client and numbers, as JSON.
@@ -191,38 +223,6 @@ def _header_json(report: WireReport) -> bytes:
             names,
         )
     )
-
-
-def row_of_object(report: Report, headers: HeaderReader) -> ReportRow:
-    """Return the row of a report object, which was checked when it was made.
-
-    Parameters
-    ----------
-    report : Report
-        The object.
-    headers : HeaderReader
-        Reads what the report states besides its numbers.
-    """
-    strata = report.strata
-    # Sums over classes without noise are kept too: an object is never taken for the file of the
-    # same report, and the two contradict each other.
-    counts = None
-    if strata is None or report.privacy is None:
-        counts = _sparse(report.counts)
-    listed_strata = None
-    if strata is not None:
-        listed_strata = CellCounts(strata.cells, strata.counts)
-    all_labels = None
-    if report.set_sizes is not None:
-        all_labels = _sparse(report.set_sizes)
-    header = headers.of_object(report)
-    return ReportRow(report.client, report.n_samples, header, counts, listed_strata, all_labels)
-
-
-def _sparse(counts: IntArray) -> CellCounts:
-    """Return the counts other than 0 with their bins."""
-    bins = np.flatnonzero(counts)
-    return CellCounts(bins, counts[bins])
 
 
 def check_is_complete(report: WireReport) -> None:

@@ -17,6 +17,7 @@ from robfcp.errors import MAX_NAME, RobfcpError
 
 StratumKind = Literal["class", "group"]
 StratumNames = tuple[str, ...] | int
+Strata = tuple[StratumKind, StratumNames]  # the kind of a round's strata, and their names
 MAX_STRATA = 20_000
 MAX_COUNT = 2**40  # of one cell; sums stay exact
 OTHER_STRATUM = "(other)"  # where a client merges strata too small to be reported

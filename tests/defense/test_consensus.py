@@ -24,6 +24,7 @@ from robfcp.defense.consensus._basis import (
 from robfcp.defense.consensus._clipped_vote import ClippedVoteThreshold
 from robfcp.defense.consensus._outlier_test import (
     OverdispersedNull,
+    benjamini_hochberg_cutoff,
     compare_with_members,
     expected_counts,
     reference_counts,
@@ -32,7 +33,6 @@ from robfcp.defense.consensus._references import (
     CandidateReference,
     SampledRound,
     _best_per_outlier_set,
-    benjamini_hochberg_cutoff,
     concentrate,
 )
 from robfcp.experiments import outputs

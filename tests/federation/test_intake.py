@@ -11,7 +11,14 @@ from makers import LAC
 import robfcp
 from robfcp.binning import Binning
 from robfcp.errors import ReportError
-from robfcp.federation import Federation, RejectedReport, _inbox, _rows
+from robfcp.federation import (
+    Federation,
+    RejectedReport,
+    SparseCounts,
+    _inbox,
+    _strata,
+    hash_rows,
+)
 from robfcp.privacy import Privacy
 from robfcp.reports import _row, _wire
 
@@ -159,8 +166,9 @@ def test_columns_of_any_size_give_the_same_federation(monkeypatch):
     items += [json.dumps(site(40) | {"n_samples": 7}), items[4], json.dumps(site(4, n=20))]
     whole = taken(items)
     assert whole == one_by_one(items)
-    for name, number in (("_MAX_RECENT", 1), ("_MAX_RECENT", 31), ("_MAX_POOLED_ENTRIES", 5)):
-        monkeypatch.setattr(_rows, name, number)
+    limits = ((_inbox, "_MAX_RECENT", 1), (_inbox, "_MAX_RECENT", 31))
+    for module, name, number in (*limits, (_strata, "_MAX_POOLED_ENTRIES", 5)):
+        monkeypatch.setattr(module, name, number)
         assert taken(items) == whole
 
 
@@ -197,9 +205,9 @@ def test_the_same_report_is_one_and_another_of_the_same_size_is_not():
 
 
 def test_columns_hold_what_lists_hold(monkeypatch):
-    monkeypatch.setattr(_rows, "_MAX_RECENT", 7)
+    monkeypatch.setattr(_inbox, "_MAX_RECENT", 7)
     rng = np.random.default_rng(1)
-    column = _rows.GrowingColumn()
+    column = _inbox.GrowingColumn()
     expected = []
     for _ in range(300):
         numbers = rng.integers(-1 if rng.random() < 0.01 else 0, 10 ** rng.integers(1, 13), 5)
@@ -215,7 +223,7 @@ def test_columns_hold_what_lists_hold(monkeypatch):
 
 def test_runs_tell_where_each_row_stood():
     rng = np.random.default_rng(2)
-    runs = _rows.RunsOfPositions()
+    runs = _inbox.RunsOfPositions()
     expected = []
     position = 0
     for _ in range(200):
@@ -234,14 +242,14 @@ def test_runs_tell_where_each_row_stood():
 def test_only_equal_rows_have_equal_digests():
     rng = np.random.default_rng(3)
     tables = [
-        _rows.SparseCounts.from_lengths(
+        SparseCounts.from_lengths(
             lengths := rng.integers(0, 3, 2000),
             rng.integers(0, 3, lengths.sum()),
             rng.integers(1, 3, lengths.sum()),
         )
         for _ in range(3)
     ]
-    digests = [digest.tobytes() for digest in _rows.hash_rows(tables)]
+    digests = [digest.tobytes() for digest in hash_rows(tables)]
     contents = [
         str([(part.bins.tolist(), part.values.tolist()) for part in parts])
         for parts in ([table.select(np.array([row])) for table in tables] for row in range(2000))

@@ -516,6 +516,28 @@ class OverdispersedNull:
         return np.asarray((probability * weights).sum(axis=1))
 
 
+def benjamini_hochberg_cutoff(p_values: FloatArray, n_clients: int, fdr_level: float) -> float:
+    """Return the largest p-value that is rejected at a false discovery rate.
+
+    With p_(1) <= ... <= p_(k) the largest p_(j) <= fdr_level j / k (Benjamini and Hochberg 1995);
+    at least the Bonferroni level of the whole round.
+
+    Parameters
+    ----------
+    p_values : ndarray of shape (k,)
+        Of the sampled clients; the two statistics of a view are corrected for already.
+    n_clients : int
+        K, the clients of the whole round, of which the k are a sample.
+    fdr_level : float
+        The false discovery rate.
+    """
+    ordered = np.sort(p_values)
+    ranks = np.arange(1, len(p_values) + 1)
+    thresholds = fdr_level * ranks / len(p_values)
+    rejected = ordered[ordered <= thresholds]
+    return float(rejected.max(initial=fdr_level / n_clients))
+
+
 class ViewResults(NamedTuple):
     """What the test of one view says of some clients.
 
