@@ -132,7 +132,7 @@ def _report_codes(block: Federation, odd_factors: HashCodes) -> HashCodes:
     products = odd_factors[bins] * counts.astype(np.uint64)
 
     # The entries of client k are starts[k] to starts[k + 1] - 1: its sum is the difference of two
-    # cumulative sums, also where these overflow.
+    # cumulative sums, also where these overflow. With a plain 0 numpy would make them floats.
     cumulative = np.concatenate([[np.uint64(0)], np.cumsum(products)])
     return np.diff(cumulative[starts])
 

@@ -558,8 +558,8 @@ class Federation:
             self._is_noise_free,
         )
 
-    def lowest_counts(self) -> Federation:
-        """Return the same with the samples of coarsened reports as low as they may lie."""
+    def counts_in_lowest_bins(self) -> Federation:
+        """Return the same with each sample of a coarsened report in the lowest bin it may be of."""
         spans, is_coarsened = self.count_spans()
         if not is_coarsened.any():
             return self

@@ -121,7 +121,7 @@ class Block:
         n_k.
     headers : list of Header
         What reports state besides, each once.
-    kinds : (n,) ndarray of int
+    header_index : (n,) ndarray of int
         The index among `headers` of each report's header.
     counts : SparseCounts
         Counts of the reports without strata; empty rows for the others.
@@ -134,7 +134,7 @@ class Block:
     names: Any
     sizes: IntArray
     headers: list[Header]
-    kinds: IndexArray
+    header_index: IndexArray
     counts: SparseCounts
     strata: SparseCounts
     all_label_counts: SparseCounts
@@ -145,22 +145,24 @@ class TableChunk(NamedTuple):
 
     Attributes
     ----------
-    right : (N,) ndarray of bool
+    is_valid : (N,) ndarray of bool
         Which rows are valid.
     block : Block
         The n valid rows, in order.
-    told : tuple
-        (n,) which valid rows state the scores of all labels; and the (n, 2) digests of what the
-        valid rows count (`hash_rows`), by which a report that came twice is recognized. The digests
-        are only read where the table is out of core.
-    others : iterable
+    has_all_labels : (n,) ndarray of bool
+        Which valid rows state the scores of all labels.
+    digests : (n, 2) ndarray of uint64
+        Of what the valid rows count (`hash_rows`), by which a report that came twice is recognized.
+        They are only read where the table is out of core.
+    invalid_rows : iterable
         The other rows: the index from 0 of each within the chunk, and its JSON.
     """
 
-    right: BoolArray
+    is_valid: BoolArray
     block: Block
-    told: tuple[BoolArray, NDArray[np.uint64]]
-    others: Iterable[tuple[int, bytes]]
+    has_all_labels: BoolArray
+    digests: NDArray[np.uint64]
+    invalid_rows: Iterable[tuple[int, bytes]]
 
 
 class StoredTable:
@@ -175,34 +177,34 @@ class StoredTable:
     rows : list of (int, int, ndarray of bool or None)
         For every chunk the row of its first valid report among all accepted reports, how many valid
         ones it has, and which of its own N rows are valid; None where all are. `Inbox` fills it.
-    places : list of ndarray of int, or range
+    positions : list of ndarray of int, or range
         For every chunk the positions of its N rows in the federation; -1 where a row is left out.
         `set_positions` fills it.
-    common : tuple or None
+    strata : tuple or None
         The kind of the round's strata and their names; `set_positions` sets it.
-    pieces : callable
-        `pieces(binning)` yields the rows as `TableChunk`, checked, once.
+    iter_chunks : callable
+        `iter_chunks(binning)` yields the rows as `TableChunk`, checked, once.
     iter_blocks : callable
         `iter_blocks(work)` yields the results of `work` for the `CountBlock` of each chunk, in any
         order, the same at every call. Only after `set_positions`.
-    packed : callable
-        `packed([])` makes a collector of names that takes little memory; it has `extend(names)`
-        and `whole()`.
+    names_builder : callable
+        `names_builder([])` makes a collector of names that takes little memory; it has
+        `extend(names)` and `whole()`.
     """
 
     name: Any
     is_out_of_core: bool
     rows: list[tuple[int, int, BoolArray | None]]
-    places: list[IndexArray | range]
-    common: Strata | None
-    pieces: Any
+    positions: list[IndexArray | range]
+    strata: Strata | None
+    iter_chunks: Any
     iter_blocks: Any
-    packed: Any
+    names_builder: Any
 
-    def set_positions(self, positions_of: PositionsOf, common: Strata | None) -> None:
+    def set_positions(self, positions_of: PositionsOf, strata: Strata | None) -> None:
         """Keep where the rows stand in the federation, and the round's strata.
 
-        Sets `places` and `common`, without which `iter_blocks` cannot run. Needs `rows`, which
+        Sets `positions` and `strata`, without which `iter_blocks` cannot run. Needs `rows`, which
         `Inbox` fills while it reads.
 
         Parameters
@@ -210,11 +212,11 @@ class StoredTable:
         positions_of : callable
             The positions in the federation of some of all accepted reports; -1 where a report does
             not count.
-        common : tuple or None
+        strata : tuple or None
             The kind of the round's strata and their names.
         """
-        self.common = common
-        self.places = []
+        self.strata = strata
+        self.positions = []
         for first, n_rows, is_valid in self.rows:
             positions: Any = positions_of(slice(first, first + n_rows))  # of the valid rows
             if is_valid is not None:
@@ -223,7 +225,7 @@ class StoredTable:
                 positions = of_all_rows
             elif _are_consecutive(positions):
                 positions = range(positions[0], positions[-1] + 1)  # instead of many numbers
-            self.places.append(positions)
+            self.positions.append(positions)
 
 
 # What may arrive as reports. A `RejectedReport` could not even be read; a table has many of them.
@@ -654,11 +656,11 @@ class Inbox:
         first_position = self._n_read
         n_rejected = len(self._rejected)
         try:
-            for chunk in table.pieces(self._binning):
+            for chunk in table.iter_chunks(self._binning):
                 position = self._n_read
-                self._n_read += len(chunk.right)
+                self._n_read += len(chunk.is_valid)
                 self._add_chunk(chunk, position, table)
-                for index, data in chunk.others:
+                for index, data in chunk.invalid_rows:
                     row_in_table = position - first_position + index
                     source = f"{table.name} row {row_in_table + 1}"
                     self._add_single_row(data, source, position + index)
@@ -702,29 +704,28 @@ class Inbox:
         """
         block = chunk.block
         n_rows = len(block.sizes)
-        are_all_valid = bool(chunk.right.all())
-        table.rows.append((self._n_rows, n_rows, None if are_all_valid else chunk.right))
+        are_all_valid = bool(chunk.is_valid.all())
+        table.rows.append((self._n_rows, n_rows, None if are_all_valid else chunk.is_valid))
         if not n_rows:
             return
 
         if self._packed_names is None:
-            self._packed_names = table.packed([])
+            self._packed_names = table.names_builder([])
         self._pack_names()
         self._packed_names.extend(block.names)
         header_indices = [
             self._headers.setdefault(header, len(self._headers)) for header in block.headers
         ]
-        has_all_labels, digests = chunk.told
         self._sizes.extend(block.sizes)
-        self._header_index.extend(np.array(header_indices)[block.kinds])
-        self._has_all_labels.extend(has_all_labels)
-        self._positions.extend(first_position, chunk.right)
+        self._header_index.extend(np.array(header_indices)[block.header_index])
+        self._has_all_labels.extend(chunk.has_all_labels)
+        self._positions.extend(first_position, chunk.is_valid)
 
         rows = slice(self._n_rows, self._n_rows + n_rows)
         self._n_rows = rows.stop
         if table.is_out_of_core:
             self._stored_rows.append(rows)
-            self._digests.append(digests)
+            self._digests.append(chunk.digests)
             return
         self._counts.extend(block.counts)
         self._strata.extend(block.strata)

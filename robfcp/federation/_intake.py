@@ -504,11 +504,11 @@ def _build_block_in_memory(
     Parameters
     ----------
     selection : ReportSelection
-        The reports.
+        The reports of the round. Those whose counts stay in files are passed over.
     positions_of : callable
         The position in the federation of each report; -1 where it does not count.
     n_bins : int
-        H.
+        H, the bins of the round's binning.
     strata : tuple or None
         The kind and names of the round's strata.
     """
@@ -516,7 +516,8 @@ def _build_block_in_memory(
     rows = np.flatnonzero(reports.is_in_memory)  # row i of the tables is report rows[i]
     positions = positions_of(rows)
 
-    # The rows of the tables in the order of their positions, without those at -1, which come first.
+    # `build_block` takes rising positions: the rows of the tables in the order of their positions,
+    # without those at -1, which come first.
     order = np.argsort(positions, kind="stable")
     table_rows = order[np.searchsorted(positions[order], 0) :]
 

@@ -76,7 +76,8 @@ def _select_stored_block(
     Parameters
     ----------
     federation : Federation
-        With a `StoredCountTable`, and without names: `clients` is kept as it is.
+        With a `StoredCountTable`, and with no names: `clients` is empty, and stays so. All other
+        fields that have an entry for each client are selected here.
     count_block : CountBlock
         The counts of some clients of the round, of whom the federation may have but a few.
 

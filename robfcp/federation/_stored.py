@@ -173,7 +173,9 @@ class StoredCountTable:
         return self.map_blocks(lambda counts: counts.is_nonempty)
 
     def bin_slice(self, first: int, n_bins: int) -> StoredCountTable:
-        """Return the table of `n_bins` bins from `first` on."""
+        """Return the table of `n_bins` bins from `first` on; the counts stay stored."""
+        # A view returns the rows of a block that are in this table with their counts; None where
+        # the block has none. It is applied whenever blocks are read.
         view_of_all_bins = self.view
 
         def sliced_view(block: CountBlock) -> tuple[IndexArray, CountTable] | None:
@@ -197,7 +199,8 @@ class StoredCountTable:
         """Return (H,) counts of the clients of a (K,) mask together; of all if None."""
         is_pooled = np.ones(self.n_rows, dtype=bool)
         if mask is not None:
-            is_pooled = np.asarray(mask)
+            is_pooled = np.asarray(mask, dtype=bool)
+        # `iter_blocks` passes each block the part of the mask that is of its rows.
         total = np.zeros(self.n_bins, dtype=np.int64)
         for _, block_total in self.iter_blocks(_pooled_counts_of, is_pooled):
             total += block_total

@@ -191,7 +191,7 @@ class SparseTable:
         return _as_int64(self.csr @ is_counted.astype(self.csr.dtype))
 
     def merge_bins(self, bin_ends: IndexArray) -> IntArray:
-        """Return (K, B) counts of merged bins; `bin_ends` are their last bins."""
+        """Return (K, B) counts of merged bins; `bin_ends` are their last bins, rising to H - 1."""
         # Counts projected for comparison are fractions, whose sum depends on the order of adding.
         # They are added in numpy's order on the full table; for whole numbers no order matters.
         if self.csr.dtype.kind == "f":

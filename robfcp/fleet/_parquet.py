@@ -108,11 +108,11 @@ class ParquetTable(StoredTable):
     """A Parquet file of reports."""
 
     path: Path
-    packed = ArrowNamesBuilder
+    names_builder = ArrowNamesBuilder
     is_out_of_core: bool = False
     rows: list[Any] = field(default_factory=list)
-    places: list[Any] = field(default_factory=list)
-    common: Strata | None = None
+    positions: list[Any] = field(default_factory=list)
+    strata: Strata | None = None
     shared: TableHeader | None = None
 
     @property
@@ -205,7 +205,7 @@ class ParquetTable(StoredTable):
             pool.release_unused()
             self._check_unchanged()
 
-    def pieces(self, binning: Binning | None) -> Iterator[TableChunk]:
+    def iter_chunks(self, binning: Binning | None) -> Iterator[TableChunk]:
         """Yield the rows, checked.
 
         Parameters
@@ -215,14 +215,14 @@ class ParquetTable(StoredTable):
         """
         self.shared = TableHeader.read(self._facts.metadata, self.name, binning)
         for batch in self._iter_batches(schema().names):
-            yield self.shared.piece(batch, needs_digests=self.is_out_of_core)
+            yield self.shared.chunk_of(batch, needs_digests=self.is_out_of_core)
 
     def iter_blocks(self, work: Callable[[CountBlock], T]) -> Iterator[T]:
         """Yield what `work` makes of the counts of every batch."""
         assert self.shared is not None
         batches = self._iter_batches(LIST_COLUMNS)
-        for batch, positions in zip(batches, self.places, strict=True):
-            yield work(self.shared.held(batch, positions, self.common))
+        for batch, positions in zip(batches, self.positions, strict=True):
+            yield work(self.shared.count_block(batch, positions, self.strata))
 
 
 def _state_of(status: os.stat_result) -> tuple[int, ...]:

@@ -167,13 +167,13 @@ class SparkTable(StoredTable):
 
     is_out_of_core = True
     name = "frame"
-    packed = ArrowNamesBuilder
+    names_builder = ArrowNamesBuilder
 
     def __init__(self, frame: Any, metadata: bytes) -> None:
         self._metadata = metadata
         disk = import_module("pyspark").StorageLevel.DISK_ONLY  # executors have little memory
         self._blocks = frame.mapInArrow(_pack_batches, "block binary").persist(disk)
-        self.rows, self.places = [], []
+        self.rows, self.positions = [], []
         self._block_ids: list[tuple[int, int]] = []  # of every block its partition and names' code
         weakref.finalize(self, _drop_cached, self._blocks).atexit = False
 
@@ -202,7 +202,7 @@ class SparkTable(StoredTable):
         for result in table.column("result"):
             yield _decode(result.as_py())
 
-    def pieces(self, grid: Binning | None) -> Iterator[TableChunk]:
+    def iter_chunks(self, grid: Binning | None) -> Iterator[TableChunk]:
         """Yield the rows without their counts, checked where they are.
 
         Parameters
@@ -214,31 +214,39 @@ class SparkTable(StoredTable):
 
         def check(partition: int, batches: Iterable[Any]) -> Iterator[Any]:
             for batch in batches:
-                chunk = shared.piece(batch)
+                chunk = shared.chunk_of(batch)
                 block = chunk.block
                 names = block.names.to_pylist()
-                columns = (names, narrowed(block.sizes), narrowed(block.kinds))
+                header_index = narrowed(block.header_index)
+                columns = (
+                    names,
+                    narrowed(block.sizes),
+                    header_index,
+                    chunk.has_all_labels,
+                    chunk.digests,
+                )
                 block_id = (partition, _code_of_names(batch))
-                yield block_id, chunk.right, columns, chunk.told, list(chunk.others)
+                yield block_id, chunk.is_valid, columns, list(chunk.invalid_rows)
 
         no_counts = SparseCounts.empty()
-        for block_id, is_valid, columns, digests, invalid_rows in self._iter_results(check):
+        for block_id, is_valid, columns, invalid_rows in self._iter_results(check):
             self._block_ids.append(tuple(block_id))
-            names, sizes, header_index = columns
+            names, sizes, header_index, has_all_labels, digests = columns
             tables: Any = (no_counts, no_counts, no_counts)
             block = Block(names, sizes, shared.headers, header_index, *tables)
-            yield TableChunk(is_valid, block, digests, invalid_rows)
+            yield TableChunk(is_valid, block, has_all_labels, digests, invalid_rows)
 
     def iter_blocks(self, work: Callable[[CountBlock], T]) -> Iterator[T]:
         """Yield the results of `work` for every block, which runs where the block is."""
         # Only these are sent to the executors, not the table.
         shared = self._shared
-        positions = self.places
-        common = self.common
+        positions = self.positions
+        strata = self.strata
         block_ids = self._block_ids
 
         def work_on_blocks(partition: int, batches: Iterable[Any]) -> Iterator[Any]:
-            # One result a block, in a tuple; an empty tuple where blocks are not those of `pieces`.
+            # One result for each block, in a tuple; an empty tuple where blocks are not those of
+            # `iter_chunks`.
             expected = [index for index, (number, _) in enumerate(block_ids) if number == partition]
             remaining = iter(expected)
             for batch in batches:
@@ -246,7 +254,7 @@ class SparkTable(StoredTable):
                 if index is None or block_ids[index][1] != _code_of_names(batch):
                     yield ()
                     return
-                yield (work(shared.held(batch, positions[index], common)),)
+                yield (work(shared.count_block(batch, positions[index], strata)),)
             if next(remaining, None) is not None:
                 yield ()
 

@@ -139,7 +139,7 @@ class TableHeader:
         """The headers of rows without strata and with them."""
         return [self.header._replace(strata=None), self.header]
 
-    def piece(self, batch: pa.RecordBatch, needs_digests: bool = True) -> TableChunk:
+    def chunk_of(self, batch: pa.RecordBatch, needs_digests: bool = True) -> TableChunk:
         """Return the rows of a batch, checked.
 
         Parameters
@@ -165,7 +165,7 @@ class TableHeader:
             digests = hash_rows([block.counts, block.strata, block.all_label_counts])
         has_all_labels = block.all_label_counts.lengths > 0
         other_rows = self._iter_json(batch, np.flatnonzero(~is_valid))
-        return TableChunk(is_valid, block, (has_all_labels, digests), other_rows)
+        return TableChunk(is_valid, block, has_all_labels, digests, other_rows)
 
     def _iter_json(self, batch: pa.RecordBatch, rows: IndexArray) -> Iterator[tuple[int, bytes]]:
         """Yield some rows, each as the JSON of the report it should be; they may be long."""
@@ -209,7 +209,7 @@ class TableHeader:
             names=columns.get("client"),
             sizes=_as_integers(columns["n"]) if "n" in columns else lengths["bins"],
             headers=self.headers,
-            kinds=has_strata.astype(np.intp),
+            header_index=has_strata.astype(np.intp),
             counts=SparseCounts.from_lengths(
                 np.where(has_strata, 0, lengths["bins"]),
                 cells[~is_of_strata],
@@ -304,11 +304,11 @@ class TableHeader:
             previous = cell
         return steps
 
-    def held(
+    def count_block(
         self,
         batch: pa.RecordBatch,
         positions: IndexArray | range,
-        common: Strata | None,
+        strata: Strata | None,
     ) -> CountBlock:
         """Return the counts of the rows that count in the federation, in its order.
 
@@ -318,7 +318,7 @@ class TableHeader:
             The columns of lists of some rows.
         positions : ndarray of int, or range
             The position of each row in the federation; -1 where it is left out.
-        common : tuple or None
+        strata : tuple or None
             The round's strata.
         """
         if isinstance(positions, range):
@@ -337,8 +337,8 @@ class TableHeader:
             positions[order],
             (pooled, block.strata, block.all_label_counts),
             np.arange(len(order)),
-            (names, block.kinds),
-            common,
+            (names, block.header_index),
+            strata,
             n_bins,
         )
 

@@ -28,8 +28,8 @@ def validate_block(block: Block, are_names: BoolArray) -> BoolArray:
     n_bins = np.array([header.binning.n_bins for header in block.headers], dtype=np.int64)
     n_strata = np.array([header.n_strata for header in block.headers], dtype=np.int64)
     counts_per_sample = np.array([header.counts_per_sample for header in block.headers])
-    n_bins_of_row = n_bins[block.kinds]
-    n_cells_of_row = (n_bins * n_strata)[block.kinds]
+    n_bins_of_row = n_bins[block.header_index]
+    n_cells_of_row = (n_bins * n_strata)[block.header_index]
 
     is_valid = are_names & (block.sizes >= 1) & (block.sizes <= MAX_SAMPLES)
     is_valid &= _are_cells_and_counts(block.counts, n_bins_of_row, min_count=0)
@@ -38,7 +38,7 @@ def validate_block(block: Block, are_names: BoolArray) -> BoolArray:
     # A row has one of the two, so their sum is the total of the one.
     totals = block.counts.sums(block.counts.values) + block.strata.sums(block.strata.values)
     is_valid &= totals <= MAX_SAMPLES
-    is_valid &= totals == block.sizes * counts_per_sample[block.kinds]
+    is_valid &= totals == block.sizes * counts_per_sample[block.header_index]
 
     has_all_labels = block.all_label_counts.lengths > 0
     if has_all_labels.any():

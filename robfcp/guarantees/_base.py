@@ -155,7 +155,8 @@ class _BaseGuarantee(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         confidence : float
             The confidence over the calibration data, where coverage is not on average.
         trusted_interval : TrustedInterval, optional
-            What trusted samples allow.
+            The bins in which the threshold may lie by the server's own trusted samples, and what a
+            certificate says of it. The threshold is clipped to it.
 
         Returns
         -------
@@ -163,7 +164,6 @@ class _BaseGuarantee(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             The bin whose upper edge is the threshold, None for an infinite one; the certificate.
         """
         certified = self._find_threshold(bounds, level, confidence)
-        # The certificate is made after clipping, as it speaks of the clipped threshold.
         if trusted_interval is None:
             return certified.bin_index, self._certificate(bounds.federation, level, certified)
 
@@ -171,6 +171,7 @@ class _BaseGuarantee(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             # Coverage on average over calibration data does not survive an upper end.
             trusted_interval = trusted_interval.lower_only()
         certified = certified.clipped(trusted_interval)
+        # Made after clipping, as it speaks of the clipped threshold.
         certificate = self._certificate(bounds.federation, level, certified)
         return certified.bin_index, trusted_interval.annotate(certificate)
 

@@ -230,10 +230,15 @@ class ClientPairs:
     def exponent_lower_bound(
         self, cumulative: IntArray, cumulative_upper: IntArray, sigma: float
     ) -> FloatArray:
-        """Return (K, K) what e is at least, by Hoeffding, where counts lie between two bounds.
+        """Return (K, K) lower bounds on the exponents e where counts lie between two bounds.
 
-        D lies between D - R' and D + R, with R_kl = sum over c of n_kc n_lc / (n_kc + n_lc)
-        (u_kc - x_kc) / n_kc.
+        The p-value for "both are benign" is at most 2 exp(-e), as for `exponents`, here with e of
+        Hoeffding's inequality. Let D_kl(x) be `_differences` of the lower counts x, and
+
+            R_kl = sum over c of n_kc n_lc / (n_kc + n_lc) (u_kc - x_kc) / n_kc.
+
+        D_kl of the true counts lies between D_kl(x) - R_lk and D_kl(x) + R_kl: it is largest where
+        the counts of k are as large and those of l as small as they may be.
 
         Parameters
         ----------
@@ -244,6 +249,7 @@ class ClientPairs:
         """
         widths = self._harmonic_sums((cumulative_upper - cumulative) / np.maximum(self.sizes, 1))
         differences = self._differences(cumulative.astype(np.float64))
+        # How far that range is from 0; negative where 0 is in it, which counts as 0.
         distances = np.maximum(differences - widths.T, -differences - widths)
         return self._hoeffding_exponents(distances, sigma)
 

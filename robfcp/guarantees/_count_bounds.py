@@ -186,12 +186,17 @@ class CountBounds:
     def estimates(self, bins: IndexArray) -> IntArray:
         """Return (E, K) the counts up to some bins as sent, or as estimated where there is noise.
 
-        In units. What was read is remembered, as long as it is not too much.
+        In units. What was read is remembered; before that becomes too much, all is forgotten.
 
         Parameters
         ----------
         bins : ndarray of shape (E,)
-            The bins, in any order and with repetitions.
+            The bins, in any order and with repetitions; at least one.
+
+        Returns
+        -------
+        ndarray of int, shape (E, K)
+            May be a view of what is remembered: callers do not change it.
         """
         requested = bins.tolist()
         missing = sorted(set(requested) - set(self._estimates_at))
@@ -229,20 +234,23 @@ class CountBounds:
         return np.ascontiguousarray(counts.T)
 
     def _highest_coarse_counts(self, bins: IndexArray, is_coarsened: BoolArray) -> IntArray:
-        """Return (E, C) what the counts of the C coarse reports are at most, in units.
+        """Return (E, n) what the cumulative counts of n coarsened reports are at most, in units.
+
+        A count up to a bin is largest where every sample lies in the lowest bin that its report
+        allows.
 
         Parameters
         ----------
         bins : ndarray of shape (E,)
             The bins, in any order.
         is_coarsened : ndarray of shape (K,)
-            Which clients sent the C coarse reports.
+            Which clients sent the n coarsened reports.
         """
         rising_bins, rows = np.unique(bins, return_inverse=True)
         bins_and_last = self._with_last_bin(rising_bins)
         coarse = self.federation.select(is_coarsened)
         cumulative = coarse.map_blocks(
-            lambda block: block.lowest_counts().cumulative_counts(bins_and_last)
+            lambda block: block.counts_in_lowest_bins().cumulative_counts(bins_and_last)
         )
         return self._estimates_from(cumulative.T, rising_bins, coarse.total_counts)[rows]
 
@@ -253,15 +261,15 @@ class CountBounds:
     def _estimates_from(
         self, cumulative: IntArray, bins: IndexArray, total_counts: IntArray
     ) -> IntArray:
-        """Return (E, C) the estimates of C clients at rising bins, in units.
+        """Return (E, n) the estimates of n clients at rising bins, in units.
 
         Parameters
         ----------
-        cumulative : ndarray of shape (E, C) or (E + 1, C)
+        cumulative : ndarray of shape (E, n) or (E + 1, n)
             The counts at `_with_last_bin(bins)`: up to each bin, the last row being all counts.
         bins : ndarray of shape (E,)
             The bins, rising and distinct.
-        total_counts : ndarray of shape (C,)
+        total_counts : ndarray of shape (n,)
             What the clients' counts add up to without noise, in whole counts.
         """
         at_bins = cumulative[: len(bins)]
@@ -291,7 +299,7 @@ class CountBounds:
             lower_and_upper = np.repeat(block.cumulative_counts(rising_bins)[:, None], 2, axis=1)
             is_coarsened = block.is_coarsened
             if is_coarsened.any():
-                lowest = block.select(is_coarsened).lowest_counts()
+                lowest = block.select(is_coarsened).counts_in_lowest_bins()
                 lower_and_upper[is_coarsened, 1] = lowest.cumulative_counts(rising_bins)
             return lower_and_upper.astype(integer_type)
 

@@ -105,7 +105,7 @@ def class_counts(federation: Federation) -> ClassCounts:
 
     cumulative_upper = None
     if federation.is_coarsened.any():
-        lowest_strata = federation.lowest_counts().strata
+        lowest_strata = federation.counts_in_lowest_bins().strata
         if lowest_strata is not None:
             lowest_counts = lowest_strata.table.merge_bins(merged_bin_ends).reshape(counts.shape)
             cumulative_upper = _cumulative_by_bin(lowest_counts[is_complete][:, is_class])
@@ -483,11 +483,11 @@ def label_distribution_threshold(
     delta: float,
     sigma: float = 0.0,
 ) -> SequenceResult:
-    """Return the threshold of rule T: the first bin, from the last down, above which all accept.
+    """Return the threshold of rule T: the lowest bin of which it and all bins above are accepted.
 
-    With probability >= 1 - delta coverage is at least 1 - alpha for all mixes at once, and all
-    between them, whatever m clients report; sigma is paid for by alpha (docs/theory.md, section 11,
-    theorem T).
+    A bin is accepted where `accepts_distributions` accepts every mix. With probability
+    >= 1 - delta coverage is at least 1 - alpha for all mixes at once, and all between them,
+    whatever m clients report (docs/theory.md, section 11, theorem T).
 
     Parameters
     ----------
@@ -502,13 +502,25 @@ def label_distribution_threshold(
     delta : float
         The probability to fail.
     sigma : float, default=0
-        The declared heterogeneity within classes.
+        The declared heterogeneity within classes. It enters twice: by so much a client's coverage
+        may lie below that of its class, so that the target miss rate is alpha - sigma; and clients
+        that are compared may differ by twice as much before they contradict each other.
+
+    Returns
+    -------
+    SequenceResult
+        Where no bin is accepted it names the classes of the mixes that at most m' clients hold.
     """
     remaining_alpha = alpha - check_heterogeneity(sigma)
     if remaining_alpha <= 0:
         return SequenceResult()
+
     test = _DistributionTest(distributions, remaining_alpha)
-    (result,) = fixed_sequence_thresholds(counts, m, delta, sigma, test.accepts)
+    results = fixed_sequence_thresholds(counts, m, delta, sigma, test.accepts)
+    result = results[0]  # of the only sequence, which uses every report
+
+    # At the first bin the test notes how many clients hold each class beyond the m' that may be
+    # malicious. It notes nothing if clients contradicted each other before.
     if result.bin_index is not None or test.n_benign_holders is None:
         return result
     has_too_few = distributions.has_mass & (test.n_benign_holders <= 0)

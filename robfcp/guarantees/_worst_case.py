@@ -217,8 +217,9 @@ def min_and_max_coverage(
     """Return the least and the largest coverage over all removals, widened by what noise may do.
 
     L_m, U_m = min and max over removals R, |R| <= m, of (sum over k not in R of c_k) / (sum over k
-    not in R of n_k): the exact ratios (docs/theory.md, section 3, proposition A). Ratios of units
-    are those of counts.
+    not in R of n_k): the exact ratios (docs/theory.md, section 3, proposition A). c_k is client k's
+    count up to the bin, the lowest that its report allows in L_m and the highest in U_m, and n_k
+    its size. Both are in the units of `CountBounds`; ratios of units are those of counts.
 
     Parameters
     ----------
@@ -230,7 +231,8 @@ def min_and_max_coverage(
         Rising values of m. Each must leave samples beyond the noise, `CountBounds.min_n_samples` of
         at least 1, else a denominator may be 0 or negative; callers ensure it.
     noise_delta : float
-        The probability with which noise moves either end further, at any one bin.
+        The probability with which noise moves an end further at any one bin; of both ends, all m
+        and all removals together.
 
     Returns
     -------
@@ -245,7 +247,8 @@ def min_and_max_coverage(
     high = np.empty_like(low)
     for column, lower_counts in enumerate(lower):
         upper_counts = upper[column]
-        # (2, G) counts: those below, at least, and those above, at least.
+        # (2, G) of the G groups of equal clients: counts up to the bin, at least, and counts
+        # above it, at least.
         if np.array_equal(lower_counts, upper_counts):
             groups = ClientGroups.from_clients(lower_counts[None], sizes).with_complements()
         else:

@@ -163,22 +163,29 @@ class AlarmHistory(SealedFile, frozen=True, dict=True):
     ) -> tuple[MergedEValue, AlarmHistory]:
         """Merge the e-values of a step and add them to the history.
 
-        The last step may be inspected again, as reports may be late: what was recorded of it stays.
+        The last step may be inspected again, as reports may be late. The reports recorded for it
+        stay, unless a client sends one of more samples. Its rejections do not stay: a caller passes
+        again all that was sent, with `faulty`.
 
         Parameters
         ----------
         reports : iterable of EValueReport
-            The reports of this step; others are rejected. Of several of one client only the last,
-            by numbers of samples, is recorded.
+            The reports of this step; others are rejected. Of several acceptable ones of a client
+            the one of most samples is recorded.
         step : int
             The number of the reporting date, at least that of the last one recorded.
         faulty : sequence of RejectedReport
-            Reports that were rejected before, when they were read.
+            Reports that were rejected when they were read, before this call.
 
         Returns
         -------
         MergedEValue, AlarmHistory
-            The merged e-values, and the longer history.
+            The merged e-values of the step, and the history with it.
+
+        Raises
+        ------
+        RobfcpError
+            Where the step comes before the last one recorded.
 
         Examples
         --------
@@ -196,7 +203,7 @@ class AlarmHistory(SealedFile, frozen=True, dict=True):
                 f"step: {step} comes before step {last_step}, which is recorded; steps only rise"
             )
 
-        # The last step may be inspected again: what was recorded of it stays.
+        # Inspected again: the reports recorded for the step stay.
         earlier_inspections = self.looks
         accepted: dict[str, EValueReport] = {}
         if step == last_step:
@@ -215,6 +222,7 @@ class AlarmHistory(SealedFile, frozen=True, dict=True):
             else:
                 accepted[report.client] = report
 
+        # A client with an accepted report is not silent: its other reports are not listed.
         still_rejected = [rejection for rejection in rejected if rejection.client not in accepted]
         merged = self._merge(accepted.values(), still_rejected)
         inspection = Inspection(

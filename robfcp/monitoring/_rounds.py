@@ -214,7 +214,8 @@ def drift_distances(previous: Federation, current: Federation, delta: float) -> 
     if not clients:
         return {}
 
-    # The gap between the two ranges at each bin edge, (n, H): negative where they overlap.
+    # The gap between the two ranges of each of the n clients in both rounds, at each bin edge:
+    # (n, H), negative where they overlap.
     previous_lower, previous_upper = _cdf_range(previous, clients)
     current_lower, current_upper = _cdf_range(current, clients)
     gaps = np.maximum(previous_lower - current_upper, current_lower - previous_upper)
@@ -354,7 +355,7 @@ def _cdf_range(federation: Federation, clients: Sequence[str]) -> tuple[FloatArr
     sizes = selected.sample_sizes[rows, None]
     # Samples that lie in lower bins make the CDF larger.
     lower = selected.cumulative_counts()[rows] / sizes
-    upper = selected.lowest_counts().cumulative_counts()[rows] / sizes
+    upper = selected.counts_in_lowest_bins().cumulative_counts()[rows] / sizes
     return lower, upper
 
 

@@ -425,7 +425,7 @@ def test_noise_that_leaves_multiples_of_five_is_not_taken_for_fives():
     (rows, _, low, high, _), known = found.count_spans()
     assert known.tolist() == found.is_coarsened.tolist() == [False, True]
     assert (low == high)[rows == 0].all()
-    assert found.lowest_counts().counts[0].tolist() == [10, 5, 0, 5]
+    assert found.counts_in_lowest_bins().counts[0].tolist() == [10, 5, 0, 5]
 
 
 def test_reports_are_found_coarsened_alike_with_and_without_their_spans():
@@ -467,6 +467,6 @@ def test_coarse_counts_may_lie_as_low_as_some_report_that_is_coarsened_to_them()
     assert len(highest) > 10
     found = Federation.from_counts(list(highest))
     assert found.is_coarsened.all()
-    beyond = found.lowest_counts().cumulative_counts() - np.array(list(highest.values()))
+    beyond = found.counts_in_lowest_bins().cumulative_counts() - np.array(list(highest.values()))
     assert beyond.min() == 0
     assert beyond.max() == 1

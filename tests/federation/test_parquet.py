@@ -314,16 +314,16 @@ def test_a_folder_that_changes_while_it_is_read_is_said(tmp_path, monkeypatch):
     stay(monkeypatch, "many blocks")
     for name in "abc":
         write(tmp_path / f"{name}.parquet", [row_of(site(ord(name) + 9 * k)) for k in range(9)])
-    pieces = _parquet.ParquetTable.pieces
+    iter_chunks = _parquet.ParquetTable.iter_chunks
 
     def read(file, grid):
-        for number, piece in enumerate(pieces(file, grid)):
+        for number, chunk in enumerate(iter_chunks(file, grid)):
             if (file.path.stem, number) == ("a", 1):
                 (tmp_path / "b.parquet").unlink()
                 write(tmp_path / "a.parquet", [row_of(site(1))])
-            yield piece
+            yield chunk
 
-    monkeypatch.setattr(_parquet.ParquetTable, "pieces", read)
+    monkeypatch.setattr(_parquet.ParquetTable, "iter_chunks", read)
     found = Federation.from_files(tmp_path)
     assert found.n_clients == 9
     assert [fault.reason.split(": ")[1] for fault in found.rejected_reports] == [

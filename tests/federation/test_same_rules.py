@@ -113,7 +113,7 @@ def block_of(some):
         names=[row[0] for row in some],
         sizes=np.array([row[1] for row in some], dtype=np.int64),
         headers=HEADERS,
-        kinds=np.array([row[2] for row in some], dtype=np.intp),
+        header_index=np.array([row[2] for row in some], dtype=np.intp),
         counts=table_of([None if row[2] == 1 else row[3] for row in some]),
         strata=table_of([row[3] if row[2] == 1 else None for row in some]),
         all_label_counts=table_of([row[4] for row in some]),

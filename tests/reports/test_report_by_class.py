@@ -216,10 +216,10 @@ def test_in_fives_no_cell_holds_fewer_no_count_exceeds_the_true_one_and_both_bou
         assert other.n_small_cells == 0
     exact, found = (Federation.from_reports(reports) for reports in (true, shown))
     assert found.is_coarsened.all()
-    least, most = found.cumulative_counts(), found.lowest_counts().cumulative_counts()
+    least, most = found.cumulative_counts(), found.counts_in_lowest_bins().cumulative_counts()
     assert ((least <= exact.cumulative_counts()) & (exact.cumulative_counts() <= most)).all()
     if more["stratify_by_class"]:
-        tables = (one.strata.table.dense() for one in (exact, found.lowest_counts()))
+        tables = (one.strata.table.dense() for one in (exact, found.counts_in_lowest_bins()))
         below = [np.cumsum(table.reshape(6, 3, -1), axis=2) for table in tables]
         assert (below[0] <= below[1]).all()
     assert list(found) == shown

@@ -172,23 +172,29 @@ class ComparisonBasis:
         return ClientViews(given_labels, pooled)
 
     def _merged_counts(self, clients: Federation) -> FloatArray:
-        """Return (k, C, B) counts of some clients in the merged bins, none below 0; a new array.
+        """Return (k, T, B) counts of some clients in the merged bins, none below 0; a new array.
+
+        T is 1 where clients are compared without classes: the table holds all their counts. Else
+        there is a table for each class and, with `has_pooled_clients`, one more for the counts of
+        the clients that report no classes. All other entries are 0.
 
         Parameters
         ----------
         clients : Federation
-            k clients of the round, with counts by class where `n_classes` is positive.
+            k clients of the round. Where `n_classes` is positive they have counts by class, in a
+            table of no rows if none of the k clients reports classes.
         """
         pooled = clients.merge_bins(self.bin_ends)
-        strata = clients.noise_free_strata
-
-        if not self.n_classes or strata is None:
+        if self.n_classes == 0:
             counts = pooled[:, None].astype(np.float64)
         else:
+            strata = clients.noise_free_strata
+            assert strata is not None  # whoever has classes keeps them in every selection
             n_tables = self.n_classes + self.has_pooled_clients
             counts = np.zeros((len(pooled), n_tables, len(self.bin_ends)))
 
-            # The cells of class c are c * n_bins to (c + 1) * n_bins - 1.
+            # The cells of class c are c * n_bins to (c + 1) * n_bins - 1. The last merged bin ends
+            # with the last bin, so that no merged bin holds cells of two classes.
             first_cells = np.arange(self.n_classes)[:, None] * strata.n_bins
             cell_ends = first_cells + self.bin_ends
             merged = strata.table.merge_bins(cell_ends.ravel())
