@@ -251,6 +251,34 @@ class ReportSelection:
         return rejected_of
 
 
+def hash_rows(tables: Sequence[SparseCounts]) -> NDArray[np.uint64]:
+    """Return (n, 2) digests of what the tables hold in each row; only equal rows have equal ones.
+
+    Parameters
+    ----------
+    tables : sequence of SparseCounts
+        Of the same n rows, without counts of 0, in an order that is the same in all calls.
+
+    Returns
+    -------
+    (n, 2) ndarray of uint64
+        Each row is one digest of 16 bytes.
+    """
+    contents = []
+    for index, table in enumerate(tables):
+        # The code of an entry tells its table and its bin, so that rows of tables can be joined.
+        codes = len(tables) * table.bins.astype(np.int64) + index
+        entries = np.column_stack([codes, table.values.astype(np.int64)])
+        data = entries.astype("<i8").tobytes()
+        byte_starts = (16 * table.starts).tolist()  # an entry is two integers of eight bytes
+        contents.append([data[first:stop] for first, stop in pairwise(byte_starts)])
+
+    digests = [
+        sha256(b"".join(row)).digest()[:_DIGEST_BYTES] for row in zip(*contents, strict=True)
+    ]
+    return np.frombuffer(b"".join(digests), dtype=np.uint64).reshape(-1, 2)
+
+
 # ----------------------------------------------------------------------- checks of headers
 
 
@@ -499,31 +527,3 @@ def _required_reports(quorum: int | float | Fraction | None, n_awaited: int) -> 
         share = check_fraction("quorum", quorum, "give a number or a share", allow_one=True)
         return max(1, ceil(Fraction(str(share)) * n_awaited))
     return check_integer("quorum", quorum, "give a number or a share of the reports")
-
-
-def hash_rows(tables: Sequence[SparseCounts]) -> NDArray[np.uint64]:
-    """Return (n, 2) digests of what the tables hold in each row; only equal rows have equal ones.
-
-    Parameters
-    ----------
-    tables : sequence of SparseCounts
-        Of the same n rows, without counts of 0, in an order that is the same in all calls.
-
-    Returns
-    -------
-    (n, 2) ndarray of uint64
-        Each row is one digest of 16 bytes.
-    """
-    contents = []
-    for index, table in enumerate(tables):
-        # The code of an entry tells its table and its bin, so that rows of tables can be joined.
-        codes = len(tables) * table.bins.astype(np.int64) + index
-        entries = np.column_stack([codes, table.values.astype(np.int64)])
-        data = entries.astype("<i8").tobytes()
-        byte_starts = (16 * table.starts).tolist()  # an entry is two integers of eight bytes
-        contents.append([data[first:stop] for first, stop in pairwise(byte_starts)])
-
-    digests = [
-        sha256(b"".join(row)).digest()[:_DIGEST_BYTES] for row in zip(*contents, strict=True)
-    ]
-    return np.frombuffer(b"".join(digests), dtype=np.uint64).reshape(-1, 2)

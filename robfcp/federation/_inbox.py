@@ -37,8 +37,6 @@ PositionsOf = Callable[[slice | IndexArray], IndexArray]
 
 MAX_REJECTIONS_LISTED = 2**12  # of a table; with more it is refused, unless as many are valid
 POSITION_DTYPE: Any = np.int32  # of the positions of many clients in a federation
-
-
 _MAX_RECENT = 2**14  # values that wait to be put in an array of a small type
 
 
@@ -217,6 +215,7 @@ class StoredTable:
         """
         self.strata = strata
         self.positions = []
+        # Each chunk's valid rows are consecutive among all accepted reports.
         for first, n_rows, is_valid in self.rows:
             positions: Any = positions_of(slice(first, first + n_rows))  # of the valid rows
             if is_valid is not None:
@@ -709,10 +708,13 @@ class Inbox:
         if not n_rows:
             return
 
+        # Names that came before go first, so that names stay in the order of the rows.
         if self._packed_names is None:
             self._packed_names = table.names_builder([])
         self._pack_names()
         self._packed_names.extend(block.names)
+
+        # The index among all headers of each header of the block; new ones are put last.
         header_indices = [
             self._headers.setdefault(header, len(self._headers)) for header in block.headers
         ]

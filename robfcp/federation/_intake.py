@@ -528,7 +528,8 @@ def _build_block_in_memory(
         positions[table_rows],
         (pooled, counts_by_stratum, all_label_counts),
         table_rows,
-        (names_of_headers, reports.header_index[rows[table_rows]]),
+        names_of_headers,
+        reports.header_index[rows[table_rows]],
         strata,
         n_bins,
     )

@@ -258,8 +258,9 @@ def build_block(
     positions: IndexArray,
     tables: Sequence[SparseCounts],
     report_rows: IndexArray,
-    names_of_kind: tuple[Sequence[StratumNames | None], NDArray[Any]],
-    common: Strata | None,
+    names_of_header: Sequence[StratumNames | None],
+    header_index: NDArray[Any],
+    round_strata: Strata | None,
     n_bins: int,
 ) -> CountBlock:
     """Collect the counts of some clients in one block.
@@ -274,10 +275,11 @@ def build_block(
         two are empty where a report has none.
     report_rows : (n,) ndarray of int
         Rows of the tables that hold these clients' reports.
-    names_of_kind : (sequence, (n,) ndarray of int)
-        The different lists of strata names among the reports, None for those without strata; and
-        the index of the list that each client uses.
-    common : tuple or None
+    names_of_header : sequence of tuple of str, int or None
+        The strata names of each different header among the reports; None where it has no strata.
+    header_index : (n,) ndarray of int
+        The index among them of each client's header.
+    round_strata : tuple or None
         The kind of strata and the names of the round; None where all clients are pooled.
     n_bins : int
         H, the bins of the common binning.
@@ -288,19 +290,18 @@ def build_block(
         All strata are in the common order, whatever order a client used.
     """
     counts, counts_by_stratum, counts_of_all_labels = tables
-    name_lists, list_of_client = names_of_kind
     pooled = counts.to_table(report_rows, n_bins)
 
     # Clients that report by stratum. Each may list its strata in its own order.
-    has_names = np.array([names is not None for names in name_lists], dtype=bool)
-    stratified_rows = np.flatnonzero(has_names[list_of_client])
+    has_names = np.array([names is not None for names in names_of_header], dtype=bool)
+    stratified_rows = np.flatnonzero(has_names[header_index])
     strata = None
-    if common is not None and len(stratified_rows):
-        kind, common_names = common
-        n_cells = n_strata(common_names) * n_bins
+    if round_strata is not None and len(stratified_rows):
+        kind, round_names = round_strata
+        n_cells = n_strata(round_names) * n_bins
         table = counts_by_stratum.to_table(report_rows[stratified_rows], n_cells)
-        unordered = StratifiedTable(kind, common_names, table, stratified_rows, n_bins)
-        strata = unordered.with_common_order(name_lists, list_of_client[stratified_rows])
+        unordered = StratifiedTable(kind, round_names, table, stratified_rows, n_bins)
+        strata = unordered.with_common_order(names_of_header, header_index[stratified_rows])
 
     # Clients that also report the scores of all labels.
     has_all_labels = counts_of_all_labels.lengths[report_rows] > 0

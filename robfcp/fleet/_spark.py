@@ -205,6 +205,9 @@ class SparkTable(StoredTable):
     def iter_chunks(self, grid: Binning | None) -> Iterator[TableChunk]:
         """Yield the rows without their counts, checked where they are.
 
+        Keeps the header and the blocks' identities for `iter_blocks`, which refuses blocks that
+        Spark computed again and that differ.
+
         Parameters
         ----------
         grid : Binning or None
@@ -216,12 +219,11 @@ class SparkTable(StoredTable):
             for batch in batches:
                 chunk = shared.chunk_of(batch)
                 block = chunk.block
-                names = block.names.to_pylist()
-                header_index = narrowed(block.header_index)
+                # These columns are sent to the server; the counts stay.
                 columns = (
-                    names,
+                    block.names.to_pylist(),
                     narrowed(block.sizes),
-                    header_index,
+                    narrowed(block.header_index),
                     chunk.has_all_labels,
                     chunk.digests,
                 )

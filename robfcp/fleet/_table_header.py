@@ -337,7 +337,8 @@ class TableHeader:
             positions[order],
             (pooled, block.strata, block.all_label_counts),
             np.arange(len(order)),
-            (names, block.header_index),
+            names,
+            block.header_index,
             strata,
             n_bins,
         )

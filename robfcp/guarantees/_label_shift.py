@@ -502,9 +502,10 @@ def label_distribution_threshold(
     delta : float
         The probability to fail.
     sigma : float, default=0
-        The declared heterogeneity within classes. It enters twice: by so much a client's coverage
-        may lie below that of its class, so that the target miss rate is alpha - sigma; and clients
-        that are compared may differ by twice as much before they contradict each other.
+        The declared heterogeneity within classes. It enters twice: the expected miss rate of the
+        benign clients may lie by so much below that of the common distributions, so that it is
+        tested against alpha - sigma; and clients that are compared may differ by twice as much
+        before they contradict each other.
 
     Returns
     -------

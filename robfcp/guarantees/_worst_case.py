@@ -231,8 +231,8 @@ def min_and_max_coverage(
         Rising values of m. Each must leave samples beyond the noise, `CountBounds.min_n_samples` of
         at least 1, else a denominator may be 0 or negative; callers ensure it.
     noise_delta : float
-        The probability with which noise moves an end further at any one bin; of both ends, all m
-        and all removals together.
+        The probability with which noise moves one of the two ends further at any one bin, for any
+        m and any removal. Callers add up the ends and the bins.
 
     Returns
     -------

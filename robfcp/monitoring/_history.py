@@ -164,14 +164,14 @@ class AlarmHistory(SealedFile, frozen=True, dict=True):
         """Merge the e-values of a step and add them to the history.
 
         The last step may be inspected again, as reports may be late. The reports recorded for it
-        stay, unless a client sends one of more samples. Its rejections do not stay: a caller passes
-        again all that was sent, with `faulty`.
+        stay: another one of the same client is rejected. Its rejections do not stay: a caller
+        passes again all that was sent, with `faulty`.
 
         Parameters
         ----------
         reports : iterable of EValueReport
             The reports of this step; others are rejected. Of several acceptable ones of a client
-            the one of most samples is recorded.
+            in one call the one of most samples is recorded.
         step : int
             The number of the reporting date, at least that of the last one recorded.
         faulty : sequence of RejectedReport
