@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 export OMP_NUM_THREADS ?= 2
 
-.PHONY: demo test golden-diff coverage test-slow test-train test-flower test-flower-range test-nvflare test-nvflare-range test-spark fuzz test-browser test-wheel lint docs notebooks release benchmark benchmark-check clean
+.PHONY: demo test golden-diff coverage test-slow test-finite test-train test-flower test-flower-range test-nvflare test-nvflare-range test-spark fuzz test-browser test-wheel lint docs notebooks release benchmark benchmark-check clean
 
 demo: .venv/installed  ## the main job on embedded real data, ends with a page to look at
 	$(BIN)/robfcp demo -o out
@@ -36,6 +36,9 @@ lint: .venv/dev
 test-slow: .venv/dev  ## seeded simulations that would fail if a theorem were wrong
 	EFFORT=8 $(BIN)/python -m pytest -n 2 \
 		-m "(slow or effort) and not train and not flower and not nvflare and not browser and not spark"
+
+test-finite: .venv/dev  ## a thousand rounds: no infinite threshold where exact counts give a finite one
+	EFFORT=40 $(BIN)/python -m pytest tests/defense/test_finite_thresholds.py
 
 test-train: .venv/train  ## a short real federated training run
 	$(BIN)/python -m pytest -m train --cov=robfcp/experiments/training --cov-report=term --cov-fail-under=80

@@ -178,11 +178,12 @@ def test_a_site_sets_its_own_privacy_and_no_server_can_ask_for_more(engine, tmp_
 
 def test_a_site_says_how_small_the_cells_are_that_it_shows(engine, tmp_path):
     kept = {"pooled": False}
-    rules = {"pooled": True}, kept | {"least": 15}, {"fine": True}, kept, kept
+    rules = {"pooled": True}, kept | {"least": 15}, {"min-cell-count": 1}, kept, kept
     configs = {f"site-{k}": rule for k, rule in enumerate(rules, 1)}
     data = client_data(6, n_samples=40)
     found, _, _ = engine.play(tmp_path, data=data, configs=configs, grid="uniform:16", liars=0)
     assert any("2 sites keep their class back" in note for note in found.notes)
+    assert found.federation.class_totals.rows.tolist() == [0]
     assert found.federation.is_coarsened.tolist() == [True, True, True, False, True, True]
     strata = found.federation.strata
     merged = strata.stratum_sizes[:, list(strata.labels).index("(other)")]

@@ -34,8 +34,8 @@ def reports_of(scores, **more):
 
 
 def by_class(sites, classes=3, **more):
-    """A report by class of each site's probabilities and labels, fine unless told."""
-    more = {"score": LAC, "classes": classes, "fine": True, **more}
+    """A report by class of each site's probabilities and labels, exact unless stated."""
+    more = {"score": LAC, "classes": classes, "min_cell_count": 1, **more}
     return [
         robfcp.Report.from_predictions(f"site-{k:02d}", p, y, **more)
         for k, (p, y) in enumerate(sites)

@@ -118,8 +118,12 @@ def test_logits_that_are_none_are_refused(logits, message):
 def test_tensors_go_from_outputs_to_sets():
     p, y = outputs(0, 600)
     given, truth = Tensor(p), Tensor(y, "torch.int64", grad=False)
-    sent = [robfcp.Report.from_predictions(f"s{k}", given, truth, fine=True) for k in range(6)]
-    assert sent == [robfcp.Report.from_predictions(f"s{k}", p, y, fine=True) for k in range(6)]
+    sent = [
+        robfcp.Report.from_predictions(f"s{k}", given, truth, min_cell_count=1) for k in range(6)
+    ]
+    assert sent == [
+        robfcp.Report.from_predictions(f"s{k}", p, y, min_cell_count=1) for k in range(6)
+    ]
     calibration = robfcp.calibrate(sent, defense="none")
     np.testing.assert_array_equal(calibration.predict_set(given), calibration.predict_set(p))
     assert calibration.evaluate(given, truth).overall == calibration.evaluate(p, y).overall

@@ -1,6 +1,7 @@
 """Files of every kind, broken in every way we know: refused in one line that can be printed."""
 
 import json
+import re
 from functools import cache
 
 import numpy as np
@@ -24,7 +25,7 @@ GRID = robfcp.Binning.uniform(20)
 def monitor(path=None):
     """A monitor that keeps a bag of scores too, going on with a state file if there is one."""
     own = robfcp.Report.from_predictions(
-        "site-3", *outputs(0, 200), stratify_by_class=False, binning=GRID, fine=True
+        "site-3", *outputs(0, 200), stratify_by_class=False, binning=GRID, min_cell_count=1
     )
     federation = robfcp.Federation.from_counts([[50] * 20] * 9, GRID, score=LAC)
     calibration = robfcp.calibrate(federation, defense="none")
@@ -40,29 +41,37 @@ def looked():
 
 
 def letter():
-    sites = [robfcp.Report.from_predictions(f"s{k}", *outputs(k), fine=True) for k in range(11)]
+    sites = [
+        robfcp.Report.from_predictions(f"s{k}", *outputs(k), min_cell_count=1) for k in range(11)
+    ]
     return robfcp.calibrate(sites, defense=robfcp.Consensus(at_most=2)).feedback("s3")
 
 
 PRIVATE = robfcp.Report("a", [20] * 10, robfcp.Binning.uniform(10), LAC, n_samples=200,
                         privacy=Privacy(1.0))  # fmt: skip
 SPLIT = robfcp.Report.from_predictions(
-    "a", *outputs(0, 6), binning=robfcp.Binning.uniform(10), fine=True
+    "a", *outputs(0, 6), binning=robfcp.Binning.uniform(10), min_cell_count=1
 )
+DEFAULT = robfcp.Report.from_predictions("a", *outputs(0, 200), binning=robfcp.Binning.uniform(10))
 PLAIN = reports_of(beta_scores(0, 6, 50), round="7", model="abc")
 BY_CLASS = robfcp.calibrate(
-    [robfcp.Report.from_predictions(f"s{k}", *outputs(k)) for k in range(4)], by="class"
+    [
+        robfcp.Report.from_predictions(f"s{k}", *outputs(k), stratify_by_class=True)
+        for k in range(4)
+    ],
+    by="class",
 )
 LEDGER = {"schema": 1, "kind": "privacy-ledger", "dataset": None, "releases": []}
 REPORT_FIELDS = {
     "": [{"extra": 1}, {"kind": "calibration"}],
-    "schema": [99, 2, "1", True, None],
+    "schema": [99, "1", True, None],
     "client": [5, "", None, "a\nb", "a\u202eb\n", "x" * 300],
     "round": [7, "r" * 300, "a\nb"],
 }
 EVERY_NUMBER = [-1, 1.5, None, "1"]
 FILES = {
     "report": (PLAIN[0].to_json, robfcp.Report.load),
+    "default report": (DEFAULT.to_json, robfcp.Report.load),
     "report by class": (SPLIT.to_json, robfcp.Report.load),
     "private report": (PRIVATE.to_json, robfcp.Report.load),
     "e-report": (EValueReport("a", DIGEST, 0.9, 10**6, 1.0, "r").to_json, EValueReport.load),
@@ -93,6 +102,17 @@ WRONG = {
         ],
         "score": [{"name": "nope"}, {"name": "raps", "parameters": {"penalty": "x"}}, 3],
     },
+    "default report": {
+        "schema": [1],
+        "min_cell_count": [0, -1, 3, 10, 10**9, 2**70, 1.5, "5", None, True],
+        "counts": [{"bins": [0, 4, 9], "counts": [3, 97, 100]}, [4, 6] + [0] * 7 + [190]],
+        "class_totals": [
+            5, {"names": 2}, {"names": ["a", "a", "b"]}, {"names": 10**9}, {"totals": [200]},
+            {"totals": [0, 0, 0]}, {"totals": [100, -5, 105]}, {"totals": [100, 50, 48]},
+            {"totals": [100, 100, 100]}, {"totals": [50, 50, 50]}, {"more": 1}, {"totals": None},
+        ],
+        "": [{"risk": {"name": "fnr", "bound": 1.0, "resolution": 1}}],
+    },
     "report by class": {
         "strata": [
             {"steps": [0, 0, 30], "counts": [2, 2, 2]}, {"steps": [2**62], "counts": [6]},
@@ -111,6 +131,7 @@ WRONG = {
         ],
         "strata.by": ["ward", "group", None],
         "counts": [[6] + [0] * 9],
+        "class_totals": [{"names": 3, "totals": [2, 2, 2]}],
         "": [{"risk": {"name": "fnr", "bound": 1.0, "resolution": 360}}],
         "set_sizes": [[-6] + [3] * 8, [6] * 9 + [1], [6]],
     },
@@ -190,7 +211,7 @@ def changed(kind, field, value):
         place = place[step]
     if not field:
         inside |= value
-    elif isinstance(value, dict) and isinstance(place[last], dict):
+    elif isinstance(value, dict) and last != "class_totals" and isinstance(place[last], dict):
         place[last] |= value
     else:
         place[last] = value
@@ -217,8 +238,8 @@ def test_a_value_that_cannot_be_is_refused_with_the_client_named(kind, field, tm
             assert isinstance(error, ReportError)
             named = error.client in (json.loads(good(kind))["client"], str(tmp_path / "x.json"))
             assert named or field == "client"
-        if kind == "report":
-            assert error.field == field or error.field in ("report", "kind")
+        if kind in ("report", "default report") and field:
+            assert error.field == field or error.field in ("report", "kind", "min_cell_count")
 
 
 @pytest.mark.parametrize("kind", FILES)
@@ -228,7 +249,7 @@ def test_what_is_cut_altered_newer_or_of_another_kind_is_refused(kind, tmp_path)
     others = [good(other) for other in FILES if other not in (kind, "ledger")]
     if "report" in kind:
         others = [one for one in others if b'"kind":"report"' not in one]
-    newer = data.replace(b'"schema":1', b'"schema":9').replace(b'"schema": 1', b'"schema": 9')
+    newer = re.sub(rb'"schema":( ?)[12]', rb'"schema":\g<1>9', data)
     for broken in [*JUNK, *cuts, *others, newer]:
         refused_in_one_line(kind, broken, tmp_path)
     if b'"digest":"' in data and b'"body":' in data:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from robfcp._typing import FloatArray, IntArray
 from robfcp.calibration._levels import CoverageLevel
@@ -23,15 +24,16 @@ class StratumCoverage(NamedTuple):
     thresholds : ndarray of float, shape (C,)
         The threshold of each class or group, in the order of `StratifiedTable.labels`; strata
         without one of their own have the largest.
-    covered : ndarray of int, shape (R, C)
-        How many scores of each stratum are covered, at each of the R clients that keep strata. The
-        clients are those of `StratifiedTable.rows`.
+    covered : ndarray, shape (R, C)
+        How many scores of each stratum are covered, at each of the R clients that keep strata:
+        those of `StratifiedTable.rows`. Of coarsened reports they are estimates, and may be half
+        counts.
     sizes : ndarray of int, shape (R, C)
         How many scores there are; `covered` is from 0 to this.
     """
 
     thresholds: FloatArray
-    covered: IntArray
+    covered: NDArray[Any]
     sizes: IntArray
 
 
@@ -39,6 +41,8 @@ def client_coverage(
     federation: Federation, levels: Sequence[CoverageLevel], *, by_stratum: bool
 ) -> FloatArray:
     """Return (K, L) the share of each client's reported scores that each level covers.
+
+    Of coarsened reports they are estimates, from the midpoints of the counts.
 
     Parameters
     ----------
@@ -59,7 +63,11 @@ def client_coverage(
 
     # An infinite threshold reads the last bin, and covers everything whatever noise says.
     bin_indices = federation.binning.bin_index_of_threshold(thresholds).tolist()
-    cumulative = np.stack([federation.cumulative_count(index) for index in bin_indices], axis=1)
+
+    def read(bounded: Federation) -> IntArray:
+        return np.stack([bounded.cumulative_count(index) for index in bin_indices], axis=1)
+
+    cumulative = federation.map_blocks(lambda block: block.at_midpoints(read))
 
     # (K, L): noise can take a share out of [0, 1].
     fractions = np.clip(cumulative / federation.total_counts[:, None], 0, 1)
@@ -91,7 +99,10 @@ def stratum_coverage(federation: Federation, level: CoverageLevel) -> StratumCov
     """
     strata = federation.strata
     if strata is None:
-        raise RobfcpError("calibration: its reports keep no classes or groups; report by class")
+        raise RobfcpError(
+            "calibration: its reports keep no counts by class or group; make them with --by-class "
+            "or --group (stratify_by_class=True, groups=)"
+        )
 
     threshold_of_stratum = {stratum.name: stratum.threshold for stratum in level.strata}
     thresholds = np.array(
@@ -104,7 +115,11 @@ def stratum_coverage(federation: Federation, level: CoverageLevel) -> StratumCov
     last_cells = first_cells + strata.n_bins - 1
     threshold_cells = first_cells + federation.binning.bin_index_of_threshold(thresholds)
     cells = np.unique(np.concatenate([threshold_cells, last_cells]))
-    cumulative = np.cumsum(strata.table.merge_bins(cells), axis=1)
+
+    def read_block(block: Federation) -> IntArray:
+        return block.at_midpoints(lambda bounded: _merged_strata(bounded, cells))
+
+    cumulative = np.cumsum(federation.map_blocks(read_block)[strata.rows], axis=1)
     # (R, C) counts of all strata before each one, up to its threshold, and up to its end.
     through_stratum = cumulative[:, np.searchsorted(cells, last_cells)]
     before_stratum = np.pad(through_stratum[:, :-1], ((0, 0), (1, 0)))
@@ -114,3 +129,12 @@ def stratum_coverage(federation: Federation, level: CoverageLevel) -> StratumCov
     sizes = np.maximum(through_stratum - before_stratum, 0)
     covered = np.clip(through_threshold - before_stratum, 0, sizes)
     return StratumCoverage(thresholds, covered, sizes)
+
+
+def _merged_strata(federation: Federation, cells: IntArray) -> IntArray:
+    """Return (K, E) counts by stratum merged up to some cells; 0 of clients without strata."""
+    counts = np.zeros((federation.n_clients, len(cells)), dtype=np.int64)
+    strata = federation.strata
+    if strata is not None and len(strata.rows) > 0:
+        counts[strata.rows] = strata.table.merge_bins(cells)
+    return counts

@@ -16,9 +16,9 @@ from robfcp._typing import BoolArray, FloatArray
 from robfcp._validation import MAX_SAMPLES, check_client_name
 from robfcp.calibration._document import CONTRADICTION, RoundSummary
 from robfcp.errors import RobfcpError
-from robfcp.federation import Federation, RejectedReport, rebuild_from_record
+from robfcp.federation import Federation, RejectedReport, RoundStrata, rebuild_from_record
 from robfcp.guarantees import Guarantee, LabelShiftGuarantee
-from robfcp.reports import Report, Strata, check_stratum_names, terms
+from robfcp.reports import Report, Strata, StratumNames, check_stratum_names, terms
 
 DefenseParameters = dict[str, bool | int | float | str | None]
 
@@ -44,6 +44,8 @@ class FederationDocument(msgspec.Struct, forbid_unknown_fields=True, omit_defaul
         The registered numbers of samples of clients whose reports hide theirs.
     strata : tuple of kind and names, optional
         The classes or groups of the round.
+    class_names : tuple of str or int, optional
+        The classes that class totals are of.
     """
 
     reports: tuple[msgspec.Raw, ...]
@@ -54,6 +56,7 @@ class FederationDocument(msgspec.Struct, forbid_unknown_fields=True, omit_defaul
     sizes_known: bool = True
     sizes: dict[str, int] = {}
     strata: Strata | None = None
+    class_names: StratumNames | None = None
 
     @staticmethod
     def from_federation(federation: Federation) -> FederationDocument:
@@ -74,6 +77,10 @@ class FederationDocument(msgspec.Struct, forbid_unknown_fields=True, omit_defaul
         if federation.strata is not None:
             strata = (federation.strata.by, federation.strata.names)
 
+        class_names = None
+        if federation.class_totals is not None:
+            class_names = federation.class_totals.names
+
         reports = b"[" + b",".join(federation.to_json()) + b"]"
         return FederationDocument(
             reports=msgspec.Raw(reports),  # type: ignore[arg-type]
@@ -84,6 +91,7 @@ class FederationDocument(msgspec.Struct, forbid_unknown_fields=True, omit_defaul
             sizes_known=federation.sizes_known,
             sizes=registered_sizes,
             strata=strata,
+            class_names=class_names,
         )
 
     def to_federation(self) -> Federation:
@@ -102,7 +110,11 @@ class FederationDocument(msgspec.Struct, forbid_unknown_fields=True, omit_defaul
         if self.strata is not None:
             kind, names = self.strata
             strata = (kind, check_stratum_names(kind, names))
-        reports = rebuild_from_record(map(bytes, self.reports), self.sizes, strata)
+        class_names = None
+        if self.class_names is not None:
+            class_names = check_stratum_names("class", self.class_names)
+        round_strata = RoundStrata(strata, class_names)
+        reports = rebuild_from_record(map(bytes, self.reports), self.sizes, round_strata)
         return Federation(
             **reports,
             verification=self.checked,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation, StratifiedTable
@@ -28,10 +28,15 @@ def resolve_strata(federation: Federation, by: str | None) -> StratifiedTable:
     if by not in (None, "class", "group"):
         raise RobfcpError(f"by: {by!r} is unknown; use 'class', 'group' or {{class: cluster}}")
     strata = federation.strata
+    if strata is None and federation.class_totals is not None and by != "group":
+        raise RobfcpError(
+            "by: the reports state class totals alone, no counts by class; make them with "
+            "--by-class (stratify_by_class=True)"
+        )
     if strata is None:
         raise RobfcpError(
             f"by: the reports keep no counts by {by or 'class'}; make them with --by-class or "
-            "--group (by_class=True, groups=)"
+            "--group (stratify_by_class=True, groups=)"
         )
     if by is not None and strata.by != by:
         raise RobfcpError(f"by: the reports keep counts by {strata.by}, not by {by}; use that")
@@ -117,7 +122,7 @@ def stratum_federations(
             raise RobfcpError("by: private reports hold noise a class; let sites report by cluster")
     if clusters is not None:
         cluster_indices = [index_of_cluster[cluster] for cluster in cluster_of_label]
-        federation = replace(federation, strata=strata.merge_strata(cluster_indices, names))
+        federation = federation.merge_strata(cluster_indices, names)
 
     members: dict[str, list[str]] = {name: [] for name in names}
     for label, cluster in zip(labels, cluster_of_label, strict=True):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -22,7 +23,16 @@ from robfcp.cli.model_outputs import ModelOutputs, ReaderOptions, expected_task
 from robfcp.cli.tables import read_outputs
 from robfcp.errors import RobfcpError
 from robfcp.privacy import Privacy, PrivacyLedger, logistic_binning, parse_binning
-from robfcp.reports import Report, StratifiedCounts, signing, stratum_labels
+from robfcp.reports import (
+    DEFAULT_MIN_CELL_COUNT,
+    MIN_SAMPLES_PER_CLASS,
+    Report,
+    StratifiedCounts,
+    counts_in_lowest_bins,
+    signing,
+    single_stratum,
+    stratum_labels,
+)
 from robfcp.reports import terms as round_terms
 from robfcp.scores import (
     BUILTIN_SCORES,
@@ -37,8 +47,8 @@ BINNINGS = ("default", "extended", "open-ended", "uniform:BINS", "logistic:BINS"
 DEFAULT_SCORE = "lac"
 PRIVATE_N_BINS = 32  # of private reports of scores in [0, 1] unless another binning is named
 MAX_UNSCORED = 0.1  # fraction of samples without a score from which a private report warns
-PRICED_COVERAGE = 0.9  # at which the price of coarse counts is stated
-FEW_BINS = 100  # with fewer, the binning may cost more than the cells of five
+PRICED_COVERAGE = 0.9  # at which the cost of coarsening is stated
+FEW_BINS = 100  # with fewer, the binning may cost more than coarsening
 
 
 def keygen(
@@ -85,7 +95,9 @@ class ReportOptions:
 
     score: Annotated[str | None, option("The score agreed on, or lac", among=BUILTIN_SCORES)] = None
     classes: Annotated[str | None, option("The probability columns as a,b,c.")] = None
-    by_class: Annotated[bool | None, option("Keep counts by class.", "--by-class/--pooled")] = None
+    by_class: Annotated[
+        bool | None, option("Counts by class; or no labels.", "--by-class/--pooled")
+    ] = None
     group: Annotated[str | None, option("Keep counts by this column instead.")] = None
     round: console.Round = None
     model: console.Model = None
@@ -101,7 +113,9 @@ class ReportOptions:
     least: Annotated[
         int, privacy_option("Merge classes with fewer samples into '(other)'.", min=1)
     ] = 1
-    fine: Annotated[bool, privacy_option("Show cells of fewer than five.", "--fine")] = False
+    min_cell_count: Annotated[
+        int | None, privacy_option("Samples of each cell at least, or 5; 1: exact counts.", min=1)
+    ] = None
     groups: Annotated[str | None, advanced_option("All groups there are, as a,b,c.")] = None
     set_sizes: Annotated[bool, advanced_option("Tell the size of sets too; not private.")] = False
     risk: Annotated[str | None, advanced_option("A loss, not scores", among=Risk.multilabel)] = None
@@ -118,6 +132,7 @@ class ReportOptions:
             score=self.score,
             grid=self.grid,
             epsilon=self.epsilon,
+            min_cell_count=self.min_cell_count,
         )
 
     def get_score(self, name: str) -> Score:
@@ -221,7 +236,7 @@ def report(
             **report_as_json,
             "output": str(output),
             "privacy": result.privacy,
-            "thin_cells": result.report.n_small_cells,
+            "min_cell_count": result.report.min_cell_count,
         }
     )
 
@@ -263,11 +278,16 @@ def _make_report(
             _note_unscored_samples(outputs, score)
 
     sample = (client, outputs.predictions, cast(NDArray[Any], outputs.targets))
+    min_cell_count = agreed_terms.min_cell_count or DEFAULT_MIN_CELL_COUNT
     try:
-        report_to_send = make(*sample, binning=binning, fine=options.fine, **arguments)
-        exact = report_to_send
-        if privacy is None:
-            exact = make(*sample, binning=binning, fine=True, **arguments)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # of rough counts, which are printed
+            report_to_send = make(
+                *sample, binning=binning, min_cell_count=min_cell_count, **arguments
+            )
+            exact = report_to_send
+            if privacy is None:
+                exact = make(*sample, binning=binning, min_cell_count=1, **arguments)
     except RobfcpError as error:
         raise RobfcpError(f"{data}: {error}") from error
     return ReportResult(report_to_send, exact, score, privacy, outputs.notes)
@@ -371,16 +391,26 @@ def _note_unscored_samples(outputs: ModelOutputs, score: Score) -> None:
 
 
 def _print_strata(result: ReportResult, options: ReportOptions, printer: Printer) -> None:
-    """Print whether the report keeps counts by class or group."""
-    if result.report.strata is not None:
-        printer.line(f"Counts by {result.report.strata.by} are kept; --pooled withholds them.")
+    """Print what the report says of classes or groups."""
+    sent = result.report
+    if sent.strata is not None:
+        printer.line(f"Counts by {sent.strata.by} are kept; --pooled withholds them.")
+        n_strata = sent.strata.n_strata
+        is_rough = sent.n_samples < MIN_SAMPLES_PER_CLASS * n_strata and sent.min_cell_count > 1
+        if is_rough:
+            printer.line(
+                f"{sent.n_samples} samples of {n_strata} strata are fewer than "
+                f"{MIN_SAMPLES_PER_CLASS} of each: coarsened counts by {sent.strata.by} are rough."
+            )
         return
-    if options.by_class is not False and result.exact.strata is None:
+    if sent.class_totals is not None:
+        printer.line(
+            f"The samples of each class are stated to the nearest {sent.min_cell_count}, not which "
+            "scores they have; --by-class keeps counts by class, --pooled withholds all labels."
+        )
         return
-    reason = ""
-    if options.by_class is not False:
-        reason = " (fewer than 25 samples a class; --by-class keeps them)"
-    printer.line(f"Labels are withheld{reason}: no thresholds by class, no comparison by class.")
+    if isinstance(result.score, ClassificationScore) and options.risk is None:
+        printer.line("Labels are withheld: no thresholds by class, no comparison by class.")
 
 
 def _print_what_is_seen(result: ReportResult, options: ReportOptions, printer: Printer) -> None:
@@ -388,31 +418,35 @@ def _print_what_is_seen(result: ReportResult, options: ReportOptions, printer: P
     if result.privacy is not None:
         printer.line(f"The report is {result.privacy.statement}.")
         return
-    if result.report.n_small_cells:
+    if result.report.min_cell_count == 1:
         visible = "scores" if result.report.strata is None else "labels and scores"
-        printer.line(
-            f"{result.report.n_small_cells} cells hold fewer than five samples: a reader sees "
-            f"{visible} of single ones."
-        )
+        printer.line(f"The counts are exact: a reader sees {visible} of single samples.")
         return
     hidden = _hidden_samples_text(result.report, options)
-    printer.line(f"{hidden} {_coarsening_price_text(result)}")
+    printer.line(f"{hidden} {_coarsening_cost_text(result)}")
 
 
 def _hidden_samples_text(sent_report: Report, options: ReportOptions) -> str:
-    """Return what a report without small cells shows of single samples."""
-    if options.set_sizes:
-        return "--set-sizes shows the scores of all labels one by one, of single samples too."
-    rare = _rare_strata(sent_report.strata)
+    """Return what a coarsened report shows of single samples."""
+    min_cell_count = sent_report.min_cell_count
+    rare = _rare_strata(sent_report.strata, min_cell_count)
     if sent_report.strata is not None and rare:
         return (
-            f"Fewer than five samples: {sent_report.strata.by} {abbreviate(rare)}. "
+            f"Fewer than {min_cell_count} samples: {sent_report.strata.by} {abbreviate(rare)}. "
             "How many shows, no score of theirs does; --pooled withholds it."
         )
-    return "Nobody sees single ones: no cell but the last bin's holds fewer than five samples."
+    if options.set_sizes:
+        return (
+            f"Every cell but the last bin's holds at least {min_cell_count} samples, and of "
+            f"--set-sizes at least {min_cell_count} labels, which may be of one sample."
+        )
+    return (
+        f"Every cell but the last bin's holds at least {min_cell_count} samples: no count is that "
+        "of a single one."
+    )
 
 
-def _rare_strata(strata: StratifiedCounts | None) -> list[str]:
+def _rare_strata(strata: StratifiedCounts | None, min_cell_count: int) -> list[str]:
     """Return the classes or groups that have samples, but fewer than a cell is to hold."""
     if strata is None:
         return []
@@ -420,27 +454,39 @@ def _rare_strata(strata: StratifiedCounts | None) -> list[str]:
     for name, n_samples in zip(
         stratum_labels(strata.names), strata.stratum_sizes.tolist(), strict=True
     ):
-        if 0 < n_samples < StratifiedCounts.MIN_CELL_COUNT:
+        if 0 < n_samples < min_cell_count:
             rare.append(name)
     return rare
 
 
-def _coarsening_price_text(result: ReportResult) -> str:
-    """Return what is covered in truth where the counts of a report say 90%.
+def _coarsening_cost_text(result: ReportResult) -> str:
+    """Return how far a coarsened report is from its exact counts at 90%.
 
-    Cells of five move scores up; a binning of few bins does so too, whether cells are of five or
-    not.
+    A binning of few bins moves scores up as well, whether counts are coarsened or not.
     """
     exact_cdf = np.cumsum(result.exact.counts) / result.exact.counts.sum()
-    cdf = np.cumsum(result.report.counts) / result.report.counts.sum()
-    bin_index = int(np.searchsorted(cdf, PRICED_COVERAGE))
-    exact_bin_index = int(np.searchsorted(exact_cdf, PRICED_COVERAGE))
+    exact_bin = int(np.searchsorted(exact_cdf, PRICED_COVERAGE))
+
+    # The bounds that a server has, and the bin that it takes at their midpoints.
+    sent = result.report
+    counts_per_sample = 1 if sent.risk is None else sent.risk.resolution
+    lowest = counts_in_lowest_bins(
+        sent.strata or single_stratum(sent.counts), sent.min_cell_count * counts_per_sample
+    )
+    lower = np.cumsum(sent.counts)
+    upper = np.cumsum(lowest)
+    bin_index = int(np.searchsorted((lower + upper) / 2, PRICED_COVERAGE * lower[-1]))
 
     n_bins = result.report.grid.n_bins
-    cause = "cells of five"
-    if bin_index == exact_bin_index and n_bins < FEW_BINS:
-        cause = f"a grid of only {n_bins} bins"
+    if bin_index == exact_bin and n_bins < FEW_BINS:
+        return (
+            f"The cost of a grid of only {n_bins} bins: the threshold for 90% of these counts "
+            f"holds {exact_cdf[exact_bin]:.1%} of them."
+        )
     return (
-        f"The price of {cause}: what holds 90% by its counts holds "
-        f"{exact_cdf[bin_index]:.0%} of them; with --fine {exact_cdf[exact_bin_index]:.0%}."
+        "The cost of coarsening: the threshold for 90% of these counts holds "
+        f"{exact_cdf[bin_index]:.1%} of them, where exact counts would give "
+        f"{exact_cdf[exact_bin]:.1%}, and the server knows it to hold "
+        f"{lower[bin_index] / lower[-1]:.1%} to {upper[bin_index] / lower[-1]:.1%}, of which "
+        "guarantees take the lower."
     )

@@ -331,7 +331,7 @@ def read_trusted_report(path: Path | None, federation: Federation) -> Report | N
         score=score,
         classes=class_names,
         binning=federation.binning,
-        fine=True,  # nobody else sees it
+        min_cell_count=1,  # nobody else sees it
     )
 
 

@@ -14,7 +14,6 @@ from robfcp._typing import FloatArray, IndexArray, IntArray
 from robfcp._validation import abbreviate
 from robfcp.defense._base import Note
 from robfcp.federation import Federation
-from robfcp.reports import StratifiedCounts
 
 FALSE_ALARM_PROBABILITY = 1e-3  # of calling any independent reports of a round duplicates
 
@@ -61,11 +60,11 @@ def find_duplicate_reports(
     if not groups:
         return ()
 
-    # The reports of a group are equal, so the first stands for all. A coarse cell of five samples
-    # is placed as one, so it counts as one.
+    # The reports of a group are equal, so the first stands for all. The least cell that coarsening
+    # makes is placed as one, so it counts as one.
     first_clients = federation.select_rows(np.array([group[0] for group in groups]))
-    coarse_unit = first_clients.counts_per_sample * StratifiedCounts.MIN_CELL_COUNT
-    counts_per_unit = np.where(first_clients.is_coarsened, coarse_unit, 1)
+    min_counts = first_clients.counts_per_sample * first_clients.min_cell_counts
+    counts_per_unit = np.where(first_clients.is_coarsened, min_counts, 1)
 
     # Bonferroni: any of all pairs might have agreed.
     n_pairs = federation.n_clients * (federation.n_clients - 1) / 2

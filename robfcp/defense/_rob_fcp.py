@@ -116,7 +116,8 @@ def _uniform_counts(federation: Federation, n_bins: int) -> tuple[IntArray, Floa
     Returns
     -------
     counts : ndarray of shape (K, H)
-        The counts; no whole numbers where noisy counts were projected.
+        The counts; no whole numbers where noisy counts were projected, and where reports are
+        coarsened: those are at the midpoints of their bounds.
     edges : ndarray of shape (H + 1,)
         In the unit of the score; infinite at open ends.
     """
@@ -125,8 +126,9 @@ def _uniform_counts(federation: Federation, n_bins: int) -> tuple[IntArray, Floa
         uniform = Binning.uniform(n_bins, binning.edges[0], binning.edges[-1])
         bin_ends = binning.merged_bin_ends(uniform)
         if bin_ends is not None:
-            return federation.merge_bins(bin_ends), uniform.edges
-    return federation.counts, binning.edges
+            counts = federation.at_midpoints(lambda bounded: bounded.merge_bins(bin_ends))
+            return counts, uniform.edges
+    return federation.at_midpoints(lambda bounded: bounded.counts), binning.edges
 
 
 def _bin_midpoints(edges: FloatArray) -> FloatArray:

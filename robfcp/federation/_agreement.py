@@ -23,7 +23,7 @@ from robfcp.errors import QuorumError, ReportError, RobfcpError
 from robfcp.federation._inbox import AcceptedReports, RejectedReport, charge_to_source
 from robfcp.federation._tables import SparseCounts
 from robfcp.privacy import Privacy
-from robfcp.reports import Header
+from robfcp.reports import DEFAULT_MIN_CELL_COUNT, Header
 
 VARIANCE_TOLERANCE = 1e-9  # relative: a variance computed in another order differs by rounding
 _DIGEST_BYTES = 16  # of a row: finding two rows of the same digest takes 2**64 tries
@@ -410,6 +410,38 @@ def limit_noise(
             remedy = "register the sizes, or agree on a budget"
             return RejectionReason("privacy", problem, remedy)
         return None
+
+    return check
+
+
+def limit_min_cell_count(votes: HeaderCounts, agreed: int | None) -> HeaderCheck:
+    """Return a check that no report is coarsened to larger cells than the round's.
+
+    Large cells hide malicious reports. Without an agreed minimum cell count the largest allowed is
+    the default one, or the upper median over all reports where that is larger.
+
+    Parameters
+    ----------
+    votes : HeaderCounts
+        The reports whose minimum cell counts set the limit.
+    agreed : int or None
+        The minimum cell count of the round.
+
+    Returns
+    -------
+    HeaderCheck
+        What is wrong with a header, if so. Smaller cells than the round's pass: they tell more.
+    """
+    largest = agreed
+    if largest is None:
+        stated = count_values(votes, lambda header: header.min_cell_count)
+        largest = max(DEFAULT_MIN_CELL_COUNT, int(_upper_median(stated)))
+
+    def check(header: Header) -> RejectionReason | None:
+        if header.min_cell_count <= largest:
+            return None
+        problem = f"min_cell_count is {header.min_cell_count}, and the round's is {largest}"
+        return RejectionReason("min_cell_count", problem, "make the report with the round's")
 
     return check
 

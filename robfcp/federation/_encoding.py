@@ -10,8 +10,17 @@ import msgspec
 import numpy as np
 
 from robfcp._typing import IndexArray
+from robfcp.federation._strata import StratifiedTable
 from robfcp.federation._tables import CountTable
-from robfcp.reports import Report, WireCounts, WireStratifiedCounts, to_wire_binning, to_wire_score
+from robfcp.reports import (
+    REPORT_SCHEMA,
+    Report,
+    WireClassTotals,
+    WireCounts,
+    WireStratifiedCounts,
+    to_wire_binning,
+    to_wire_score,
+)
 
 if TYPE_CHECKING:
     from robfcp.federation._federation import Federation
@@ -40,14 +49,25 @@ def encode_reports(federation: Federation, report_of: Callable[[int], Report]) -
     if all_labels is not None:
         labels_of_clients = _iter_rows(all_labels.table, all_labels.rows, n_clients)
 
+    class_totals = federation.class_totals
+    totals_of_clients: Iterator[list[int] | None] = iter([None] * n_clients)
+    if class_totals is not None:
+        totals_of_clients = _iter_totals(class_totals, n_clients)
+
     # What all reports share is encoded once.
     binning = _encode(to_wire_binning(federation.binning))
     score = _encode(to_wire_score(federation.score))
     risk = _encode(federation.risk)
     names = None if strata is None else msgspec.Raw(msgspec.json.encode(strata.names))
 
-    columns = zip(counts_of_clients, strata_of_clients, labels_of_clients, strict=True)
-    for position, (counts, client_strata, labels) in enumerate(columns):
+    class_names = None
+    if class_totals is not None:
+        class_names = msgspec.Raw(msgspec.json.encode(class_totals.names))
+
+    columns = zip(
+        counts_of_clients, strata_of_clients, labels_of_clients, totals_of_clients, strict=True
+    )
+    for position, (counts, client_strata, labels, totals) in enumerate(columns):
         if federation.privacy and federation.privacy[position] is not None:
             yield report_of(position).to_json()
             continue
@@ -55,7 +75,7 @@ def encode_reports(federation: Federation, report_of: Callable[[int], Report]) -
         # The order of the keys is that of a record, whose digest others have kept.
         message: dict[str, Any] = {
             "kind": Report.KIND,
-            "schema": 1,
+            "schema": REPORT_SCHEMA,
             "client": federation.clients[position],
             "grid": binning,
             "n_samples": int(federation.sample_sizes[position]),
@@ -76,12 +96,25 @@ def encode_reports(federation: Federation, report_of: Callable[[int], Report]) -
             message["strata"] = WireStratifiedCounts(strata.by, names, steps, client_strata.counts)
         if labels is not None:
             message["set_sizes"] = labels
+        message["min_cell_count"] = int(federation.min_cell_counts[position])
+        if totals is not None:
+            assert class_names is not None
+            message["class_totals"] = WireClassTotals(class_names, totals)
         yield msgspec.json.encode(message)
 
 
 def _encode(entry: object) -> msgspec.Raw | None:
     """Return an entry of a report as JSON, for messages that share it; None where it is None."""
     return None if entry is None else msgspec.Raw(msgspec.json.encode(entry))
+
+
+def _iter_totals(class_totals: StratifiedTable, n_clients: int) -> Iterator[list[int] | None]:
+    """Yield every client's class totals, those of all classes; None where it reports none."""
+    rows = iter(class_totals.table.dense().tolist())
+    has_totals = np.zeros(n_clients, dtype=bool)
+    has_totals[class_totals.rows] = True
+    for is_stated in has_totals.tolist():
+        yield next(rows) if is_stated else None
 
 
 def _iter_rows(table: CountTable, rows: IndexArray, n_clients: int) -> Iterator[WireCounts | None]:

@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeVar, cast, runtime_checkable
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from robfcp._typing import BoolArray, FloatArray, IndexArray
+from robfcp._typing import FloatArray, IndexArray, IntArray
 from robfcp._validation import abbreviate, check_fraction, set_fields
 from robfcp.binning import Binning
 from robfcp.errors import RobfcpError
@@ -29,18 +29,20 @@ from robfcp.federation._comparison import losses_as_samples, project_noisy_rows,
 from robfcp.federation._encoding import encode_reports
 from robfcp.federation._inbox import RejectedReport, UntrustedReport
 from robfcp.federation._intake import FilePath
+from robfcp.federation._lowest_bins import lowest_tables
 from robfcp.federation._passes import iter_block_results
-from robfcp.federation._spans import CountSpans, count_spans, detect_coarsened, lowest_tables
 from robfcp.federation._stored import StoredCountTable, scatter
 from robfcp.federation._strata import StratifiedTable
 from robfcp.federation._tables import CountTable, SparseTable
 from robfcp.privacy import Noise, Privacy
-from robfcp.reports import Report, StratifiedCounts
+from robfcp.reports import ClassTotals, Report, StratifiedCounts, StratumNames
 from robfcp.reports import terms as round_terms
 from robfcp.scores import Risk, Score
 
 BLOCK_ENTRIES = 2**20  # counts other than 0 that are worked on at a time, to bound the memory
 REPORTS_PER_READ = 2**16  # reports made of stored counts at a time
+
+_EXACT_COUNTS: Any = None  # stands for a minimum cell count of 1 at every client
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -96,6 +98,14 @@ class Federation:
         The counts by class or group of the clients that report them.
     all_label_counts
         Counts of the scores of all labels, of the clients that report them; one stratum.
+    class_totals
+        (R, C) the rounded samples of each class, of the clients that report them beside pooled
+        counts; one bin.
+    min_cell_counts
+        (K,) the stated minimum cell counts: 1 where counts are exact, or hold noise.
+    lowest_table
+        The counts as low as coarsened reports allow, where they no longer follow from `table`:
+        of merged classes. None elsewhere.
     verification
         How each part of the reports was checked, for the record.
     rows
@@ -128,12 +138,20 @@ class Federation:
     all_label_counts: StratifiedTable | None = None
     rows: NDArray[np.intp] | None = None
     resubmitted_clients: tuple[str, ...] = ()
+    min_cell_counts: IntArray = _EXACT_COUNTS
+    lowest_table: CountTable | None = None
+    class_totals: StratifiedTable | None = None
 
     def __post_init__(self) -> None:
         # Sizes may come in the narrow type of a file, in which arithmetic would overflow.
         sample_sizes = np.asarray(self.sample_sizes).astype(np.int64, copy=False)
         privacy = self.privacy if any(self.privacy) else ()
-        set_fields(self, sample_sizes=sample_sizes, privacy=privacy)
+        min_cell_counts = self.min_cell_counts
+        if min_cell_counts is None:
+            min_cell_counts = np.ones(len(sample_sizes), dtype=np.int64)
+        set_fields(
+            self, sample_sizes=sample_sizes, privacy=privacy, min_cell_counts=min_cell_counts
+        )
 
     def __repr__(self) -> str:
         """Return a line without the reports."""
@@ -150,6 +168,23 @@ class Federation:
     def is_out_of_core(self) -> bool:
         """Whether the counts stay in tables or on a cluster, too many to hold."""
         return isinstance(self.table, StoredCountTable)
+
+    def of_all_labels(self) -> Federation:
+        """Return the scores of all labels as a federation of the clients that report them.
+
+        A sample has a count for each label, and sizes are samples. Only where `all_label_counts` is
+        not None.
+        """
+        labels = self.all_label_counts
+        assert labels is not None
+        return replace(
+            self._select(labels.rows),
+            table=labels.table,
+            strata=None,
+            class_totals=None,
+            all_label_counts=None,
+            rows=labels.rows,
+        )
 
     @cached_property
     def counts_per_sample(self) -> int:
@@ -213,6 +248,11 @@ class Federation:
         models = self.noise_models
         variances = np.array([0.0 if model is None else model.variance for model in models])
         return variances * self.noise_draws
+
+    @property
+    def noise_free_class_totals(self) -> StratifiedTable | None:
+        """The class totals; None where any counts hold noise, to go with `noise_free_strata`."""
+        return None if self.has_noise else self.class_totals
 
     @property
     def noise_free_strata(self) -> StratifiedTable | None:
@@ -448,11 +488,13 @@ class Federation:
         selected = self._select(np.asarray(rows))
         strata = selected.strata
         all_label_counts = selected.all_label_counts
+        class_totals = selected.class_totals
         return replace(
             selected,
             table=selected.table.load(),
             strata=None if strata is None else strata.load(),
             all_label_counts=None if all_label_counts is None else all_label_counts.load(),
+            class_totals=None if class_totals is None else class_totals.load(),
         )
 
     def _select(self, rows: IndexArray | slice) -> Federation:
@@ -468,6 +510,7 @@ class Federation:
         """
         strata = self.strata
         all_label_counts = self.all_label_counts
+        class_totals = self.class_totals
         return replace(
             self,
             clients=_select_names(self.clients, rows),
@@ -476,6 +519,9 @@ class Federation:
             table=self.table.select(rows),
             strata=None if strata is None else strata.select(rows),
             all_label_counts=None if all_label_counts is None else all_label_counts.select(rows),
+            class_totals=None if class_totals is None else class_totals.select(rows),
+            min_cell_counts=self.min_cell_counts[rows],
+            lowest_table=None if self.lowest_table is None else self.lowest_table.select(rows),
             rows=None,
         )
 
@@ -498,13 +544,11 @@ class Federation:
         2
         """
         if self.strata is None:
-            raise RobfcpError(
-                "by: the reports keep no counts by class; make them with --by-class (by_class=True)"
-            )
+            raise RobfcpError("by: the reports keep no counts by class; make them with --by-class")
         is_noisy = None  # (R,) of the clients with counts by stratum
         if self.has_noise:
             is_noisy = np.array([self.privacy[row] is not None for row in self.strata.rows])
-        rows, counts = self.strata.select_stratum(number, is_noisy)
+        rows, counts, lowest_counts = self.strata.select_stratum(number, is_noisy)
 
         sizes = np.zeros(0, dtype=np.int64)
         if len(rows) > 0:
@@ -520,52 +564,105 @@ class Federation:
             sample_sizes=sizes,
             strata=None,
             all_label_counts=None,
+            class_totals=None,
             privacy=privacy,
             sizes_known=self.sizes_known and not is_private,
+            min_cell_counts=self.min_cell_counts[rows],
+            lowest_table=lowest_counts,
             rows=rows,
         )
 
-    @cached_property
-    def is_coarsened(self) -> NDArray[np.bool_]:
-        """(K,) which reports are coarsened: their samples may lie below the bins reported.
-
-        Reports that hold noise are not.
-        """
-        return self.map_blocks(_detect_coarsened)
-
     @property
-    def _is_noise_free(self) -> BoolArray:
-        """(K,) which reports are not private; also negligible noise makes a report private."""
-        if not self.privacy:
-            return np.ones(self.n_clients, dtype=bool)
-        return np.array([privacy is None for privacy in self.privacy])
+    def is_coarsened(self) -> NDArray[np.bool_]:
+        """(K,) which reports are coarsened: their samples may lie below the bins reported."""
+        return np.asarray(self.min_cell_counts > 1)
 
-    def count_spans(self) -> tuple[CountSpans, NDArray[np.bool_]]:
-        """Return where the samples of all counts may lie, and which reports are coarsened.
+    def counts_in_lowest_bins(self) -> Federation:
+        """Return the same with each sample of a coarsened report in the lowest bin it may be of.
+
+        The bounds of docs/theory.md on a count that was coarsened: it is at least the count as
+        sent, and at most the count that is returned here. Only of counts in memory.
+        """
+        if not self.is_coarsened.any():
+            return self
+        return self._in_lowest_bins
+
+    def at_midpoints(self, read: Callable[[Federation], NDArray[Any]]) -> NDArray[Any]:
+        """Read something that is linear in the counts half-way between their bounds.
+
+        A count up to a bin that was coarsened to cells of m samples lies between the count as sent
+        and the count in `counts_in_lowest_bins`. The midpoint is off by m / 2 at most, and below
+        the end of the lowest cell, which holds up to 2 m - 1 samples, by m - 1 / 2 at most; to
+        either side about evenly: for estimates. Guarantees rest on the bounds.
+
+        Parameters
+        ----------
+        read : callable
+            Takes a federation and returns an array that is linear in its counts.
 
         Returns
         -------
-        spans : CountSpans
-            The bins that each count may lie in.
-        is_coarsened : (K,) array of bool
-            Which reports are coarsened.
-        """
-        return count_spans(
-            self.table,
-            self.strata,
-            self.binning.n_bins,
-            self.counts_per_sample,
-            self._is_noise_free,
-        )
+        ndarray
+            What `read` returns for this federation where no report is coarsened. Else the mean of
+            what it returns for both bounds, in halves, which are exact in floating point.
 
-    def counts_in_lowest_bins(self) -> Federation:
-        """Return the same with each sample of a coarsened report in the lowest bin it may be of."""
-        spans, is_coarsened = self.count_spans()
-        if not is_coarsened.any():
-            return self
-        n_bins = self.binning.n_bins
-        table, strata = lowest_tables(spans, self.n_clients, n_bins, self.strata)
-        return replace(self, table=table, strata=strata)
+        Examples
+        --------
+        >>> import robfcp
+        >>> federation = robfcp.Federation.from_counts([[0, 0, 5, 0, 5]], min_cell_count=5)
+        >>> federation.at_midpoints(lambda bounded: bounded.cumulative_counts())
+        array([[ 2.5,  2.5,  7.5,  7.5, 10. ]])
+        """
+        as_sent = read(self)
+        if not self.is_coarsened.any():
+            return as_sent
+        return (as_sent + read(self.counts_in_lowest_bins())) / 2
+
+    @cached_property
+    def _in_lowest_bins(self) -> Federation:
+        """The federation with some coarsened reports that `counts_in_lowest_bins` returns."""
+        table = self.lowest_table
+        strata = self.strata
+        if table is None:
+            min_counts = np.where(self.is_coarsened, self.min_cell_counts, 0)
+            table, strata = lowest_tables(
+                self.table, strata, self.binning.n_bins, min_counts * self.counts_per_sample
+            )
+        elif strata is not None and strata.lowest_table is not None:
+            strata = replace(strata, table=strata.lowest_table, lowest_table=None)
+        exact = np.ones(self.n_clients, dtype=np.int64)
+        return replace(self, table=table, strata=strata, min_cell_counts=exact, lowest_table=None)
+
+    def merge_strata(self, cluster: Sequence[int], names: StratumNames) -> Federation:
+        """Return the federation with merged strata, in memory.
+
+        What coarsened reports count at most is the sum over the strata, which the merged counts
+        would not tell any more: it is kept beside them.
+
+        Parameters
+        ----------
+        cluster
+            (C,) the index of the merged stratum that each stratum goes to: 0 to M - 1, all of them
+            used.
+        names
+            The names of the M merged strata, or M.
+        """
+        assert self.strata is not None
+        in_memory = replace(self, strata=self.strata.load())
+        assert in_memory.strata is not None
+        merged = in_memory.strata.merge_strata(cluster, names)
+        if not self.is_coarsened.any():
+            return replace(self, strata=merged)
+
+        in_memory = replace(in_memory, table=self.table.load())
+        lowest = in_memory.counts_in_lowest_bins()
+        assert lowest.strata is not None
+        lowest_strata = lowest.strata.merge_strata(cluster, names)
+        return replace(
+            self,
+            strata=replace(merged, lowest_table=lowest_strata.table),
+            lowest_table=lowest.table,
+        )
 
     def __iter__(self) -> Iterator[Report]:
         """Iterate over the reports the federation was made of."""
@@ -594,6 +691,11 @@ class Federation:
         all_label_counts: Any = None
         if self.all_label_counts is not None:
             all_label_counts = self.all_label_counts.row(position)
+        class_totals = None
+        if self.class_totals is not None:
+            totals = self.class_totals.row(position)
+            if totals is not None:
+                class_totals = ClassTotals(self.class_totals.names, totals)
         return Report(
             self.clients[position],
             self.table.row(position),
@@ -606,6 +708,8 @@ class Federation:
             risk=self.risk,
             strata=self._stratified_counts(position, is_private=privacy is not None),
             set_sizes=all_label_counts,
+            min_cell_count=int(self.min_cell_counts[position]),
+            class_totals=class_totals,
         )
 
     def _stratified_counts(self, position: int, is_private: bool) -> StratifiedCounts | None:
@@ -635,6 +739,7 @@ class Federation:
         *,
         privacy: Privacy | Sequence[Privacy | None] | None = None,
         sample_sizes: ArrayLike | None = None,
+        min_cell_count: int = 1,
     ) -> Federation:
         """Make a federation of trusted (K, H) counts, in their order; for simulations.
 
@@ -652,6 +757,9 @@ class Federation:
             The noise the counts hold, one for all or one a client; none if None.
         sample_sizes
             (K,) the n_k beside noisy counts; hidden where they are not given.
+        min_cell_count
+            The minimum cell count that the counts without noise were coarsened to; 1 if they are
+            exact.
 
         Returns
         -------
@@ -677,6 +785,7 @@ class Federation:
         if n_bins != binning.n_bins:
             raise RobfcpError(f"counts: {n_bins} bins do not fit the grid's {binning.n_bins}")
         names = check_distinct_names(clients, n_clients)
+        noises = privacy_by_client or (None,) * n_clients
 
         array = array.astype(np.int64)
         if privacy_by_client:
@@ -691,6 +800,7 @@ class Federation:
             score,
             privacy=privacy_by_client,
             sizes_known=not privacy_by_client or sample_sizes is not None,
+            min_cell_counts=np.array([min_cell_count if noise is None else 1 for noise in noises]),
         )
 
     @staticmethod
@@ -706,7 +816,8 @@ class Federation:
         agreed
             Who may report and what was agreed, as `from_reports` takes it: `keys`,
             `registered_sizes`, `quorum`, `round`, `model`, `score`, `binning`,
-            `max_client_share`, `privacy`, `revoked`, `terms`, `expected_clients`.
+            `max_client_share`, `privacy`, `min_cell_count`, `revoked`, `terms`,
+            `expected_clients`.
 
         Returns
         -------
@@ -739,6 +850,7 @@ class Federation:
         binning: Binning | None = None,
         max_client_share: float | None = None,
         privacy: Privacy | None = None,
+        min_cell_count: int | None = None,
         revoked: FilePath | None = None,
         terms: round_terms.RoundTerms | FilePath | None = None,
         expected_clients: Iterable[str] = (),
@@ -775,6 +887,9 @@ class Federation:
             Clients that claim a larger fraction of all samples are rejected.
         privacy
             The agreed privacy; if None no report may claim more noise than most reports hold.
+        min_cell_count
+            The agreed minimum cell count: reports of larger cells are rejected. If None it is 5,
+            or that of most reports where these state a larger one.
         revoked
             A file of public keys that are no longer valid, one a line.
         terms
@@ -818,6 +933,7 @@ class Federation:
             "round": round,
             "model": model,
             "privacy": privacy,
+            "min_cell_count": min_cell_count,
         }
         if terms is not None:
             if not isinstance(terms, round_terms.RoundTerms):
@@ -834,8 +950,10 @@ class Federation:
             expected_clients = [*expected_clients, *public_keys]
             signatures = signatures or "by registered keys"
 
-        # Privacy has a check of its own. Nobody states the risk: it is that of most reports.
+        # Privacy and coarsening have checks of their own. Nobody states the risk: it is that of
+        # most reports.
         expected_privacy = expected.pop("privacy")
+        largest_cell_count = expected.pop("min_cell_count")
         fields = _intake.read_reports(
             reports,
             {**expected, "risk": None},
@@ -843,6 +961,7 @@ class Federation:
             expected_clients,
             registered_sizes=registered_sizes,
             privacy=expected_privacy,
+            min_cell_count=largest_cell_count,
             quorum=quorum,
         )
         embedded_signatures = fields.pop("signatures")
@@ -914,10 +1033,25 @@ class Federation:
         """
         if self.counts_per_sample == 1:
             return self
+        counts = self._losses_as_samples()
+        lowest_table = None
+        if self.is_coarsened.any():
+            # Rounding to samples leaves no cells of which the bounds would follow.
+            lowest_counts = self.counts_in_lowest_bins()._losses_as_samples()
+            lowest_table = SparseTable.from_dense(lowest_counts)
+        return replace(
+            self,
+            table=SparseTable.from_dense(counts),
+            sample_sizes=counts.sum(axis=1),
+            risk=None,
+            privacy=(),
+            lowest_table=lowest_table,
+        )
+
+    def _losses_as_samples(self) -> IntArray:
+        """Return (K, H) the counts of losses, rounded to samples."""
         cumulative = self.cumulative_counts()
-        counts = losses_as_samples(cumulative, self.sample_sizes, self.counts_per_sample)
-        table = SparseTable.from_dense(counts)
-        return replace(self, table=table, sample_sizes=counts.sum(axis=1), risk=None, privacy=())
+        return losses_as_samples(cumulative, self.sample_sizes, self.counts_per_sample)
 
     def _cap_client_share(self, max_share: float) -> Federation:
         """Return the federation without clients that claim more than a fraction of all samples.
@@ -1023,17 +1157,6 @@ class Federation:
         if self._is_one_block:
             return numbers(self, *columns)
         return scatter(iter_block_results(self, numbers, columns), self.n_clients)
-
-
-def _detect_coarsened(block: Federation) -> BoolArray:
-    """Return (n,) which reports of a block of n clients are coarsened."""
-    return detect_coarsened(
-        block.table,
-        block.strata,
-        block.binning.n_bins,
-        block.counts_per_sample,
-        block._is_noise_free,
-    )
 
 
 def _select_names(names: Sequence[str], rows: IndexArray | slice) -> Sequence[str]:

@@ -26,11 +26,28 @@ from robfcp.reports import (
     Report,
     ReportRow,
     Strata,
+    StratumNames,
     parse_report,
     require_expected_binning,
     signing,
     validate_report,
 )
+
+
+class RoundStrata(NamedTuple):
+    """By which strata a round has counts, and of which classes totals.
+
+    Attributes
+    ----------
+    strata : tuple or None
+        The kind of strata, and their names; None where all counts are pooled.
+    class_names : tuple of str, int or None
+        The names of the classes that totals are of, or their number; None without totals.
+    """
+
+    strata: Strata | None
+    class_names: StratumNames | None
+
 
 # The positions in the federation of some reports, by their rows; -1 where a report does not count.
 PositionsOf = Callable[[slice | IndexArray], IndexArray]
@@ -127,6 +144,8 @@ class Block:
         Counts in cells c H + h of the reports with strata; empty rows for the others.
     all_label_counts : SparseCounts
         Counts of the scores of all labels; empty rows where a report states none.
+    class_totals : SparseCounts
+        Rounded samples of each class; empty rows where a report states none.
     """
 
     names: Any
@@ -136,6 +155,33 @@ class Block:
     counts: SparseCounts
     strata: SparseCounts
     all_label_counts: SparseCounts
+    class_totals: SparseCounts
+
+    @property
+    def tables(self) -> ReportTables:
+        """All that the reports count."""
+        return ReportTables(self.counts, self.strata, self.all_label_counts, self.class_totals)
+
+
+class ReportTables(NamedTuple):
+    """What n reports count, row by row; a row is empty where a report has no such counts.
+
+    Attributes
+    ----------
+    counts : SparseCounts
+        Of the reports without strata, or of all, pooled over the strata.
+    strata : SparseCounts
+        By stratum, in cells c H + h.
+    all_label_counts : SparseCounts
+        Of the scores of all labels.
+    class_totals : SparseCounts
+        Rounded samples of each class.
+    """
+
+    counts: SparseCounts
+    strata: SparseCounts
+    all_label_counts: SparseCounts
+    class_totals: SparseCounts
 
 
 class TableChunk(NamedTuple):
@@ -178,8 +224,8 @@ class StoredTable:
     positions : list of ndarray of int, or range
         For every chunk the positions of its N rows in the federation; -1 where a row is left out.
         `set_positions` fills it.
-    strata : tuple or None
-        The kind of the round's strata and their names; `set_positions` sets it.
+    round_strata : RoundStrata
+        The strata and the classes of the round; `set_positions` sets it.
     iter_chunks : callable
         `iter_chunks(binning)` yields the rows as `TableChunk`, checked, once.
     iter_blocks : callable
@@ -194,26 +240,26 @@ class StoredTable:
     is_out_of_core: bool
     rows: list[tuple[int, int, BoolArray | None]]
     positions: list[IndexArray | range]
-    strata: Strata | None
+    round_strata: RoundStrata
     iter_chunks: Any
     iter_blocks: Any
     names_builder: Any
 
-    def set_positions(self, positions_of: PositionsOf, strata: Strata | None) -> None:
+    def set_positions(self, positions_of: PositionsOf, round_strata: RoundStrata) -> None:
         """Keep where the rows stand in the federation, and the round's strata.
 
-        Sets `positions` and `strata`, without which `iter_blocks` cannot run. Needs `rows`, which
-        `Inbox` fills while it reads.
+        Sets `positions` and `round_strata`, without which `iter_blocks` cannot run. Needs `rows`,
+        which `Inbox` fills while it reads.
 
         Parameters
         ----------
         positions_of : callable
             The positions in the federation of some of all accepted reports; -1 where a report does
             not count.
-        strata : tuple or None
-            The kind of the round's strata and their names.
+        round_strata : RoundStrata
+            The strata and the classes of the round.
         """
-        self.strata = strata
+        self.round_strata = round_strata
         self.positions = []
         # Each chunk's valid rows are consecutive among all accepted reports.
         for first, n_rows, is_valid in self.rows:
@@ -259,9 +305,8 @@ class AcceptedReports:
         The index among `headers` of each report's header.
     has_all_labels : (n,) ndarray of bool
         Which reports state the scores of all labels.
-    tables : tuple of three SparseCounts
-        Counts of the reports without strata; counts by stratum; the scores of all labels. Each has
-        m rows, of the reports in memory in order; a row is empty where a report has no such counts.
+    tables : ReportTables
+        What the m reports in memory count, in order.
     digests : (n - m, 2) ndarray of uint64
         Of the counts of the other reports in order, as `hash_rows` makes them.
     is_in_memory : (n,) ndarray of bool
@@ -285,7 +330,7 @@ class AcceptedReports:
     headers: list[Header]
     header_index: IntArray
     has_all_labels: BoolArray
-    tables: tuple[SparseCounts, SparseCounts, SparseCounts]
+    tables: ReportTables
     digests: NDArray[np.uint64]
     is_in_memory: BoolArray
     positions: RunsOfPositions
@@ -488,6 +533,7 @@ class Inbox:
         self._counts = GrowingRows()
         self._strata = GrowingRows()
         self._all_labels = GrowingRows()
+        self._class_totals = GrowingRows()
 
         # Tables may keep their counts where they are: then there are digests of their rows.
         self._stored_tables: list[StoredTable] = []
@@ -573,8 +619,13 @@ class Inbox:
         all_labels = None
         if report.set_sizes is not None:
             all_labels = _nonzero_counts(report.set_sizes)
+        totals = None
+        if report.class_totals is not None:
+            totals = _nonzero_counts(report.class_totals.totals)
         header = self._header_of_object(report)
-        return ReportRow(report.client, report.n_samples, header, counts, listed_strata, all_labels)
+        return ReportRow(
+            report.client, report.n_samples, header, counts, listed_strata, all_labels, totals
+        )
 
     def _header_of_object(self, report: Report) -> Header:
         """Return the header of a report object.
@@ -588,6 +639,7 @@ class Inbox:
         if report.strata is not None:
             strata = (report.strata.by, report.strata.names)
             stratum_parts = strata
+        class_names = None if report.class_totals is None else report.class_totals.names
         parts = (
             binning,
             report.score,
@@ -595,6 +647,8 @@ class Inbox:
             report.model,
             report.risk,
             report.privacy,
+            report.min_cell_count,
+            class_names,
             *stratum_parts,
         )
         if self._last_object_header is not None and all(map(is_, parts, self._last_parts)):
@@ -608,6 +662,8 @@ class Inbox:
             report.risk,
             report.privacy,
             strata,
+            report.min_cell_count,
+            class_names,
         )
         self._last_parts = parts
         self._last_object_header = header
@@ -626,6 +682,7 @@ class Inbox:
             (self._counts, row.counts),
             (self._strata, row.strata),
             (self._all_labels, row.all_label_counts),
+            (self._class_totals, row.class_totals),
         ):
             if counts is None:
                 rows.append_empty()
@@ -732,6 +789,7 @@ class Inbox:
         self._counts.extend(block.counts)
         self._strata.extend(block.strata)
         self._all_labels.extend(block.all_label_counts)
+        self._class_totals.extend(block.class_totals)
 
     def _pack_names(self) -> None:
         """Append the names that came one by one to the packed ones, which then are all so far."""
@@ -748,7 +806,12 @@ class Inbox:
 
         self._rejected.sort(key=itemgetter(0))  # a chunk's other rows may come in any order
         rejected = [(f"report #{position + 1}", report) for position, report in self._rejected]
-        tables = (self._counts.whole(), self._strata.whole(), self._all_labels.whole())
+        tables = ReportTables(
+            self._counts.whole(),
+            self._strata.whole(),
+            self._all_labels.whole(),
+            self._class_totals.whole(),
+        )
         no_digests = np.zeros((0, 2), np.uint64)
         return AcceptedReports(
             clients=clients,

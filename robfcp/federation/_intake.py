@@ -17,6 +17,7 @@ from robfcp.errors import ReportError, RobfcpError
 from robfcp.federation._agreement import (
     ReportSelection,
     check_quorum,
+    limit_min_cell_count,
     limit_noise,
     require_equal,
     require_same_noise,
@@ -27,11 +28,12 @@ from robfcp.federation._inbox import (
     PositionsOf,
     RawReport,
     RejectedReport,
+    RoundStrata,
     StoredTable,
     UntrustedReport,
     charge_to_source,
 )
-from robfcp.federation._round_strata import most_common_strata, require_known_strata
+from robfcp.federation._round_strata import require_known_strata, vote_on_strata
 from robfcp.federation._stored import StoredCountTable
 from robfcp.federation._strata import (
     ALL_LABELS_STRATA,
@@ -65,6 +67,7 @@ def read_reports(
     *,
     registered_sizes: Mapping[str, int] | None,
     privacy: Privacy | None,
+    min_cell_count: int | None,
     quorum: int | float | None,
 ) -> dict[str, Any]:
     """Read every report once and return what a federation holds of the valid ones.
@@ -84,6 +87,8 @@ def read_reports(
         Who may report, and with how many samples.
     privacy : Privacy, optional
         The agreed privacy.
+    min_cell_count : int, optional
+        The agreed minimum cell count.
     quorum : int or float, optional
         The least number of valid reports, or their least share.
 
@@ -113,7 +118,7 @@ def read_reports(
     if registered_sizes is not None:
         selection.require_registered_sizes(registered_sizes)
 
-    strata = _require_agreement(selection, expected, privacy, has_registry)
+    round_strata = _require_agreement(selection, expected, privacy, min_cell_count, has_registry)
     are_sizes_known = _require_comparable_noise(selection, has_registry)
 
     # Who is missing, and whether the others are enough.
@@ -133,7 +138,7 @@ def read_reports(
     check_quorum(n_valid, n_awaited, quorum, first_reason)
 
     return {
-        **build_fields(selection, registered_sizes, strata),
+        **build_fields(selection, registered_sizes, round_strata),
         "rejected_reports": tuple(sorted(rejected_of_sender.values(), key=_client_of)),
         "missing_clients": tuple(sorted(missing)),
         "resubmitted_clients": selection.resubmitted_clients,
@@ -147,8 +152,9 @@ def _require_agreement(
     selection: ReportSelection,
     expected: Mapping[str, Any],
     privacy: Privacy | None,
+    min_cell_count: int | None,
     has_registry: bool,
-) -> Strata | None:
+) -> RoundStrata:
     """Reject what does not agree with the server or with most, and clients that sent several.
 
     Parameters
@@ -160,25 +166,28 @@ def _require_agreement(
         before.
     privacy : Privacy, optional
         The agreed privacy.
+    min_cell_count : int, optional
+        The agreed minimum cell count.
     has_registry : bool
         Whether sample sizes are registered.
 
     Returns
     -------
-    tuple or None
-        The kind and names of the round's strata.
+    RoundStrata
+        The strata and the classes of the round.
     """
     for name, value in expected.items():
         if isinstance(value, Binning):
             value = BinningDigest.of(value)
         selection.require(require_equal(name, value, selection.votes_of_sole_reports()))
-    strata = most_common_strata(selection.votes_of_sole_reports())
-    selection.require(require_known_strata(strata))
+    round_strata = vote_on_strata(selection.votes_of_sole_reports())
+    selection.require(require_known_strata(round_strata))
     selection.require(limit_noise(selection.votes_of_sole_reports(), privacy, has_registry))
+    selection.require(limit_min_cell_count(selection.votes_of_sole_reports(), min_cell_count))
 
     # Last: a client's report for another round, say, does not contradict its report for this one.
     selection.require_one_report_each()
-    return strata
+    return round_strata
 
 
 def _require_comparable_noise(selection: ReportSelection, has_registry: bool) -> bool:
@@ -224,7 +233,7 @@ def _signature_text(n_signed: int, n_read: int) -> str:
 
 
 def rebuild_from_record(
-    reports: Iterable[bytes], sizes: Mapping[str, int], strata: Strata | None
+    reports: Iterable[bytes], sizes: Mapping[str, int], round_strata: RoundStrata
 ) -> dict[str, Any]:
     """Return what a federation holds of reports that were valid together: nobody votes again.
 
@@ -234,8 +243,8 @@ def rebuild_from_record(
         The reports that counted in a round, as JSON.
     sizes : mapping of str to int
         The sample sizes of that round, which stand in for those that reports hide.
-    strata : tuple or None
-        The kind and names of the round's strata.
+    round_strata : RoundStrata
+        The strata and the classes of that round.
 
     Returns
     -------
@@ -251,18 +260,21 @@ def rebuild_from_record(
     for item in reports:
         inbox.add(item)
     selection = ReportSelection(inbox.finish())
-    selection.require(require_known_strata(strata))
+    selection.require(require_known_strata(round_strata))
     selection.require_one_report_each()
     if selection.rejected:
         _, first_rejected = selection.rejected[0]
         raise RobfcpError(first_rejected.reason)
 
-    # Reports of one round differ in noise and strata alone.
+    # Reports of one round differ in noise, strata, classes and coarsening alone.
     headers = selection.reports.headers
-    contexts = {header._replace(privacy=None, strata=None) for header in headers}
+    contexts = {
+        header._replace(privacy=None, strata=None, min_cell_count=1, class_names=None)
+        for header in headers
+    }
     if len(contexts) != 1:
         raise RobfcpError("the reports are not of one round")
-    return build_fields(selection, sizes, strata)
+    return build_fields(selection, sizes, round_strata)
 
 
 def _check_registered_sizes(sizes: Mapping[str, int]) -> dict[str, int]:
@@ -320,7 +332,9 @@ class BlockSource:
 
 
 def build_fields(
-    selection: ReportSelection, registered_sizes: Mapping[str, int] | None, strata: Strata | None
+    selection: ReportSelection,
+    registered_sizes: Mapping[str, int] | None,
+    round_strata: RoundStrata,
 ) -> dict[str, Any]:
     """Return what a federation holds of the valid reports, in the order of their clients' names.
 
@@ -333,8 +347,8 @@ def build_fields(
         grid, score, round, model and risk.
     registered_sizes : mapping of str to int, optional
         The sample sizes of reports that hide theirs.
-    strata : tuple or None
-        The kind and names of the round's strata.
+    round_strata : RoundStrata
+        The strata and the classes of the round.
 
     Returns
     -------
@@ -345,22 +359,27 @@ def build_fields(
     rows, clients = _order_by_name(reports.clients, selection.is_valid)
     n_clients = len(clients)
     header_index = reports.header_index[rows]
-    # All valid headers agree on all but privacy and strata, so the first stands for them.
+    # All valid headers agree on all but privacy, strata and coarsening: the first stands for them.
     common_header = reports.headers[header_index[0]]
     n_bins = common_header.binning.n_bins
     check_table_size(n_clients, n_bins)
 
     positions_of = _positions_of_rows(rows, len(reports.sizes))
-    in_memory = _build_block_in_memory(selection, positions_of, n_bins, strata)
+    in_memory = _build_block_in_memory(selection, positions_of, n_bins, round_strata)
     if reports.stored_tables:
         # Names stay packed: there may be too many for a tuple.
         for table in reports.stored_tables:
-            table.set_positions(positions_of, strata)
+            table.set_positions(positions_of, round_strata)
         source = BlockSource(reports.stored_tables, in_memory)
         states_strata = np.array([header.strata is not None for header in reports.headers])
-        has_strata = states_strata[header_index]
+        states_totals = np.array([header.class_names is not None for header in reports.headers])
         tables = _build_stored_tables(
-            source, n_bins, strata, has_strata, reports.has_all_labels[rows]
+            source,
+            n_bins,
+            round_strata,
+            has_strata=states_strata[header_index],
+            has_class_totals=states_totals[header_index],
+            has_all_labels=reports.has_all_labels[rows],
         )
     else:
         clients = tuple(clients)
@@ -368,6 +387,7 @@ def build_fields(
             "table": in_memory.counts,
             "strata": in_memory.strata,
             "all_label_counts": in_memory.all_label_counts,
+            "class_totals": in_memory.class_totals,
         }
 
     sizes = reports.sizes[rows]
@@ -382,6 +402,7 @@ def build_fields(
         "model": common_header.model,
         "risk": common_header.risk,
         "privacy": _privacy_of_clients(header_index, reports.headers),
+        "min_cell_counts": _min_cell_counts(header_index, reports.headers),
         **tables,
     }
 
@@ -496,8 +517,17 @@ def _privacy_of_clients(
     return tuple(headers[index].privacy for index in header_index.tolist())
 
 
+def _min_cell_counts(header_index: IntArray, headers: Sequence[Header]) -> IntArray:
+    """Return (K,) the minimum cell count that each client's report states."""
+    stated = np.array([header.min_cell_count for header in headers], dtype=np.int64)
+    return stated[header_index]
+
+
 def _build_block_in_memory(
-    selection: ReportSelection, positions_of: PositionsOf, n_bins: int, strata: Strata | None
+    selection: ReportSelection,
+    positions_of: PositionsOf,
+    n_bins: int,
+    round_strata: RoundStrata,
 ) -> CountBlock:
     """Return the counts of the valid reports in memory, by their positions in the federation.
 
@@ -509,8 +539,8 @@ def _build_block_in_memory(
         The position in the federation of each report; -1 where it does not count.
     n_bins : int
         H, the bins of the round's binning.
-    strata : tuple or None
-        The kind and names of the round's strata.
+    round_strata : RoundStrata
+        The strata and the classes of the round.
     """
     reports = selection.reports
     rows = np.flatnonzero(reports.is_in_memory)  # row i of the tables is report rows[i]
@@ -521,16 +551,15 @@ def _build_block_in_memory(
     order = np.argsort(positions, kind="stable")
     table_rows = order[np.searchsorted(positions[order], 0) :]
 
-    counts, counts_by_stratum, all_label_counts = reports.tables
-    pooled = pool_strata(counts, counts_by_stratum, n_bins)
-    names_of_headers = [header.strata and header.strata[1] for header in reports.headers]
+    tables = reports.tables
+    pooled = pool_strata(tables.counts, tables.strata, n_bins)
     return build_block(
         positions[table_rows],
-        (pooled, counts_by_stratum, all_label_counts),
+        tables._replace(counts=pooled),
         table_rows,
-        names_of_headers,
+        reports.headers,
         reports.header_index[rows[table_rows]],
-        strata,
+        round_strata,
         n_bins,
     )
 
@@ -538,8 +567,10 @@ def _build_block_in_memory(
 def _build_stored_tables(
     source: BlockSource,
     n_bins: int,
-    strata: Strata | None,
+    round_strata: RoundStrata,
+    *,
     has_strata: BoolArray,
+    has_class_totals: BoolArray,
     has_all_labels: BoolArray,
 ) -> dict[str, CountTable | StratifiedTable | None]:
     """Return the tables of a federation whose counts are not all in memory.
@@ -550,18 +581,20 @@ def _build_stored_tables(
         Where they are.
     n_bins : int
         H.
-    strata : tuple or None
-        The kind and names of the round's strata.
-    has_strata, has_all_labels : (K,) ndarray of bool
-        Which clients report counts by stratum, and the scores of all labels.
+    round_strata : RoundStrata
+        The strata and the classes of the round.
+    has_strata, has_class_totals, has_all_labels : (K,) ndarray of bool
+        Which clients report counts by stratum, class totals, and the scores of all labels.
 
     Returns
     -------
     dict
-        The fields "table", "strata" and "all_label_counts" of `Federation`.
+        The fields "table", "strata", "class_totals" and "all_label_counts" of `Federation`.
     """
 
-    def stratified(name: str, kind: Strata | None, mask: BoolArray) -> StratifiedTable | None:
+    def stratified(
+        name: str, kind: Strata | None, mask: BoolArray, n_bins: int = n_bins
+    ) -> StratifiedTable | None:
         """Return the table that blocks hold under `name`, of the clients of a (K,) mask."""
         rows = np.flatnonzero(mask).astype(POSITION_DTYPE)
         if kind is None or not len(rows):
@@ -572,9 +605,13 @@ def _build_stored_tables(
         counts = StoredCountTable(source, view, len(rows), n_cells, rows)
         return StratifiedTable(by, names, counts, rows, n_bins)
 
+    classes: Strata | None = None
+    if round_strata.class_names is not None:
+        classes = ("class", round_strata.class_names)
     return {
         "table": StoredCountTable(source, pooled_view, len(has_strata), n_bins),
-        "strata": stratified("strata", strata, has_strata),
+        "strata": stratified("strata", round_strata.strata, has_strata),
+        "class_totals": stratified("class_totals", classes, has_class_totals, n_bins=1),
         "all_label_counts": stratified("all_label_counts", ALL_LABELS_STRATA, has_all_labels),
     }
 

@@ -98,10 +98,12 @@ def _select_stored_block(
         table=counts,
         sample_sizes=federation.sample_sizes[rows],
         privacy=privacy,
+        min_cell_counts=federation.min_cell_counts[rows],
         strata=_select_stored_strata(federation.strata, count_block, block_rows),
         all_label_counts=_select_stored_strata(
             federation.all_label_counts, count_block, block_rows
         ),
+        class_totals=_select_stored_strata(federation.class_totals, count_block, block_rows),
     )
     return rows, block
 

@@ -13,6 +13,7 @@ from robfcp.federation._agreement import (
     RejectionReason,
     count_values,
 )
+from robfcp.federation._inbox import RoundStrata
 from robfcp.reports import (
     MAX_STRATA,
     OTHER_STRATUM,
@@ -27,13 +28,31 @@ from robfcp.reports import (
 MAX_ROUND_CELLS = 2**24  # classes times bins of a round: what a few bytes can name
 
 
-def most_common_strata(votes: HeaderCounts) -> Strata | None:
+def vote_on_strata(votes: HeaderCounts) -> RoundStrata:
+    """Return the strata of a round, and the classes that class totals are of.
+
+    Where the strata are classes, totals are of the same ones.
+
+    Parameters
+    ----------
+    votes : HeaderCounts
+        The reports that have a say; all on one binning, as the checks before have it.
+    """
+    strata = _most_common_strata(votes)
+    if strata is not None and strata[0] == "class":
+        return RoundStrata(strata, strata[1])
+    name_counts = count_values(votes, lambda header: header.class_names)
+    class_names = _most_common_classes(name_counts) if name_counts else None
+    return RoundStrata(strata, class_names)
+
+
+def _most_common_strata(votes: HeaderCounts) -> Strata | None:
     """Return the kind of strata that most of the reports with any have, and their names.
 
-    Clients without strata, small ones most of all, have no say, unless their reports hold noise: a
-    few do not make the others pay for the noise on every class. Where half of the reports at most
-    have strata and these are not all the same classes, the round has none: malicious clients could
-    else outnumber them, and have them refused.
+    Clients without strata have no say, unless their reports hold noise: a few do not make the
+    others pay for the noise on every class. But their class totals name classes, too. Where half
+    of the reports at most name classes, and not all the same, the round has none: malicious
+    clients could else outnumber the others, and have them refused.
 
     Parameters
     ----------
@@ -64,10 +83,11 @@ def most_common_strata(votes: HeaderCounts) -> Strata | None:
 
     # How many reports have each list of names. A few with too many classes stop no round: their
     # names are left out. With those of most reports the round is refused below.
-    strata_counts = count_values(votes, lambda header: header.strata)
-    name_counts = {names: n for (kind, names), n in strata_counts.items() if kind == by}
+    strata_counts = count_values(votes, lambda header: _named_strata(header, by))
+    name_counts = {names: n for (_, names), n in strata_counts.items()}
+    n_naming = strata_counts.total()
     max_strata = MAX_ROUND_CELLS // votes[0][0].binning.n_bins
-    are_few = 2 * n_stratified <= sum(n_reports for _, n_reports in votes)
+    are_few = 2 * n_naming <= sum(n_reports for _, n_reports in votes)
     if are_few:
         name_counts = {
             names: n for names, n in name_counts.items() if n_strata(names) <= max_strata
@@ -86,10 +106,19 @@ def most_common_strata(votes: HeaderCounts) -> Strata | None:
         )
 
     # The few must all have these classes; votes without strata pass the check.
-    check = require_known_strata((by, classes))
+    check = require_known_strata(RoundStrata((by, classes), classes))
     if are_few and any(check(header) for header, _ in votes):
         return None
     return by, classes
+
+
+def _named_strata(header: Header, by: StratumKind) -> Strata | None:
+    """Return the strata of a kind that a report names, of its counts or of its class totals."""
+    if header.strata is not None and header.strata[0] == by:
+        return header.strata
+    if by == "class" and header.class_names is not None:
+        return "class", header.class_names
+    return None
 
 
 def _join_groups(name_counts: Mapping[StratumNames, int], max_groups: int) -> tuple[str, ...]:
@@ -174,36 +203,58 @@ def _most_common_classes(name_counts: Mapping[StratumNames, int]) -> StratumName
     return (*order, OTHER_STRATUM) if selected in sets_with_merged else order
 
 
-def require_known_strata(common: Strata | None) -> HeaderCheck:
-    """Return a check that the strata of a report are the round's; reports without strata pass.
+def require_known_strata(common: RoundStrata) -> HeaderCheck:
+    """Return a check that a report names the round's strata; reports that name none pass.
 
     By class a report has all the round's classes, in any order, or states only how many there are;
     `OTHER_STRATUM` makes no difference. By group it may have any of the round's groups. In a round
     without strata, reports by class or group are pooled, unless they hold noise: noise on each of
-    the strata is more than on all together.
+    the strata is more than on all together. The classes of class totals must be the round's
+    classes, too.
 
     Parameters
     ----------
-    common : tuple or None
-        The kind of the round's strata and their names; None for a round without.
+    common : RoundStrata
+        The strata and classes of the round.
 
     Returns
     -------
     HeaderCheck
         What is wrong with a header, if so.
     """
-    if common is None:
-        return _reject_private_strata
 
     def check(header: Header) -> RejectionReason | None:
-        if header.strata is None or header.strata == common:
-            return None
-        problem = _strata_problem(header.strata, common)
-        if not problem:
-            return None
-        return RejectionReason("classes", problem, "use this round's classes")
+        if header.strata is not None:
+            return _reject_other_strata(header, common.strata)
+        if header.class_names is not None:
+            return _reject_other_classes(header.class_names, common.class_names)
+        return None
 
     return check
+
+
+def _reject_other_strata(header: Header, common: Strata | None) -> RejectionReason | None:
+    """Return what is wrong with the strata of a report's counts, if so."""
+    if common is None:
+        return _reject_private_strata(header)
+    if header.strata is None or header.strata == common:
+        return None
+    problem = _strata_problem(header.strata, common)
+    if not problem:
+        return None
+    return RejectionReason("classes", problem, "use this round's classes")
+
+
+def _reject_other_classes(
+    reported: StratumNames, common: StratumNames | None
+) -> RejectionReason | None:
+    """Return what is wrong with the classes of a report's class totals, if so."""
+    if common is None or reported == common:
+        return None
+    problem = _strata_problem(("class", reported), ("class", common))
+    if not problem:
+        return None
+    return RejectionReason("classes", problem, "use this round's classes")
 
 
 def _strata_problem(reported: Strata, common: Strata) -> str:

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from scipy.sparse import coo_array, csc_array
 
 from robfcp._typing import BoolArray, IndexArray, IntArray
-from robfcp.federation._inbox import GrowingRows
+from robfcp.federation._inbox import GrowingRows, ReportTables, RoundStrata
 from robfcp.federation._tables import CountTable, SparseCounts, SparseTable
-from robfcp.reports import Strata, StratumKind, StratumNames, n_strata, stratum_labels
+from robfcp.reports import Header, Strata, StratumKind, StratumNames, n_strata, stratum_labels
 
 MANY_STRATA = 32  # from here on one table by columns is cheaper than a pass for every stratum
 
@@ -43,6 +43,9 @@ class StratifiedTable:
         The positions of these clients in the federation, rising.
     n_bins : int
         H, the bins of a stratum.
+    lowest_table : CountTable or None
+        The counts as low as coarsened reports allow, of merged strata; see
+        `Federation.merge_strata`.
     """
 
     by: StratumKind
@@ -50,6 +53,7 @@ class StratifiedTable:
     table: CountTable
     rows: NDArray[np.intp]
     n_bins: int
+    lowest_table: CountTable | None = None
 
     @cached_property
     def n_strata(self) -> int:
@@ -78,7 +82,7 @@ class StratifiedTable:
 
     def select_stratum(
         self, stratum: int, is_noisy: BoolArray | None = None
-    ) -> tuple[IndexArray, CountTable]:
+    ) -> tuple[IndexArray, CountTable, CountTable | None]:
         """Return the clients that hold one stratum, and their counts of it.
 
         Parameters
@@ -95,13 +99,19 @@ class StratifiedTable:
             The positions of these clients in the federation, rising.
         table : CountTable
             Their (R', H) counts.
+        lowest_table : CountTable or None
+            The same of `lowest_table`.
         """
         table = self._stratum_table(stratum)
         is_holder = table.is_nonempty
         if is_noisy is not None:
             is_holder = is_holder | is_noisy
         holders = np.flatnonzero(is_holder)
-        return self.rows[holders], table.select(holders)
+        lowest_table = self.lowest_table
+        if lowest_table is not None:
+            lowest_table = lowest_table.bin_slice(stratum * self.n_bins, self.n_bins)
+            lowest_table = lowest_table.select(holders)
+        return self.rows[holders], table.select(holders), lowest_table
 
     def _stratum_table(self, stratum: int) -> CountTable:
         """Return (R, H) counts of one stratum."""
@@ -143,7 +153,11 @@ class StratifiedTable:
         else:
             selected = np.flatnonzero(np.isin(self.rows, clients))
             rows = np.searchsorted(clients, self.rows[selected])
-        return replace(self, table=self.table.select(selected), rows=rows)
+        lowest_table = self.lowest_table
+        if lowest_table is not None:
+            lowest_table = lowest_table.select(selected)
+        table = self.table.select(selected)
+        return replace(self, table=table, rows=rows, lowest_table=lowest_table)
 
     def merge_strata(self, cluster: Sequence[int], names: StratumNames) -> StratifiedTable:
         """Return the counts by merged strata, in memory.
@@ -218,12 +232,15 @@ class CountBlock(NamedTuple):
         The counts by class or group of the clients that report them; its rows are rows of `counts`.
     all_label_counts : StratifiedTable or None
         The scores of all labels of the clients that report them; likewise.
+    class_totals : StratifiedTable or None
+        The rounded samples of each class of the clients that report them; likewise.
     """
 
     positions: IndexArray
     counts: SparseTable
     strata: StratifiedTable | None
     all_label_counts: StratifiedTable | None
+    class_totals: StratifiedTable | None
 
 
 def pooled_view(block: CountBlock) -> tuple[IndexArray, CountTable]:
@@ -236,7 +253,7 @@ def stratified_view(name: str, block: CountBlock) -> tuple[IndexArray, CountTabl
 
     Parameters
     ----------
-    name : {"strata", "all_label_counts"}
+    name : {"strata", "all_label_counts", "class_totals"}
         The attribute of the block that holds the counts.
     block : CountBlock
         The counts of n clients.
@@ -256,11 +273,11 @@ def stratified_view(name: str, block: CountBlock) -> tuple[IndexArray, CountTabl
 
 def build_block(
     positions: IndexArray,
-    tables: Sequence[SparseCounts],
+    tables: ReportTables,
     report_rows: IndexArray,
-    names_of_header: Sequence[StratumNames | None],
+    headers: Sequence[Header],
     header_index: NDArray[Any],
-    round_strata: Strata | None,
+    round_strata: RoundStrata,
     n_bins: int,
 ) -> CountBlock:
     """Collect the counts of some clients in one block.
@@ -269,18 +286,16 @@ def build_block(
     ----------
     positions : (n,) ndarray of int
         Positions of these clients in the federation, rising.
-    tables : sequence of three SparseCounts
-        What the reports were collected in: counts, those of clients with strata pooled over these;
-        counts by stratum in cells c H + h; and counts of the scores of all labels. Rows of the last
-        two are empty where a report has none.
+    tables : ReportTables
+        What the reports count; the counts of clients with strata are pooled over these.
     report_rows : (n,) ndarray of int
         Rows of the tables that hold these clients' reports.
-    names_of_header : sequence of tuple of str, int or None
-        The strata names of each different header among the reports; None where it has no strata.
+    headers : sequence of Header
+        The different headers of the reports.
     header_index : (n,) ndarray of int
         The index among them of each client's header.
-    round_strata : tuple or None
-        The kind of strata and the names of the round; None where all clients are pooled.
+    round_strata : RoundStrata
+        The strata and the classes of the round.
     n_bins : int
         H, the bins of the common binning.
 
@@ -289,21 +304,21 @@ def build_block(
     CountBlock
         All strata are in the common order, whatever order a client used.
     """
-    counts, counts_by_stratum, counts_of_all_labels = tables
-    pooled = counts.to_table(report_rows, n_bins)
-
-    # Clients that report by stratum. Each may list its strata in its own order.
-    has_names = np.array([names is not None for names in names_of_header], dtype=bool)
-    stratified_rows = np.flatnonzero(has_names[header_index])
-    strata = None
-    if round_strata is not None and len(stratified_rows):
-        kind, round_names = round_strata
-        n_cells = n_strata(round_names) * n_bins
-        table = counts_by_stratum.to_table(report_rows[stratified_rows], n_cells)
-        unordered = StratifiedTable(kind, round_names, table, stratified_rows, n_bins)
-        strata = unordered.with_common_order(names_of_header, header_index[stratified_rows])
+    # Clients that report by stratum, and those that report class totals: a table with one bin.
+    names_of_strata = [header.strata and header.strata[1] for header in headers]
+    strata = _select_strata(
+        tables.strata, round_strata.strata, report_rows, names_of_strata, header_index, n_bins
+    )
+    classes: Strata | None = None
+    if round_strata.class_names is not None:
+        classes = ("class", round_strata.class_names)
+    class_names = [header.class_names for header in headers]
+    class_totals = _select_strata(
+        tables.class_totals, classes, report_rows, class_names, header_index, n_bins=1
+    )
 
     # Clients that also report the scores of all labels.
+    counts_of_all_labels = tables.all_label_counts
     has_all_labels = counts_of_all_labels.lengths[report_rows] > 0
     label_rows = np.flatnonzero(has_all_labels)
     all_label_counts = None
@@ -311,7 +326,43 @@ def build_block(
         table = counts_of_all_labels.to_table(report_rows[label_rows], n_bins)
         all_label_counts = StratifiedTable(*ALL_LABELS_STRATA, table, label_rows, n_bins)
 
-    return CountBlock(positions, pooled, strata, all_label_counts)
+    pooled = tables.counts.to_table(report_rows, n_bins)
+    return CountBlock(positions, pooled, strata, all_label_counts, class_totals)
+
+
+def _select_strata(
+    counts: SparseCounts,
+    common: Strata | None,
+    report_rows: IndexArray,
+    names_of_header: Sequence[StratumNames | None],
+    header_index: NDArray[Any],
+    n_bins: int,
+) -> StratifiedTable | None:
+    """Return the counts by stratum of some reports in the common order; None where none has any.
+
+    Parameters
+    ----------
+    counts : SparseCounts
+        By stratum, in cells c H + h; rows are empty where a report has none.
+    common : tuple or None
+        The kind of strata and the names of the round; None where all clients are pooled.
+    report_rows : (n,) ndarray of int
+        Rows of the counts that hold these reports.
+    names_of_header : sequence of tuple of str, int or None
+        The names in each different header, in the client's own order; None where it has none.
+    header_index : (n,) ndarray of int
+        The index among them of each report's header.
+    n_bins : int
+        H, the bins of a stratum.
+    """
+    has_names = np.array([names is not None for names in names_of_header], dtype=bool)
+    rows = np.flatnonzero(has_names[header_index])
+    if common is None or not len(rows):
+        return None
+    kind, names = common
+    table = counts.to_table(report_rows[rows], n_strata(names) * n_bins)
+    unordered = StratifiedTable(kind, names, table, rows, n_bins)
+    return unordered.with_common_order(names_of_header, header_index[rows])
 
 
 def _row_slices(starts: IntArray) -> Iterator[slice]:

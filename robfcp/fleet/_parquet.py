@@ -28,6 +28,7 @@ from robfcp.federation import (
     FilePath,
     RawReport,
     RejectedReport,
+    RoundStrata,
     StoredTable,
     TableChunk,
 )
@@ -40,7 +41,7 @@ from robfcp.fleet._table_header import (
     find_schema_mismatch,
     schema,
 )
-from robfcp.reports import Strata, to_wire_binning, to_wire_score
+from robfcp.reports import REPORT_SCHEMA, to_wire_binning, to_wire_score
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -103,6 +104,9 @@ class ColumnTotals(NamedTuple):
     n_bytes: int
 
 
+_NO_STRATA = RoundStrata(None, None)  # until the reports have voted
+
+
 @dataclass(eq=False)
 class ParquetTable(StoredTable):
     """A Parquet file of reports."""
@@ -112,7 +116,7 @@ class ParquetTable(StoredTable):
     is_out_of_core: bool = False
     rows: list[Any] = field(default_factory=list)
     positions: list[Any] = field(default_factory=list)
-    strata: Strata | None = None
+    round_strata: RoundStrata = _NO_STRATA
     shared: TableHeader | None = None
 
     @property
@@ -222,7 +226,7 @@ class ParquetTable(StoredTable):
         assert self.shared is not None
         batches = self._iter_batches(LIST_COLUMNS)
         for batch, positions in zip(batches, self.positions, strict=True):
-            yield work(self.shared.count_block(batch, positions, self.strata))
+            yield work(self.shared.count_block(batch, positions, self.round_strata))
 
 
 def _state_of(status: os.stat_result) -> tuple[int, ...]:
@@ -349,15 +353,17 @@ def _read_file(path: Path) -> RawReport | RejectedReport:
 def write_table(federation: Federation, path: FilePath) -> None:
     """Write the valid reports of a round as one table."""
     strata = federation.strata
+    totals = federation.class_totals
     shared: dict[str, Any] = {
         "kind": "report",
-        "schema": 1,
+        "schema": REPORT_SCHEMA,
         "grid": to_wire_binning(federation.binning),
         "round": federation.round,
         "model": federation.model,
         "risk": federation.risk,
         "score": to_wire_score(federation.score),
         "strata": None if strata is None else {"by": strata.by, "names": strata.names},
+        "class_totals": None if totals is None else {"names": totals.names},
     }
     stated = {name: value for name, value in shared.items() if value is not None}
     rows = (
@@ -369,13 +375,19 @@ def write_table(federation: Federation, path: FilePath) -> None:
 
 def _row_of_report(report: dict[str, Any], n_bins: int) -> dict[str, Any]:
     """Return a decoded report as a row of a table."""
-    row = {"client": report["client"], "n": report.get("n_samples")}
+    row = {
+        "client": report["client"],
+        "n": report.get("n_samples"),
+        "min_cell_count": report["min_cell_count"],
+    }
     strata = report.get("strata")
     if strata is not None:
         classes, bins = np.divmod(np.cumsum(strata["steps"]), n_bins)
         row |= {"classes": classes, "bins": bins, "counts": strata["counts"]}
     if "counts" in report:
         row["bins"], row["counts"] = _listed_counts(report["counts"])
+    if "class_totals" in report:
+        row["class_totals"] = report["class_totals"]["totals"]
     if "set_sizes" in report:
         row["set_size_bins"], row["set_size_counts"] = _listed_counts(report["set_sizes"])
     if "privacy" in report:

@@ -223,6 +223,7 @@ class SparkTable(StoredTable):
                 columns = (
                     block.names.to_pylist(),
                     narrowed(block.sizes),
+                    [header.min_cell_count for header in block.headers[::3]],
                     narrowed(block.header_index),
                     chunk.has_all_labels,
                     chunk.digests,
@@ -233,9 +234,10 @@ class SparkTable(StoredTable):
         no_counts = SparseCounts.empty()
         for block_id, is_valid, columns, invalid_rows in self._iter_results(check):
             self._block_ids.append(tuple(block_id))
-            names, sizes, header_index, has_all_labels, digests = columns
-            tables: Any = (no_counts, no_counts, no_counts)
-            block = Block(names, sizes, shared.headers, header_index, *tables)
+            names, sizes, min_cell_counts, header_index, has_all_labels, digests = columns
+            tables: Any = (no_counts, no_counts, no_counts, no_counts)
+            headers = shared.headers_with(min_cell_counts)
+            block = Block(names, sizes, headers, header_index, *tables)
             yield TableChunk(is_valid, block, has_all_labels, digests, invalid_rows)
 
     def iter_blocks(self, work: Callable[[CountBlock], T]) -> Iterator[T]:
@@ -243,7 +245,7 @@ class SparkTable(StoredTable):
         # Only these are sent to the executors, not the table.
         shared = self._shared
         positions = self.positions
-        strata = self.strata
+        round_strata = self.round_strata
         block_ids = self._block_ids
 
         def work_on_blocks(partition: int, batches: Iterable[Any]) -> Iterator[Any]:
@@ -256,7 +258,7 @@ class SparkTable(StoredTable):
                 if index is None or block_ids[index][1] != _code_of_names(batch):
                     yield ()
                     return
-                yield (work(shared.count_block(batch, positions[index], strata)),)
+                yield (work(shared.count_block(batch, positions[index], round_strata)),)
             if next(remaining, None) is not None:
                 yield ()
 

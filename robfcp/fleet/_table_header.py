@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,7 @@ from robfcp.federation import (
     Block,
     CountBlock,
     Header,
+    RoundStrata,
     SparseCounts,
     TableChunk,
     build_block,
@@ -26,15 +27,25 @@ from robfcp.federation import (
 )
 from robfcp.fleet._arrow import are_arrow_client_names, import_pyarrow
 from robfcp.fleet._validation import MAX_ENTRIES_PER_REPORT, validate_block
-from robfcp.reports import HeaderReader, Report, Strata, parse_report
+from robfcp.reports import (
+    MAX_MIN_CELL_COUNT,
+    HeaderReader,
+    Report,
+    StratumNames,
+    check_stratum_names,
+    n_strata,
+    parse_report,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 SHARED = b"robfcp"  # the key of what all rows share, in a file's metadata
 HINT = "write it with robfcp collect"
-LIST_COLUMNS = ("classes", "bins", "counts", "set_size_bins", "set_size_counts")
-_REQUIRED_COLUMNS = ("client", "n", "bins", "counts")
+CLASS_TOTALS = "class_totals"
+LIST_COLUMNS = ("classes", "bins", "counts", "set_size_bins", "set_size_counts", CLASS_TOTALS)
+MIN_CELL_COUNT = "min_cell_count"
+_REQUIRED_COLUMNS = ("client", "n", MIN_CELL_COUNT, "bins", "counts")
 _MAX_CLASS = 2**31  # a class beyond it could leave 64 bits times the bins
 _MAX_INT64 = 2**63 - 1
 
@@ -49,13 +60,14 @@ def schema(shared: bytes | None = None) -> pa.Schema:
 
     A report lists its bins in use with their counts, by class each with its class, class after
     class. `n` is null where privacy hides it, `classes` where a report keeps none, `privacy` where
-    counts hold no noise; it is JSON as in a report. The metadata under "robfcp" is a report's JSON
-    without all that stands in columns.
+    counts hold no noise; it is JSON as in a report. `min_cell_count` is stated in every row,
+    `class_totals` of all classes in order, or null where a report states none. The metadata under
+    "robfcp" is a report's JSON without all that stands in columns.
     """
     pa = import_pyarrow()
-    columns = [("client", pa.string()), ("n", pa.int64())]
+    columns = [("client", pa.string()), ("n", pa.int64()), (MIN_CELL_COUNT, pa.int32())]
     for name in LIST_COLUMNS:
-        is_count = "counts" in name
+        is_count = "counts" in name or name == CLASS_TOTALS
         columns.append((name, pa.list_(pa.int64() if is_count else pa.int32())))
     columns.append(("privacy", pa.string()))
     return pa.schema(columns, None if shared is None else {SHARED: shared})
@@ -70,7 +82,7 @@ def find_schema_mismatch(columns: pa.Schema) -> str:
                 return f"has no column {name!r}"
             continue
         pattern = _TEXT_TYPE
-        if name == "n":
+        if name in ("n", MIN_CELL_COUNT):
             pattern = _INTEGER_TYPE
         elif name in LIST_COLUMNS:
             pattern = _LIST_TYPE
@@ -116,14 +128,19 @@ class TableHeader:
             raise RobfcpError(f"{name}: its metadata do not say what its rows share; {HINT}")
 
         # The metadata with one sample are a report.
-        sample: dict[str, Any] = {"client": name, "n_samples": 1}
+        sample: dict[str, Any] = {"client": name, "n_samples": 1, MIN_CELL_COUNT: 1}
         if isinstance(stated.get("strata"), dict):
             sample["strata"] = {**stated["strata"], "steps": [0], "counts": [1]}
         else:
             sample["counts"] = {"bins": [0], "counts": [1]}
-        data = msgspec.json.encode({**stated, **sample})
+        # A report has totals or counts by class, and the rows of a table may have either.
+        classes = stated.get(CLASS_TOTALS)
+        without_totals = {key: value for key, value in stated.items() if key != CLASS_TOTALS}
+        data = msgspec.json.encode({**without_totals, **sample})
         report = parse_report(data, name, binning)
         header = HeaderReader(binning).read(report)
+        if classes is not None:
+            header = header._replace(class_names=_read_class_names(classes, name))
         check_text(name, "round", header.round)
         check_text(name, "model", header.model)
 
@@ -134,10 +151,23 @@ class TableHeader:
             raise RobfcpError(f"{name}: its metadata say too much; {HINT}")
         return TableHeader(stated, header)
 
-    @property
-    def headers(self) -> list[Header]:
-        """The headers of rows without strata and with them."""
-        return [self.header._replace(strata=None), self.header]
+    def headers_with(self, min_cell_counts: Iterable[int]) -> list[Header]:
+        """Return the headers of rows without strata and class totals, with strata, with totals.
+
+        Parameters
+        ----------
+        min_cell_counts : iterable of int
+            The different ones, in any order: these three headers for each of them.
+        """
+        headers = []
+        for min_cell_count in min_cell_counts:
+            stated = self.header._replace(min_cell_count=min_cell_count)
+            headers += [
+                stated._replace(strata=None, class_names=None),
+                stated._replace(class_names=None),
+                stated._replace(strata=None),
+            ]
+        return headers
 
     def chunk_of(self, batch: pa.RecordBatch, needs_digests: bool = True) -> TableChunk:
         """Return the rows of a batch, checked.
@@ -158,11 +188,12 @@ class TableHeader:
             block,
             counts=block.counts.without_zeros(),
             all_label_counts=block.all_label_counts.without_zeros(),
+            class_totals=block.class_totals.without_zeros(),
         )
 
         digests = np.zeros((len(block.sizes), 2), dtype=np.uint64)
         if needs_digests:
-            digests = hash_rows([block.counts, block.strata, block.all_label_counts])
+            digests = hash_rows(block.tables)
         has_all_labels = block.all_label_counts.lengths > 0
         other_rows = self._iter_json(batch, np.flatnonzero(~is_valid))
         return TableChunk(is_valid, block, has_all_labels, digests, other_rows)
@@ -192,11 +223,22 @@ class TableHeader:
         may_have_strata = self.header.strata is not None
         are_classes_listed = (lengths["classes"] == lengths["bins"]) & may_have_strata
         is_in_columns &= ~has_strata | are_classes_listed
+        has_totals = np.array(columns[CLASS_TOTALS].is_valid())
+        n_classes = 0
+        if self.header.class_names is not None:
+            n_classes = n_strata(self.header.class_names)
+        are_totals_listed = (lengths[CLASS_TOTALS] == n_classes) & (n_classes > 0) & ~has_strata
+        is_in_columns &= ~has_totals | are_totals_listed
 
         # Noise is not checked in columns.
-        for name in columns.keys() & {"client", "n", "privacy"}:
+        for name in columns.keys() & {"client", "n", MIN_CELL_COUNT, "privacy"}:
             is_stated = np.array(columns[name].is_valid())
             is_in_columns &= ~is_stated if name == "privacy" else is_stated
+        min_cell_count_of_row = np.ones(len(batch), dtype=np.int64)
+        if MIN_CELL_COUNT in columns:
+            min_cell_count_of_row = _as_integers(columns[MIN_CELL_COUNT])
+        is_possible = (min_cell_count_of_row >= 1) & (min_cell_count_of_row <= MAX_MIN_CELL_COUNT)
+        is_in_columns &= is_possible
         if not is_in_columns.all():
             _, block = self._read_block(batch.filter(pa.array(is_in_columns)))
             return is_in_columns, block
@@ -205,11 +247,14 @@ class TableHeader:
         is_of_strata = np.repeat(has_strata, lengths["bins"])
         cells = self._cells_of(values["classes"], values["bins"], is_of_strata)
         counts = values["counts"]
+
+        # The three headers of a minimum cell count stand together.
+        min_cell_counts, index = np.unique(min_cell_count_of_row, return_inverse=True)
         block = Block(
             names=columns.get("client"),
             sizes=_as_integers(columns["n"]) if "n" in columns else lengths["bins"],
-            headers=self.headers,
-            header_index=has_strata.astype(np.intp),
+            headers=self.headers_with(min_cell_counts.tolist()),
+            header_index=3 * index.reshape(-1) + has_strata + 2 * has_totals,
             counts=SparseCounts.from_lengths(
                 np.where(has_strata, 0, lengths["bins"]),
                 cells[~is_of_strata],
@@ -222,6 +267,11 @@ class TableHeader:
             ),
             all_label_counts=SparseCounts.from_lengths(
                 lengths["set_size_counts"], values["set_size_bins"], values["set_size_counts"]
+            ),
+            class_totals=SparseCounts.from_lengths(
+                lengths[CLASS_TOTALS],
+                np.tile(np.arange(n_classes), np.count_nonzero(has_totals)),
+                values[CLASS_TOTALS],
             ),
         )
         return is_in_columns, block
@@ -259,8 +309,10 @@ class TableHeader:
                 column = compute.list_slice(column, 0, max_entries)
             values[name] = column[0].as_py()
 
-        report = {name: value for name, value in self.raw_header.items() if name != "strata"}
+        in_columns = ("strata", CLASS_TOTALS)
+        report = {name: value for name, value in self.raw_header.items() if name not in in_columns}
         report |= {"client": values["client"], "n_samples": values["n"]}
+        report[MIN_CELL_COUNT] = values[MIN_CELL_COUNT]
         bins = values["bins"] or []
         counts = values["counts"] or []
         classes = values.get("classes")
@@ -271,6 +323,9 @@ class TableHeader:
             strata = self.raw_header.get("strata", {})
             report["strata"] = {**strata, "steps": steps, "counts": counts}
 
+        totals = values.get(CLASS_TOTALS)
+        if totals is not None:
+            report[CLASS_TOTALS] = {**self.raw_header.get(CLASS_TOTALS, {}), "totals": totals}
         label_bins = values.get("set_size_bins")
         label_counts = values.get("set_size_counts")
         if label_bins is not None or label_counts is not None:
@@ -308,7 +363,7 @@ class TableHeader:
         self,
         batch: pa.RecordBatch,
         positions: IndexArray | range,
-        strata: Strata | None,
+        round_strata: RoundStrata,
     ) -> CountBlock:
         """Return the counts of the rows that count in the federation, in its order.
 
@@ -318,8 +373,8 @@ class TableHeader:
             The columns of lists of some rows.
         positions : ndarray of int, or range
             The position of each row in the federation; -1 where it is left out.
-        strata : tuple or None
-            The round's strata.
+        round_strata : RoundStrata
+            The strata and the classes of the round.
         """
         if isinstance(positions, range):
             positions = np.arange(positions.start, positions.stop)
@@ -332,16 +387,33 @@ class TableHeader:
         _, block = self._read_block(batch)
         n_bins = self.header.binning.n_bins
         pooled = pool_strata(block.counts, block.strata, n_bins)
-        names = [header.strata and header.strata[1] for header in self.headers]
         return build_block(
             positions[order],
-            (pooled, block.strata, block.all_label_counts),
+            block.tables._replace(counts=pooled),
             np.arange(len(order)),
-            names,
+            block.headers,
             block.header_index,
-            strata,
+            round_strata,
             n_bins,
         )
+
+
+def _read_class_names(stated: Any, name: str) -> StratumNames:
+    """Return the classes of class totals that a table's metadata state; refuse what are none.
+
+    Parameters
+    ----------
+    stated : object
+        What stands under "class_totals".
+    name : str
+        How errors name the table.
+    """
+    if not isinstance(stated, dict) or set(stated) != {"names"}:
+        raise RobfcpError(f"{name}: its metadata do not name the classes of totals; {HINT}")
+    try:
+        return check_stratum_names("class", stated["names"])
+    except RobfcpError as error:
+        raise RobfcpError(f"{name}: {error}") from None
 
 
 def _as_integers(column: pa.Array) -> IntArray:

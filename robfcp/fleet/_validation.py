@@ -35,15 +35,81 @@ def validate_block(block: Block, are_names: BoolArray) -> BoolArray:
     is_valid &= _are_cells_and_counts(block.counts, n_bins_of_row, min_count=0)
     is_valid &= _are_cells_and_counts(block.strata, n_cells_of_row, min_count=1)
 
+    min_cell_counts = np.array([header.min_cell_count for header in block.headers])
+    min_counts = (min_cell_counts * counts_per_sample)[block.header_index]
+    is_exact = (min_cell_counts == 1)[block.header_index]
+    for rows in (block.counts, block.strata):
+        is_valid &= is_exact | _hold_minimum(rows, n_bins_of_row, min_counts)
+
     # A row has one of the two, so their sum is the total of the one.
     totals = block.counts.sums(block.counts.values) + block.strata.sums(block.strata.values)
     is_valid &= totals <= MAX_SAMPLES
     is_valid &= totals == block.sizes * counts_per_sample[block.header_index]
 
+    has_totals = np.array([header.class_names is not None for header in block.headers])
+    has_totals = has_totals[block.header_index]
+    if has_totals.any():
+        min_cell_count = min_cell_counts[block.header_index]
+        is_valid &= ~has_totals | _are_class_totals(block, min_cell_count)
+
     has_all_labels = block.all_label_counts.lengths > 0
     if has_all_labels.any():
         is_valid &= ~has_all_labels | _are_all_labels(block, n_bins_of_row)
+        is_valid &= is_exact | _hold_minimum(block.all_label_counts, n_bins_of_row, min_counts)
     return is_valid
+
+
+def _hold_minimum(rows: SparseCounts, n_bins_of_row: IntArray, min_counts: IntArray) -> BoolArray:
+    """Return (n,) in which rows all cells hold what coarsening can make of them.
+
+    In every stratum the first cell in use holds at least the minimum, unless it is the last bin;
+    all others hold a multiple of it.
+
+    Parameters
+    ----------
+    rows : SparseCounts
+        n rows, the cells of each rising.
+    n_bins_of_row : (n,) ndarray of int
+        H, the bins of a stratum.
+    min_counts : (n,) ndarray of int
+        The minimum of each row's cells, in counts.
+    """
+    used = rows.without_zeros()
+    owners = used.owners
+    n_bins = n_bins_of_row[owners]
+    min_count = min_counts[owners]
+    stratum, bins = np.divmod(used.bins, n_bins)
+    is_first = np.diff(owners, prepend=-1) != 0
+    is_first |= np.diff(stratum, prepend=-1) != 0
+    fits_first = (used.values >= min_count) | (bins == n_bins - 1)
+    fits = np.where(is_first, fits_first, used.values % min_count == 0)
+    return used.sums(~fits) == 0
+
+
+def _are_class_totals(block: Block, min_cell_count: IntArray) -> BoolArray:
+    """Return (n,) in which rows the class totals can be those of the stated number of samples.
+
+    A class of s samples has a total T, a multiple of the minimum cell count m, with
+    T - m // 2 <= s <= T + (m - 1) // 2, and s >= 0.
+
+    Parameters
+    ----------
+    block : Block
+        The rows; those without totals are in no row that is asked for.
+    min_cell_count : (n,) ndarray of int
+        m, of each row.
+    """
+    totals = block.class_totals
+    divisor = min_cell_count[totals.owners]
+    is_wrong = (totals.values < 0) | (totals.values > MAX_SAMPLES)
+    is_wrong |= totals.values % divisor != 0
+
+    values = np.clip(totals.values, 0, MAX_SAMPLES)
+    total = totals.sums(values)
+    least = totals.sums(np.maximum(values - divisor // 2, 0))
+    most = total + totals.lengths * ((min_cell_count - 1) // 2)
+    are_of_samples = (total > 0) & (least <= block.sizes) & (block.sizes <= most)
+    return are_of_samples & (totals.sums(is_wrong) == 0)
 
 
 def _are_all_labels(block: Block, n_bins_of_row: IntArray) -> BoolArray:

@@ -356,10 +356,11 @@ class CountBounds:
         return np.clip(lower, 0, max_counts), np.clip(upper, 0, max_counts)
 
     def pooled_counts(self, benign_mask: BoolArray | None) -> NDArray[Any]:
-        """Return (H,) the counts of the benign clients up to each bin, together; they never fall.
+        """Return (H,) estimates of the benign clients' pooled counts up to each bin, never falling.
 
-        In counts, not in units. Noise is as likely to move them down as up, is not bounded in them,
-        and makes them fractional.
+        In counts, not in units. Those of coarsened reports are half-way between both bounds, and so
+        may be half counts. Noise is as likely to move them down as up, is not bounded in them, and
+        makes them fractional.
 
         Parameters
         ----------
@@ -369,11 +370,9 @@ class CountBounds:
         if self.noise_model is not None:
             return self._pooled_estimates(self.noise_model, benign_mask)
         if benign_mask is None:
-            pooled = self.federation.reduce_blocks(lambda block: block.pooled_counts())
+            pooled = self.federation.reduce_blocks(_pooled_midpoints)
         else:
-            pooled = self.federation.reduce_blocks(
-                lambda block, mask: block.pooled_counts(mask), benign_mask
-            )
+            pooled = self.federation.reduce_blocks(_pooled_midpoints, benign_mask)
         return np.cumsum(pooled)
 
     def _pooled_estimates(
@@ -399,7 +398,7 @@ class CountBounds:
             is_benign: BoolArray,
         ) -> IntArray:
             """Return (H,) the half counts of a block's benign clients; columns are (K,)."""
-            cumulative = block.cumulative_counts()
+            cumulative = block.at_midpoints(lambda bounded: bounded.cumulative_counts())
             estimates = noise_model.estimates(
                 cumulative.T, cumulative[:, -1], block.total_counts, bins
             )
@@ -455,6 +454,11 @@ class CountBounds:
         n_largest = np.concatenate([[0], np.cumsum(n_clients[::-1])])
         n_samples_of_largest = np.concatenate([[0], np.cumsum(n_samples[::-1])])
         return n_largest, n_samples_of_largest
+
+
+def _pooled_midpoints(block: Federation, mask: BoolArray | None = None) -> NDArray[Any]:
+    """Return (H,) the counts of the clients of a (k,) mask, or of all, at their midpoints."""
+    return block.at_midpoints(lambda bounded: bounded.pooled_counts(mask))
 
 
 def count_bounds(federation: Federation) -> CountBounds:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+import warnings
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -26,8 +27,8 @@ from robfcp.local import ClientFeedback
 from robfcp.monitoring import Monitor
 from robfcp.privacy import Privacy, PrivacyLedger, parse_binning
 from robfcp.reports import (
+    DEFAULT_MIN_CELL_COUNT,
     Report,
-    StratifiedCounts,
     from_wire_binning,
     from_wire_score,
     signing,
@@ -49,7 +50,7 @@ PRIVACY_ATTRIBUTES = {  # key: attribute of `ClientPolicy`
 POLICY_ATTRIBUTES = {
     "pooled": "pooled",
     "least": "min_class_count",
-    "fine": "fine",
+    "min-cell-count": "min_cell_count",
     "signing-key": "signing_key",
     "letter-folder": "feedback_dir",
     "monitor-folder": "monitor_dir",
@@ -84,8 +85,9 @@ class ClientPolicy:
     declared_samples : int, optional
         The number of samples that it states, without counting its data.
     pooled : bool, optional
-        Whether it withholds its labels; if None as `Report.from_predictions` does.
-    min_class_count, fine : int, bool
+        Whether it withholds its labels; if False it reports counts by class, and if None what
+        `Report.from_predictions` does.
+    min_class_count, min_cell_count : int
         How small the cells of its reports may be, as there.
     signing_key : path, optional
         The private key that its reports are signed with.
@@ -101,7 +103,7 @@ class ClientPolicy:
     declared_samples: int | None = None
     pooled: bool | None = None
     min_class_count: int = 1
-    fine: bool = False
+    min_cell_count: int = DEFAULT_MIN_CELL_COUNT
     signing_key: FilePath | None = None
     feedback_dir: FilePath | None = None
     monitor_dir: FilePath | None = None
@@ -267,32 +269,29 @@ class ClientRequestHandler:
         if isinstance(score, ClassificationScore):
             n_classes = int(np.shape(predictions)[1])
         strata: dict[str, Any] = {}
-        if n_classes and not self._is_pooled(len(scores), n_classes):
+        if n_classes and policy.privacy is None and policy.pooled is not True:
             strata = {
                 "labels": targets,
                 "classes": n_classes,
                 "min_class_count": policy.min_class_count,
+                "stratify_by_class": None if policy.pooled is None else True,
             }
-        return Report.from_scores(
-            request.client,
-            scores,
-            policy.binning or from_wire_binning(request.grid),
-            score=score,
-            round=request.round,
-            model=request.model if self.model is None else self.model,
-            privacy=policy.privacy,
-            fine=policy.fine,
-            **strata,
-        )
-
-    def _is_pooled(self, n_samples: int, n_classes: int) -> bool:
-        """Return whether the report withholds the labels."""
-        policy = self.policy
-        if policy.privacy is not None:  # its noise would be on every cell
-            return True
-        if policy.pooled is not None or policy.fine:
-            return bool(policy.pooled)
-        return n_samples < StratifiedCounts.MIN_SAMPLES_PER_CLASS * n_classes
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", UserWarning)
+            report = Report.from_scores(
+                request.client,
+                scores,
+                policy.binning or from_wire_binning(request.grid),
+                score=score,
+                round=request.round,
+                model=request.model if self.model is None else self.model,
+                privacy=policy.privacy,
+                min_cell_count=policy.min_cell_count,
+                **strata,
+            )
+        for warning in caught:  # they stay in the client's log
+            log.warning("robfcp: %s", warning.message)
+        return report
 
     def _evaluate(self, request: _messages.EvaluateRequest) -> _messages.CoverageClaims:
         """Return covered samples and total set size (labels, or width of intervals) by level."""

@@ -129,10 +129,10 @@ def add_calibration(
     Notes
     -----
     A client's own node config (`epsilon`, `delta`, ..., `privacy-ledger`, `privacy-grid`, `pooled`,
-    `least`, `fine`, `signing-key`, `letter-folder`, `monitor-folder`) goes before the rules. With
-    privacy the same request is answered by the same noisy report, however often it comes, and
-    questions outside the budget are not answered. What a score refuses counts in the top bin and
-    every failure looks alike: let `predict_fn` give NaN for a sample, not raise.
+    `least`, `min-cell-count`, `signing-key`, `letter-folder`, `monitor-folder`) goes before the
+    rules. With privacy the same request is answered by the same noisy report, however often it
+    comes, and questions outside the budget are not answered. What a score refuses counts in the
+    top bin and every failure looks alike: let `predict_fn` give NaN for a sample, not raise.
     """
     policy = ClientPolicy(**rules)
 

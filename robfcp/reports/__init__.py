@@ -6,7 +6,16 @@ reports, `terms` holds the registry of clients and the terms of a round. May imp
 """
 
 from robfcp.reports import signing, terms
-from robfcp.reports._report import Report
+from robfcp.reports._class_totals import ClassTotals, round_class_totals
+from robfcp.reports._coarsening import (
+    DEFAULT_MIN_CELL_COUNT,
+    MAX_MIN_CELL_COUNT,
+    Cells,
+    coarsen_cells,
+    counts_in_lowest_bins,
+    split_coarsened_cells,
+)
+from robfcp.reports._report import MIN_SAMPLES_PER_CLASS, Report
 from robfcp.reports._row import (
     BinningDigest,
     CellCounts,
@@ -24,10 +33,13 @@ from robfcp.reports._strata import (
     StratumNames,
     check_stratum_names,
     n_strata,
+    single_stratum,
     stratum_labels,
 )
 from robfcp.reports._wire import (
+    REPORT_SCHEMA,
     WireBinning,
+    WireClassTotals,
     WireCounts,
     WireScore,
     WireStratifiedCounts,
@@ -41,10 +53,16 @@ from robfcp.reports._wire import (
 )
 
 __all__ = [
+    "DEFAULT_MIN_CELL_COUNT",
+    "MAX_MIN_CELL_COUNT",
     "MAX_STRATA",
+    "MIN_SAMPLES_PER_CLASS",
     "OTHER_STRATUM",
+    "REPORT_SCHEMA",
     "BinningDigest",
     "CellCounts",
+    "Cells",
+    "ClassTotals",
     "Header",
     "HeaderReader",
     "Report",
@@ -54,17 +72,23 @@ __all__ = [
     "StratumKind",
     "StratumNames",
     "WireBinning",
+    "WireClassTotals",
     "WireCounts",
     "WireScore",
     "WireStratifiedCounts",
     "check_stratum_names",
+    "coarsen_cells",
+    "counts_in_lowest_bins",
     "decode_message",
     "from_wire_binning",
     "from_wire_score",
     "n_strata",
     "parse_report",
     "require_expected_binning",
+    "round_class_totals",
     "signing",
+    "single_stratum",
+    "split_coarsened_cells",
     "stratum_labels",
     "terms",
     "to_wire_binning",

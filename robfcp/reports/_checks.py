@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 from robfcp._validation import MAX_SAMPLES
 from robfcp.errors import ReportError
 from robfcp.privacy import Privacy, noise_bound
+from robfcp.reports._class_totals import find_problem_of_totals
+from robfcp.reports._coarsening import MAX_MIN_CELL_COUNT, find_cell_below_minimum
 from robfcp.scores import Risk
 
 MIN_NOISE_PROBABILITY = 1e-10  # noise that is less likely than this is not taken for noise
@@ -157,6 +159,87 @@ def check_sample_size(client: str, n_samples: object, total: int, counts_per_sam
             f"{n_samples!r} samples"
         )
     raise ReportError(client, "n_samples", problem, "rebuild the report")
+
+
+def check_min_cell_count(client: str, min_cell_count: object, privacy: Privacy | None) -> int:
+    """Return the stated minimum cell count; refuse what is none, or goes with noise.
+
+    Parameters
+    ----------
+    client : str
+        Whose report it is.
+    min_cell_count : object
+        What the report states.
+    privacy : Privacy or None
+        The noise of its counts, which are not coarsened.
+    """
+    is_possible = _is_whole_number(min_cell_count) and 1 <= min_cell_count <= MAX_MIN_CELL_COUNT
+    if not is_possible or not _is_whole_number(min_cell_count):
+        problem = f"min_cell_count is {min_cell_count!r:.40}, not 1 to {MAX_MIN_CELL_COUNT}"
+        raise ReportError(client, "min_cell_count", problem, "use 5, or 1 for exact counts")
+    if privacy is not None and min_cell_count != 1:
+        problem = "counts with noise are not coarsened"
+        raise ReportError(client, "min_cell_count", problem, "state 1 beside privacy")
+    return int(min_cell_count)
+
+
+def check_coarsened_cells(
+    client: str, cells: IntSequence, counts: IntSequence, n_bins: int, min_count: int
+) -> None:
+    """Refuse counts that break the stated minimum cell count.
+
+    Parameters
+    ----------
+    client : str
+        Whose report it is.
+    cells, counts : sequence of int
+        The cells in use, rising, and what they hold; all positive.
+    n_bins : int
+        H, the bins of a stratum.
+    min_count : int
+        The minimum in counts: of losses `counts_per_sample` times that in samples.
+    """
+    if min_count == 1:
+        return
+    below = find_cell_below_minimum(cells, counts, n_bins, min_count)
+    if below is not None:
+        cell, count = below
+        problem = (
+            f"cell {cell} holds {count} counts, which cells of at least {min_count} cannot hold"
+        )
+        raise ReportError(client, "min_cell_count", problem, REBUILD_HINT)
+
+
+def check_class_totals(
+    client: str,
+    totals: Sequence[int],
+    n_samples: int,
+    min_cell_count: int,
+    privacy: Privacy | None,
+    risk: Risk | None,
+) -> None:
+    """Refuse class totals that cannot be those of the report.
+
+    Parameters
+    ----------
+    client : str
+        Whose report it is.
+    totals : (C,) sequence of int
+        The stated totals.
+    n_samples, min_cell_count : int
+        What the report states besides.
+    privacy : Privacy or None
+        The noise of its counts, which does not hide totals.
+    risk : Risk or None
+        The loss that it counts in place of scores.
+    """
+    problem = find_problem_of_totals(totals, n_samples, min_cell_count)
+    if privacy is not None:
+        problem = "noise on the counts does not hide them"
+    if risk is not None:
+        problem = "they go with scores, not with losses"
+    if problem:
+        raise ReportError(client, "class_totals", f"class totals: {problem}", REBUILD_HINT)
 
 
 def check_all_labels_allowed(client: str, privacy: Privacy | None, risk: Risk | None) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
@@ -30,14 +31,13 @@ from robfcp.errors import ReportError, RobfcpError
 from robfcp.privacy import Privacy, add_noise
 from robfcp.reports import _checks, _noising, _wire
 from robfcp.reports._checks import REBUILD_HINT, CountSummary, StratumSummary
-from robfcp.reports._coarsening import coarsen, coarsen_counts, n_small_cells
+from robfcp.reports._class_totals import ClassTotals
+from robfcp.reports._coarsening import DEFAULT_MIN_CELL_COUNT, coarsen, coarsen_counts
 from robfcp.reports._row import CellCounts, HeaderReader, ReportRow, validate_report
 from robfcp.reports._strata import (
     StratifiedCounts,
     StratumKind,
-    StratumNames,
     n_strata,
-    single_stratum,
 )
 from robfcp.reports.signing import sign
 from robfcp.scores import LAC, ClassificationScore, Risk, Score, get_score, scores_with_nan
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 
 FilePath = str | os.PathLike[str]
 _DEFAULT_SCORE = LAC()
+MIN_SAMPLES_PER_CLASS = 25  # below that coarsened counts by class are rough
 _NOT_STATED: Any = None  # of an argument that follows from the others, or must not be left out
 
 
@@ -81,6 +82,13 @@ class Report(msgspec.Struct, frozen=True, eq=False):
     set_sizes
         (H,) how many labels of all samples have their score in each bin, so that the mean size of
         the sets is known for every threshold; never with privacy.
+    min_cell_count
+        The minimum cell count: at least so many samples are in every cell but the last bin's. The
+        counts were coarsened for it, and the server computes with the bounds that follow. 1: exact
+        counts, or counts with noise.
+    class_totals
+        The samples of each class to the nearest multiple of the minimum cell count, beside counts
+        of all classes together.
     schema
         The version of the file.
 
@@ -108,7 +116,9 @@ class Report(msgspec.Struct, frozen=True, eq=False):
     risk: Risk | None = None
     strata: StratifiedCounts | None = None
     set_sizes: IntArray | None = None
-    schema: Literal[1] = 1
+    min_cell_count: int = 1
+    class_totals: ClassTotals | None = None
+    schema: Literal[2] = 2
 
     KIND: ClassVar[str] = "report"
 
@@ -122,14 +132,18 @@ class Report(msgspec.Struct, frozen=True, eq=False):
             problem = f"{self.risk!r} is not a risk"
             raise ReportError(client, "risk", problem, 'pass Risk("fnr"), say')
 
+        min_cell_count = _checks.check_min_cell_count(client, self.min_cell_count, self.privacy)
         counts, summary = self._checked_counts()
         n_samples = self._checked_size(summary)
+        self._check_cells(counts, min_cell_count)
+        self._check_class_totals(n_samples, min_cell_count)
         set_fields(
             self,
             client=client,
             counts=counts,
             n_samples=n_samples,
-            set_sizes=self._checked_set_sizes(n_samples),
+            set_sizes=self._checked_set_sizes(n_samples, min_cell_count),
+            min_cell_count=min_cell_count,
         )
 
     def _checked_counts(self) -> tuple[IntArray, CountSummary]:
@@ -180,7 +194,33 @@ class Report(msgspec.Struct, frozen=True, eq=False):
             self.client, self.privacy, self.n_samples, counts_per_sample, counts, strata
         )
 
-    def _checked_set_sizes(self, n_samples: int) -> IntArray | None:
+    def _check_cells(self, counts: IntArray, min_cell_count: int) -> None:
+        """Refuse cells that break the stated minimum cell count."""
+        if min_cell_count == 1:
+            return
+        cells = np.flatnonzero(counts)
+        cell_counts = counts[cells]
+        if self.strata is not None:
+            cells = self.strata.cells
+            cell_counts = self.strata.counts
+        min_count = min_cell_count * (1 if self.risk is None else self.risk.resolution)
+        _checks.check_coarsened_cells(
+            self.client, cells.tolist(), cell_counts.tolist(), self.grid.n_bins, min_count
+        )
+
+    def _check_class_totals(self, n_samples: int, min_cell_count: int) -> None:
+        """Refuse class totals that cannot be those of the report."""
+        if self.class_totals is None:
+            return
+        if not isinstance(self.class_totals, ClassTotals) or self.strata is not None:
+            problem = "class totals go with counts of all classes together"
+            raise ReportError(self.client, "class_totals", problem, REBUILD_HINT)
+        totals = self.class_totals.totals.tolist()
+        _checks.check_class_totals(
+            self.client, totals, n_samples, min_cell_count, self.privacy, self.risk
+        )
+
+    def _checked_set_sizes(self, n_samples: int, min_cell_count: int) -> IntArray | None:
         """Return the scores of all labels as counts; refuse what they must not be."""
         if self.set_sizes is None:
             return None
@@ -189,15 +229,12 @@ class Report(msgspec.Struct, frozen=True, eq=False):
         vector = _checks.as_count_vector(self.client, "set_sizes", self.set_sizes, n_bins)
         summary = _checks.summarize_array(vector)
         _checks.check_all_label_counts(self.client, summary, n_samples)
+        if min_cell_count > 1:
+            bins = np.flatnonzero(vector)
+            _checks.check_coarsened_cells(
+                self.client, bins.tolist(), vector[bins].tolist(), n_bins, min_cell_count
+            )
         return vector.astype(np.int64, copy=False)
-
-    @property
-    def n_small_cells(self) -> int:
-        """How many cells but the last bin's hold fewer than five samples: single ones show."""
-        if self.privacy is not None:
-            return 0
-        counts_per_sample = 1 if self.risk is None else self.risk.resolution
-        return n_small_cells(self.strata or single_stratum(self.counts), counts_per_sample)
 
     @staticmethod
     def from_predictions(
@@ -210,15 +247,17 @@ class Report(msgspec.Struct, frozen=True, eq=False):
         groups: ArrayLike | None = None,
         stratify_by_class: bool | None = None,
         include_all_labels: bool = False,
-        fine: bool = False,
+        min_cell_count: int = DEFAULT_MIN_CELL_COUNT,
         privacy: Privacy | None = None,
         rng: Rng = None,
         **options: Any,
     ) -> Report:
-        """The report of a client's predictions and their true labels, by class where they are many.
+        """The report of a client's predictions and their true labels.
 
-        No cell of it holds fewer than five samples, the last bin apart, so that nobody can read off
-        single ones. Scores are moved up for that, never down: thresholds rise, promises hold.
+        It holds the counts of all scores together, and the samples of each class. No cell holds
+        fewer than `min_cell_count` samples, the last bin apart, and the samples of each class are
+        rounded to multiples of it, so that no count is that of a single sample. Scores are moved up
+        for that, never down: guarantees hold. What a reader can infer is in docs/security.md.
 
         Parameters
         ----------
@@ -237,19 +276,23 @@ class Report(msgspec.Struct, frozen=True, eq=False):
         groups
             (n,) another grouping (scanner, age band, ...) in place of the classes.
         stratify_by_class
-            Whether counts are kept by class: unless told from 25 samples a class on, or where they
-            are fine; in private reports only if told to, since noise is on every cell.
+            Whether counts are kept by class, for thresholds by class; coarsened ones need about 25
+            samples of each class. If None they are where they are exact and without noise, and
+            else class totals are stated, but for private reports. If False the report says nothing
+            about labels.
         include_all_labels
-            Whether to tell how large sets are at every threshold, exactly; not with `privacy`.
-        fine
-            Whether every score counts in its own bin: nothing is moved, and a reader sees scores
-            of single samples, by class.
+            Whether to tell how large sets are at every threshold; not with `privacy`.
+        min_cell_count
+            The minimum cell count: so many samples are in every cell of the report, at least. 1
+            means exact counts: a reader sees scores of single samples. Private reports hold noise
+            instead.
         privacy
             Adds noise to the counts (extra: privacy).
         rng
             A seed or generator, for randomised scores.
         options
-            `grid`, `least`, `round`, `model`, `patients` as `from_scores` takes them.
+            `binning`, `min_class_count`, `round`, `model` and `patient_ids`, as `from_scores` takes
+            them.
 
         Returns
         -------
@@ -260,9 +303,10 @@ class Report(msgspec.Struct, frozen=True, eq=False):
         --------
         >>> import robfcp
         >>> p, y = [[0.75, 0.25], [0.5, 0.5], [0.2, 0.8]], [0, 1, 1]
-        >>> robfcp.Report.from_predictions("a", p, y).strata is None
-        True
-        >>> robfcp.Report.from_predictions("a", p, y, fine=True).strata.stratum_sizes
+        >>> report = robfcp.Report.from_predictions("a", p, y)
+        >>> report.strata is None, report.class_totals
+        (True, None)
+        >>> robfcp.Report.from_predictions("a", p, y, min_cell_count=1).strata.stratum_sizes
         array([1, 2])
         """
         check_client_name(client)
@@ -278,10 +322,15 @@ class Report(msgspec.Struct, frozen=True, eq=False):
                 probabilities, labels, known_classes = _encode_table(
                     probabilities, labels, stated_classes, privacy
                 )
-                if stratify_by_class is None and groups is None and privacy is None:
-                    stratify_by_class = fine or _has_large_classes(labels, known_classes)
-                if stratify_by_class:
-                    strata_options |= {"labels": labels, "classes": known_classes}
+                tells_labels = stratify_by_class
+                if tells_labels is None:
+                    tells_labels = groups is None and privacy is None
+                if tells_labels:
+                    strata_options |= {
+                        "labels": labels,
+                        "classes": known_classes,
+                        "stratify_by_class": stratify_by_class,
+                    }
             elif stratify_by_class or include_all_labels:
                 raise RobfcpError(f"by_class, set_sizes: {score.name} has no classes; leave it out")
 
@@ -298,7 +347,7 @@ class Report(msgspec.Struct, frozen=True, eq=False):
             "score": score,
             "privacy": privacy,
             "all_label_scores": all_label_scores,
-            "fine": fine,
+            "min_cell_count": min_cell_count,
         }
         return Report.from_scores(client, scores, **strata_options, **options)
 
@@ -312,9 +361,10 @@ class Report(msgspec.Struct, frozen=True, eq=False):
         labels: ArrayLike | None = None,
         classes: Sequence[str] | int | None = None,
         groups: ArrayLike | None = None,
+        stratify_by_class: bool | None = None,
         all_label_scores: ArrayLike | None = None,
         min_class_count: int = 1,
-        fine: bool = True,
+        min_cell_count: int = 1,
         round: str | None = None,
         model: str | None = None,
         privacy: Privacy | None = None,
@@ -334,23 +384,26 @@ class Report(msgspec.Struct, frozen=True, eq=False):
         score
             What the scores are; with it a calibration can predict by itself.
         labels
-            (n,) the true labels, as class numbers or names: the report then keeps counts by class.
+            (n,) the true labels, as class numbers or names: the report then keeps counts by class,
+            or class totals.
         classes
             The classes' names in the order of the columns, or their number; needed with `labels`.
             With `groups` the groups there are; with `privacy` they must be stated, since which
             ones occur is data.
         groups
             (n,) another grouping (scanner, age band, ...) in place of labels.
+        stratify_by_class
+            Whether counts are kept by class, of `labels`. If None they are where they are exact, or
+            private; else the report states class totals. If False labels are not used.
         all_label_scores
             (n, C) the scores of all labels, as `score.score_all_labels` gives them: the report then
             also tells how large sets are at every threshold; not with `privacy`.
         min_class_count
-            Classes or groups with fewer samples are merged into one more, "(other)"; not with
-            `privacy`, since which ones are merged is data.
-        fine
-            Whether every score counts in its own bin. If not, at least five samples are in every
-            cell but the last bin's, moved up for it as `Report.from_predictions` does; noise needs
-            none of that.
+            Classes or groups with fewer samples are merged into one more, "(other)", where counts
+            are kept by them; not with `privacy`, since which ones are merged is data.
+        min_cell_count
+            The minimum cell count, 1 for exact counts: so many samples are in every cell but the
+            last bin's, moved up for it. Without effect where noise is added.
         round
             The name of the round; the server may refuse others.
         model
@@ -387,22 +440,44 @@ class Report(msgspec.Struct, frozen=True, eq=False):
             if privacy is not None:
                 values = _noising.clip_to_binning(values, binning)
 
+            # Noise needs no coarsening.
+            if privacy is not None:
+                min_cell_count = 1
+            _checks.check_min_cell_count(client, min_cell_count, None)
+
             # Counts by class make the counts of all.
-            counts: Any = None
+            if stratify_by_class is False:
+                labels = None
+                classes = None if groups is None else classes
+            is_stratified = stratify_by_class or groups is not None
+            if stratify_by_class is None and labels is not None:
+                is_stratified = min_cell_count == 1 or privacy is not None
             strata = _count_by_stratum(
-                values, labels, groups, classes, binning, privacy, min_class_count
+                values,
+                labels,
+                groups,
+                classes,
+                binning,
+                privacy,
+                min_class_count if is_stratified else 1,
             )
-            if strata is None:
-                counts = binning.counts(values)
-            if not fine and privacy is None:
-                if strata is None:
-                    counts = coarsen_counts(counts)
-                else:
-                    strata = coarsen(strata)
+            if stratify_by_class and strata is not None and min_cell_count > 1:
+                _warn_of_small_classes(client, n_samples, strata.n_strata)
+
+            counts: Any = None
+            class_totals = None
+            if strata is not None and is_stratified:
+                strata = coarsen(strata, min_cell_count)
+            elif strata is not None:
+                counts = coarsen_counts(strata.pooled_counts, min_cell_count)
+                class_totals = ClassTotals.of(strata.stratum_sizes, strata.names, min_cell_count)
+                strata = None
+            else:
+                counts = coarsen_counts(binning.counts(values), min_cell_count)
             _noising.check_patient_ids(privacy, n_samples, patient_ids)
             set_sizes = None
             if all_label_scores is not None:
-                set_sizes = _count_all_labels(all_label_scores, n_samples, binning)
+                set_sizes = _count_all_labels(all_label_scores, n_samples, binning, min_cell_count)
             if strata is None:
                 counts = add_noise(counts, privacy)
             elif privacy is not None:
@@ -423,6 +498,8 @@ class Report(msgspec.Struct, frozen=True, eq=False):
             privacy=privacy,
             strata=strata,
             set_sizes=set_sizes,
+            min_cell_count=min_cell_count,
+            class_totals=class_totals,
         )
 
     @staticmethod
@@ -484,7 +561,7 @@ class Report(msgspec.Struct, frozen=True, eq=False):
         *,
         risk: str = "fnr",
         weights: ArrayLike = (),
-        fine: bool = False,
+        min_cell_count: int = DEFAULT_MIN_CELL_COUNT,
         round: str | None = None,
         model: str | None = None,
         privacy: Privacy | None = None,
@@ -504,9 +581,9 @@ class Report(msgspec.Struct, frozen=True, eq=False):
             "fnr" or "miss-rate"; "top-weighted" where there are weights.
         weights
             (C,) what a missed label counts; all alike if empty.
-        fine
-            Whether every loss falls at its own lambda. If not, falls are moved up until those of
-            at least five samples' worth are together.
+        min_cell_count
+            The minimum cell count: falls are moved up until those of so many samples' worth are
+            together. 1: every loss falls at its own lambda. Without effect where noise is added.
         client, round, model, privacy, patient_ids
             As `from_scores` takes them.
 
@@ -537,10 +614,24 @@ class Report(msgspec.Struct, frozen=True, eq=False):
                 probabilities, labels, binning, weights
             )
             _noising.check_patient_ids(privacy, n_samples, patient_ids)
-        if not fine and privacy is None:
-            loss_drops = coarsen_counts(loss_drops, loss.resolution)
+        if privacy is not None:
+            min_cell_count = 1
+        _checks.check_min_cell_count(client, min_cell_count, None)
+        if min_cell_count > 1:
+            loss_drops = coarsen_counts(loss_drops, min_cell_count * loss.resolution)
         counts = add_noise(loss_drops, privacy, loss.resolution)
-        return Report(client, counts, binning, None, round, model, n_samples, privacy, loss)
+        return Report(
+            client,
+            counts,
+            binning,
+            None,
+            round,
+            model,
+            n_samples,
+            privacy,
+            loss,
+            min_cell_count=min_cell_count,
+        )
 
     def to_json(self) -> bytes:
         """The report as one JSON object.
@@ -572,11 +663,15 @@ class Report(msgspec.Struct, frozen=True, eq=False):
             "risk": self.risk,
             "strata": None,
             "set_sizes": None,
+            "min_cell_count": self.min_cell_count,
+            "class_totals": None,
         }
         if self.strata is None:
             fields["counts"] = _wire.to_wire_counts(self.counts)
         else:
             fields["strata"] = _wire.to_wire_strata(self.strata)
+        if self.class_totals is not None:
+            fields["class_totals"] = _wire.to_wire_class_totals(self.class_totals)
         if self.privacy is not None and self.privacy.protects_sample_size:
             fields["n_samples"] = None
         if self.set_sizes is not None:
@@ -681,6 +776,10 @@ def _report_of_row(row: ReportRow, binning: Binning) -> Report:
         cells = np.array(row.strata.cells, dtype=np.int64)
         counts = np.array(row.strata.counts, dtype=np.int64)
         strata = StratifiedCounts(*header.strata, cells, counts, n_bins)
+    class_totals = None
+    if row.class_totals is not None and header.class_names is not None:
+        totals = _dense(row.class_totals, n_strata(header.class_names))
+        class_totals = ClassTotals(header.class_names, totals)
     return Report(
         row.client,
         _dense(row.counts, n_bins),
@@ -693,6 +792,8 @@ def _report_of_row(row: ReportRow, binning: Binning) -> Report:
         risk=header.risk,
         strata=strata,
         set_sizes=_dense(row.all_label_counts, n_bins),
+        min_cell_count=header.min_cell_count,
+        class_totals=class_totals,
     )
 
 
@@ -788,10 +889,17 @@ def _encode_table(
     return table, indices, columns.names or len(columns.order)
 
 
-def _has_large_classes(labels: ArrayLike, classes: StratumNames) -> bool:
-    """Whether there are enough samples for counts by class, on average over the classes."""
-    min_samples = StratifiedCounts.MIN_SAMPLES_PER_CLASS * n_strata(classes)
-    return bool(np.size(labels) >= min_samples)
+def _warn_of_small_classes(client: str, n_samples: int, n_classes: int) -> None:
+    """Warn where coarsened counts by class say little about a client's classes."""
+    if n_samples >= MIN_SAMPLES_PER_CLASS * n_classes:
+        return
+    warnings.warn(
+        f"{client}: {n_samples} samples of {n_classes} classes are fewer than "
+        f"{MIN_SAMPLES_PER_CLASS} of each: coarsened counts by class are rough; leave out "
+        "stratify_by_class unless thresholds by class are needed",
+        UserWarning,
+        stacklevel=3,
+    )
 
 
 def _count_by_stratum(
@@ -833,8 +941,10 @@ def _count_by_stratum(
     return strata
 
 
-def _count_all_labels(all_label_scores: ArrayLike, n_samples: int, binning: Binning) -> IntArray:
-    """Return (H,) counts of the scores of all labels."""
+def _count_all_labels(
+    all_label_scores: ArrayLike, n_samples: int, binning: Binning, min_cell_count: int
+) -> IntArray:
+    """Return (H,) counts of the scores of all labels, in cells of at least so many of them."""
     scores = as_float_array("label_scores", all_label_scores)
     if scores.ndim != 2 or len(scores) != n_samples:
         raise RobfcpError(
@@ -842,7 +952,8 @@ def _count_all_labels(all_label_scores: ArrayLike, n_samples: int, binning: Binn
             "pass score.all_labels(probabilities)"
         )
     with _errors_begin_with("label_scores"):
-        return binning.counts(scores.ravel())
+        counts = binning.counts(scores.ravel())
+    return coarsen_counts(counts, min_cell_count)
 
 
 def _get_risk(name: str, privacy: Privacy | None) -> Risk:

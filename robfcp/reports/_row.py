@@ -17,7 +17,13 @@ from robfcp.errors import ReportError, RobfcpError
 from robfcp.privacy import Privacy
 from robfcp.reports import _checks, _wire
 from robfcp.reports._checks import REBUILD_HINT, CountSummary, IntSequence, StratumSummary
-from robfcp.reports._strata import Strata, StratifiedCounts, check_stratum_names, n_strata
+from robfcp.reports._strata import (
+    Strata,
+    StratifiedCounts,
+    StratumNames,
+    check_stratum_names,
+    n_strata,
+)
 from robfcp.reports._wire import WireCounts, WireReport, WireStratifiedCounts
 from robfcp.scores import Risk, Score
 
@@ -76,6 +82,8 @@ class Header(NamedTuple):
     risk: Risk | None
     privacy: Privacy | None = None
     strata: Strata | None = None
+    min_cell_count: int = 1
+    class_names: StratumNames | None = None  # of class totals
 
     @property
     def n_strata(self) -> int:
@@ -130,6 +138,8 @@ class ReportRow(NamedTuple):
         Counts by class or group, as they are listed.
     all_label_counts : CellCounts or None
         The scores of all labels, those other than 0.
+    class_totals : CellCounts or None
+        The rounded samples of each class, those other than 0; the cells are classes.
     """
 
     client: str
@@ -138,6 +148,7 @@ class ReportRow(NamedTuple):
     counts: CellCounts | None
     strata: CellCounts | None
     all_label_counts: CellCounts | None
+    class_totals: CellCounts | None = None
 
 
 class HeaderReader:
@@ -164,6 +175,7 @@ class HeaderReader:
         ReportError
             Naming client, field and remedy.
         """
+        _check_is_complete(report)
         key = _header_json(report)
         header = self._headers.get(key)
         if header is not None:
@@ -186,12 +198,15 @@ class HeaderReader:
         binning = self._expected
         if binning is None:
             binning = _wire.from_wire_binning(report.grid)
-        check_is_complete(report)
         score = _wire.from_wire_score(report.score)
         strata = None
         if report.strata is not None:
             names = msgspec.json.decode(report.strata.names)
             strata = report.strata.by, check_stratum_names(report.strata.by, names)
+        class_names = None
+        if report.class_totals is not None:
+            names = msgspec.json.decode(report.class_totals.names)
+            class_names = _check_class_names(report.client, names)
         return Header(
             BinningDigest.of(binning),
             score,
@@ -200,7 +215,17 @@ class HeaderReader:
             report.risk,
             report.privacy,
             strata,
+            _checks.check_min_cell_count(report.client, report.min_cell_count, report.privacy),
+            class_names,
         )
+
+
+def _check_class_names(client: str, names: Any) -> StratumNames:
+    """Return the names of the classes that totals are of; refuse what cannot be names."""
+    try:
+        return check_stratum_names("class", names)
+    except RobfcpError as error:
+        raise ReportError(client, "class_totals", str(error), REBUILD_HINT) from None
 
 
 def _header_json(report: WireReport) -> bytes:
@@ -221,18 +246,26 @@ def _header_json(report: WireReport) -> bytes:
             report.privacy,
             by,
             names,
+            report.min_cell_count,
+            None if report.class_totals is None else report.class_totals.names,
         )
     )
 
 
-def check_is_complete(report: WireReport) -> None:
-    """Refuse a file that states no counts, or counts twice, or no sample size."""
+def _check_is_complete(report: WireReport) -> None:
+    """Refuse a file that states no counts, or counts twice, or leaves out what it must state."""
     client = report.client
     if (report.strata is None) == (report.counts is msgspec.UNSET):
         problem = "a report has counts or counts by class"
         raise ReportError(client, "counts", problem, REBUILD_HINT)
+    if report.strata is not None and report.class_totals is not None:
+        problem = "class totals go with counts of all classes together"
+        raise ReportError(client, "class_totals", problem, REBUILD_HINT)
     if report.n_samples is None and report.privacy is None:
         raise ReportError(client, "n_samples", "n_samples is missing", REBUILD_HINT)
+    if report.min_cell_count is msgspec.UNSET:
+        problem = "min_cell_count is missing"
+        raise ReportError(client, "min_cell_count", problem, "state it; 1 means exact counts")
 
 
 def validate_report(report: WireReport, headers: HeaderReader) -> ReportRow:
@@ -255,7 +288,6 @@ def validate_report(report: WireReport, headers: HeaderReader) -> ReportRow:
     client = report.client
     check_client_name(client)
     header = headers.read(report)
-    check_is_complete(report)
     n_bins = header.binning.n_bins
 
     # What is listed, and whether cells are where they may be.
@@ -283,13 +315,39 @@ def validate_report(report: WireReport, headers: HeaderReader) -> ReportRow:
         counts = _without_zeros(counts)
 
     n_samples = _check_size(client, header, report.n_samples, summary, strata_summary)
+    listed = counts if strata is None else strata
+    assert listed is not None
+    min_count = header.min_cell_count * header.counts_per_sample
+    if header.min_cell_count > 1:
+        _checks.check_coarsened_cells(client, listed.cells, listed.counts, n_bins, min_count)
+    totals = None
+    if report.class_totals is not None:
+        totals = _read_class_totals(client, header, report.class_totals.totals, n_samples)
     if all_labels is not None:
         _checks.check_all_labels_allowed(client, header.privacy, header.risk)
         _check_is_vector(client, "set_sizes", all_labels, n_bins)
         label_summary = _checks.summarize_list(all_labels.counts, n_bins)
         _checks.check_all_label_counts(client, label_summary, n_samples)
         all_labels = _without_zeros(all_labels)
-    return ReportRow(client, n_samples, header, counts, strata, all_labels)
+        _checks.check_coarsened_cells(
+            client, all_labels.cells, all_labels.counts, n_bins, header.min_cell_count
+        )
+    return ReportRow(client, n_samples, header, counts, strata, all_labels, totals)
+
+
+def _read_class_totals(
+    client: str, header: Header, totals: list[int], n_samples: int
+) -> CellCounts:
+    """Return the class totals that a file lists, but for zeros; refuse what they must not be."""
+    assert header.class_names is not None
+    n_classes = n_strata(header.class_names)
+    if len(totals) != n_classes:
+        problem = f"class totals: {len(totals)} of them for {n_classes} classes"
+        raise ReportError(client, "class_totals", problem, REBUILD_HINT)
+    _checks.check_class_totals(
+        client, totals, n_samples, header.min_cell_count, header.privacy, header.risk
+    )
+    return _without_zeros(CellCounts(range(n_classes), totals))
 
 
 def _read_counts(client: str, stated: list[int] | WireCounts, n_bins: int) -> CellCounts:

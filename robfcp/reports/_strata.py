@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -47,9 +47,6 @@ class StratifiedCounts:
     cells: IntArray
     counts: IntArray
     n_bins: int
-
-    MIN_CELL_COUNT: ClassVar[int] = 5  # samples of a cell at least, unless a report is exact
-    MIN_SAMPLES_PER_CLASS: ClassVar[int] = 25  # from here on classes are reported by default
 
     def __post_init__(self) -> None:
         if self.by not in get_args(StratumKind):

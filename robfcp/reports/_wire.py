@@ -17,10 +17,12 @@ from robfcp._validation import MAX_SAMPLES
 from robfcp.binning import Binning, named_binning
 from robfcp.errors import ReportError, RobfcpError, printable
 from robfcp.privacy import Privacy
+from robfcp.reports._class_totals import ClassTotals
 from robfcp.reports._strata import MAX_STRATA, StratifiedCounts, StratumKind
 from robfcp.scores import BUILTIN_SCORES, Risk, Score, get_score
 
 MAX_WIRE_BINS = 20_000  # of a report: twenty times the default grid
+REPORT_SCHEMA = 2  # 1 did not state the minimum cell count
 
 Parameter = bool | int | float | str
 T = TypeVar("T", bound=msgspec.Struct)
@@ -68,14 +70,22 @@ class WireStratifiedCounts(msgspec.Struct, forbid_unknown_fields=True, gc=False)
     counts: list[Count]
 
 
+class WireClassTotals(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    """The rounded number of samples of each class, of all classes in order."""
+
+    names: msgspec.Raw
+    totals: list[Natural]
+
+
 class WireReport(
     msgspec.Struct, forbid_unknown_fields=True, tag_field="kind", tag="report", gc=False
 ):
     """A report as it stands in a file, each field of the right type and nothing else checked."""
 
-    schema: Literal[1]
+    schema: Literal[2]
     client: str
     grid: WireBinning
+    min_cell_count: int | msgspec.UnsetType = msgspec.UNSET
     n_samples: int | None = None
     counts: list[int] | WireCounts | msgspec.UnsetType = msgspec.UNSET
     score: WireScore | None = None
@@ -83,6 +93,7 @@ class WireReport(
     model: str | None = None
     risk: Risk | None = None
     strata: WireStratifiedCounts | None = None
+    class_totals: WireClassTotals | None = None
     set_sizes: list[int] | WireCounts | None = None
     privacy: Privacy | None = None
 
@@ -123,10 +134,10 @@ def parse_report(data: bytes | str, source: str, expected: Binning | None = None
         report = _REPORT_DECODER.decode(data)
     except _UNREADABLE:
         # Decoding it once more, step by step, finds the words.
-        return decode_message(WireReport, data, source, _REPORT_HINT, expected)
+        return decode_message(WireReport, data, source, _REPORT_HINT, expected, REPORT_SCHEMA)
     if report.privacy is not None:
         # What must be stated of noise cannot be told from defaults any more.
-        return decode_message(WireReport, data, source, _REPORT_HINT, expected)
+        return decode_message(WireReport, data, source, _REPORT_HINT, expected, REPORT_SCHEMA)
     if expected is not None:
         require_expected_binning(report.client, report.grid, expected)
     return report
@@ -138,6 +149,7 @@ def decode_message(
     source: str,
     remedy: str,
     expected: Binning | None = None,
+    schema: int = 1,
 ) -> T:
     """Return what a client sent, or refuse it in a line naming client, field and remedy.
 
@@ -153,6 +165,8 @@ def decode_message(
         What errors advise.
     expected : Binning, optional
         The round's binning where it is known: nothing is built for another one, however large.
+    schema : int
+        The version of the message that is read.
     """
     kind = message_type.__struct_config__.tag
     client = source
@@ -161,7 +175,7 @@ def decode_message(
         if isinstance(header.client, str):
             client = header.client
         needs_binning = "grid" in message_type.__struct_fields__
-        _check_message_header(header, client, str(kind), needs_binning, remedy)
+        _check_message_header(header, client, str(kind), schema, needs_binning, remedy)
         if expected is not None:
             stated = msgspec.convert({"grid": header.grid}, dict[str, WireBinning])["grid"]
             require_expected_binning(client, stated, expected)
@@ -178,7 +192,7 @@ def decode_message(
 
 
 def _check_message_header(
-    header: _MessageHeader, client: str, kind: str, needs_binning: bool, remedy: str
+    header: _MessageHeader, client: str, kind: str, schema: int, needs_binning: bool, remedy: str
 ) -> None:
     """Refuse a message of another kind or version, and privacy that is half stated."""
     if header.kind not in (kind, None):
@@ -186,8 +200,12 @@ def _check_message_header(
         raise ReportError(client, "kind", problem, remedy)
     if needs_binning and header.grid is None:
         raise ReportError(client, "grid", "'grid' is missing", remedy)
-    if header.schema != 1 or isinstance(header.schema, bool):
-        problem = f"schema {header.schema!r:.40} is unknown to this version (it reads 1)"
+    is_number = isinstance(header.schema, int) and not isinstance(header.schema, bool)
+    if is_number and 1 <= header.schema < schema:
+        problem = f"schema {header.schema} is of an older robfcp (this one reads {schema})"
+        raise ReportError(client, "schema", problem, "update robfcp at the client and send again")
+    if not is_number or header.schema != schema:
+        problem = f"schema {header.schema!r:.40} is unknown to this version (it reads {schema})"
         raise ReportError(client, "schema", problem, "update robfcp at the server")
 
     if isinstance(header.privacy, dict):
@@ -287,6 +305,12 @@ def to_wire_counts(counts: NDArray[np.int64]) -> list[int] | WireCounts:
     if 2 * bins.size < counts.size:
         return WireCounts(bins.tolist(), counts[bins].tolist())
     return counts.tolist()
+
+
+def to_wire_class_totals(class_totals: ClassTotals) -> WireClassTotals:
+    """Return class totals as they stand in a file."""
+    names = msgspec.Raw(msgspec.json.encode(class_totals.names))
+    return WireClassTotals(names, class_totals.totals.tolist())
 
 
 def to_wire_strata(strata: StratifiedCounts) -> WireStratifiedCounts:

@@ -15,6 +15,7 @@ from robfcp._files import decode_error_reason, read_bounded, write_atomically
 from robfcp._validation import MAX_SAMPLES, check_client_name
 from robfcp.errors import RobfcpError
 from robfcp.privacy import Privacy, parse_binning
+from robfcp.reports._coarsening import MAX_MIN_CELL_COUNT
 from robfcp.reports.signing import public_key, sign_bytes, signature_domain, valid_signature
 from robfcp.scores import get_score
 
@@ -152,6 +153,7 @@ class RoundTerms(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     grid = "logistic:16"
     epsilon = 1.0
     delta = 1e-6
+    min_cell_count = 5
     """
 
     round: str | None = None
@@ -160,12 +162,13 @@ class RoundTerms(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     grid: str | None = None
     epsilon: float | None = None
     delta: float | None = None
+    min_cell_count: Annotated[int, msgspec.Meta(ge=1, le=MAX_MIN_CELL_COUNT)] | None = None
 
     @property
     def expected_context(self) -> dict[str, Any]:
         """What every report must have, by name; None where nothing was agreed.
 
-        The names are "grid", "score", "round", "model" and "privacy".
+        The names are "grid", "score", "round", "model", "privacy" and "min_cell_count".
         """
         return {
             "grid": None if self.grid is None else parse_binning(self.grid),
@@ -173,6 +176,7 @@ class RoundTerms(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
             "round": self.round,
             "model": self.model,
             "privacy": None if self.epsilon is None else Privacy(self.epsilon, self.delta or 0.0),
+            "min_cell_count": self.min_cell_count,
         }
 
     def complete(self, expected: Mapping[str, Any]) -> dict[str, Any]:

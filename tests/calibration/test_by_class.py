@@ -5,6 +5,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 from effort import cases
+from makers import outputs
 
 import robfcp
 from robfcp import Consensus, MarginalGuarantee, PACGuarantee, RobFCP, calibrate
@@ -257,7 +258,7 @@ def test_curves_of_more_than_25_classes_have_their_first_five_points(n_classes, 
     labels = np.arange(4 * n_classes) % n_classes
     reports = [
         robfcp.Report.from_scores(
-            f"s{k}", rng.random(len(labels)), labels=labels, classes=n_classes, fine=True
+            f"s{k}", rng.random(len(labels)), labels=labels, classes=n_classes, min_cell_count=1
         )
         for k in range(13)
     ]
@@ -265,3 +266,49 @@ def test_curves_of_more_than_25_classes_have_their_first_five_points(n_classes, 
     assert len(level.strata) == n_classes
     for stratum in level.strata:
         assert [point.m for point in stratum.certificate_points] == list(range(n_points))
+
+
+def test_class_totals_name_the_classes_but_give_no_threshold_by_class():
+    rng = np.random.default_rng(4)
+    sites = [outputs(rng, 120) for _ in range(6)]
+    names = ("flu", "cold", "none")
+    found = calibrate(sent_by(sites, names), defense="none")
+    assert found.classes == names
+    columns = found.predict_set(sites[0][0][:5])
+    assert columns.shape == (5, 3)
+    named_labels = np.array(names)[sites[0][1]]
+    assert found.evaluate(sites[0][0], named_labels).overall.n == 120
+    with pytest.raises(RobfcpError) as error:
+        calibrate(sent_by(sites, names), by="class")
+    assert str(error.value) == (
+        "by: the reports state class totals alone, no counts by class; make them with --by-class "
+        "(stratify_by_class=True)"
+    )
+    by_cluster = dict.fromkeys(names, "all")
+    with pytest.raises(RobfcpError, match="state class totals alone"):
+        calibrate(sent_by(sites, names), by=by_cluster)
+    assert calibrate(sent_by(sites, names, stratify_by_class=True), by="class").by == "class"
+
+
+def sent_by(sites, names, **options):
+    """Default reports of some sites."""
+    return [
+        Report.from_predictions(f"s{k}", p, y, classes=names, min_cell_count=5, **options)
+        for k, (p, y) in enumerate(sites)
+    ]
+
+
+def test_notes_say_what_default_reports_leave_open():
+    rng = np.random.default_rng(4)
+    sites = [outputs(rng, 120) for _ in range(6)]
+    default = sent_by(sites, 3)
+    (note,) = calibrate(default, defense="none").notes
+    assert note == (
+        "6 of 6 reports are coarsened to cells of at least 5 samples: thresholds are estimated "
+        "from the midpoints of their counts, and what is proved rests on the least that these can "
+        "be"
+    )
+    mixed = [*sent_by(sites[:4], 3, stratify_by_class=True), *default[4:]]
+    assert calibrate(mixed, defense="none").notes[-1] == (
+        "2 sites state class totals alone: in what is said of all samples, and in nothing by class"
+    )

@@ -183,10 +183,68 @@ def test_sites_without_classes_or_with_merged_ones_are_outside_what_label_shift_
     few = np.concatenate([np.flatnonzero(y == 0)[:2], np.flatnonzero(y != 0)])
     shift, merged = robfcp.LabelShiftGuarantee(1, mix="uniform"), list(REPORTS)
     merged[2] = robfcp.Report.from_predictions(
-        "site-02", p[few], y[few], classes=NAMES, min_class_count=5, fine=True
+        "site-02", p[few], y[few], classes=NAMES, min_class_count=5, min_cell_count=1
     )
     found = robfcp.calibrate(merged, guarantee=robfcp.LabelShiftGuarantee(1))
     assert found.certificate.outside == "1 site without counts of all classes (site-02)"
     assert ClientFeedback.from_json(found.feedback("site-02").to_json()).others is None
     without = robfcp.calibrate([*merged[:2], *merged[3:]], guarantee=shift)
     assert robfcp.calibrate(merged, guarantee=shift).threshold == without.threshold
+
+
+def rounded(sites, **options):
+    """Default reports, or reports with coarsened counts by class."""
+    return by_class(sites, NAMES, min_cell_count=5, **options)
+
+
+def test_class_totals_alone_give_no_threshold_from_other_sites():
+    found = robfcp.calibrate(rounded(SITES), defense=TWO)
+    assert found.federation.class_totals is not None
+    letter = found.feedback("site-03")
+    assert letter.others is None
+    local = letter.calibrate_locally(*SITES[3])
+    assert "they reported no counts by class" in local.notes[-1]
+    assert "stratify_by_class=True" in local.notes[-1]
+    assert local.threshold == local.levels[0].own
+    assert local_thresholds(found, {"site-03"}) == {}
+    with pytest.raises(RobfcpError, match="needs reports by class"):
+        calibrate_unseen_client(found, *SITES[3])
+
+
+def test_what_others_prove_by_coarsened_counts_is_never_more_than_by_exact_ones(calibration):
+    """What bounds on the counts prove of a threshold, the counts themselves prove too."""
+    coarse = robfcp.calibrate(rounded(SITES, stratify_by_class=True), defense=TWO)
+    for client in calibration.federation.clients:
+        exact_threshold = calibration.feedback(client).others.thresholds[0]
+        peers = coarse.feedback(client).others
+        assert peers.thresholds[0] >= exact_threshold
+        assert peers.label_counts == calibration.feedback(client).others.label_counts
+
+
+def test_thresholds_that_the_server_expects_of_coarsened_reports_are_close():
+    """Estimates from midpoints, beside what each site comes to with its own scores."""
+    sites = drawn(8, n=600, mix=(0.4, 0.3, 0.3))
+    reports = rounded(sites, stratify_by_class=True)
+    found = robfcp.calibrate(reports, defense=Consensus(at_most=1))
+    known = local_thresholds(found, set(found.federation.clients))
+    errors = []
+    for client, (threshold, covered) in known.items():
+        own = sites[int(client[-2:])]
+        local = found.feedback(client).calibrate_locally(*own)
+        assert threshold == pytest.approx(local.threshold, abs=0.03)
+        errors.append(covered - np.mean(LAC(*own) <= threshold))
+    assert len(errors) == len(sites)
+    assert np.abs(errors).max() < 5 * 3 / 600
+    assert abs(np.mean(errors)) < 0.004
+
+
+def test_the_share_covered_that_a_letter_states_is_right_on_average():
+    errors = []
+    for seed in range(4):
+        sites = drawn(seed, n=100)
+        found = robfcp.calibrate(rounded(sites), defense="none")
+        for client, own in zip(found.federation.clients, sites, strict=True):
+            stated = found.feedback(client).covered[0]
+            errors.append(stated - np.mean(LAC(*own) <= found.threshold))
+    assert np.abs(errors).max() <= 5 / 100
+    assert abs(np.mean(errors)) < 0.01  # a sample; of the counts as sent two and a half

@@ -297,7 +297,7 @@ def federation(tmp_path_factory):
     for k in range(5):
         p, y = outputs(k)
         (folder / f"{k}.csv").write_bytes(text(frame(p, np.array(NAMES)[y])))
-        words = "-c", f"s{k}", "-o", folder / f"reports/{k}.json", "--fine"
+        words = "-c", f"s{k}", "-o", folder / f"reports/{k}.json", "--min-cell-count", 1
         said("report", folder / f"{k}.csv", *words)
     levels = "--coverage", "0.8", "--coverage", "0.95"
     said("calibrate", folder / "reports", *levels, "-o", folder / "new/c.json")

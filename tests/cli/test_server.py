@@ -224,7 +224,7 @@ def test_no_command_replaces_its_inputs(sites):
 
 
 def test_a_folder_keeps_what_is_watched_so_that_a_week_is_one_file(folder):
-    own = robfcp.Report.from_predictions("site-03", *outputs(0, 200, 4, 0.3), fine=True)
+    own = robfcp.Report.from_predictions("site-03", *outputs(0, 200, 4, 0.3), min_cell_count=1)
     own.save("own.json")
     Path("bad.csv").write_text("a,b\n1,x\n")
     words = "monitor", "calibration.json", "bad.csv", "-s", "watch/"
@@ -248,9 +248,9 @@ def test_a_folder_keeps_what_is_watched_so_that_a_week_is_one_file(folder):
         assert "the wanted 0.9000 is missed" in " ".join(said(*words).split())
         said(*words, "--strict", code=3)
     assert "watches nothing yet; name the calibration" in refused("monitor", "test.csv", "-s", "w")
-    robfcp.Report.from_predictions("site-03", *outputs(0, 200, 4, 0.3)).save("fives.json")
-    words = "monitor", "calibration.json", "own.csv", "-s", "m.json", "--own", "fives.json"
-    assert "drift cannot be told by cells of five" in refused(*words)
+    robfcp.Report.from_predictions("site-03", *outputs(0, 200, 4, 0.3)).save("coarse.json")
+    words = "monitor", "calibration.json", "own.csv", "-s", "m.json", "--own", "coarse.json"
+    assert "drift cannot be told by coarsened counts" in refused(*words)
 
 
 def test_alarms_name_who_drifts_and_who_is_silent(tmp_path):

@@ -37,7 +37,13 @@ def plausible_round(seed, *, duplicates=False, harder=0.0, smaller=0.6, n_smalle
         reports[10] = reports[8]
     return [
         robfcp.Report.from_scores(
-            f"s{k:02d}", scores, binning, score=LAC, labels=labels, classes=n_classes, fine=True
+            f"s{k:02d}",
+            scores,
+            binning,
+            score=LAC,
+            labels=labels,
+            classes=n_classes,
+            min_cell_count=1,
         )
         for k, (scores, labels) in enumerate(reports)
     ]
@@ -150,7 +156,7 @@ def two_views(seed=0):
             samples.append((scores_of(labels), labels))
     reports = [
         robfcp.Report.from_scores(
-            f"s{k:02d}", scores, binning, score=LAC, fine=True, labels=labels, classes=3
+            f"s{k:02d}", scores, binning, score=LAC, min_cell_count=1, labels=labels, classes=3
         )
         for k, (scores, labels) in enumerate(samples)
     ]

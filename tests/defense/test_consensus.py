@@ -284,6 +284,7 @@ def test_a_single_client_whose_labels_are_really_wrong_is_excluded(name) -> None
         "malicious_fractions": (1 / 12,),
         "beta": 0.3,
         "liars": "estimate",
+        "min_cell_count": 1,
     }
     runs = {"attacks": ["label-poisoning"], "defenses": ["consensus"], "n_runs": 4}
     (cell,) = redteam(given.probabilities, given.labels, **runs, **scenario)
@@ -298,6 +299,7 @@ def test_two_fifths_with_sharpened_scores_do_not_hide_in_wide_differences() -> N
         "min_size": 50,
         "malicious_fractions": (0.4,),
         "liars": "estimate",
+        "min_cell_count": 1,  # cells of five hide so small a difference: one of 47 is found
     }
     runs = {"attacks": ["temperature"], "defenses": ["consensus"], "n_runs": 4}
     (cell,) = redteam(given.probabilities, given.labels, **runs, **scenario)
@@ -753,48 +755,6 @@ def test_a_client_that_crosses_the_expected_cdf_by_its_labels_alone_is_kept() ->
     analysis = analyze_outliers(by_class(tables))
     assert 10 ** -analysis.maliciousness[0] < 1e-3
     assert not analysis.is_excluded.any()
-
-
-def test_counts_of_coarsened_reports_are_spread_over_the_bins_they_may_come_from() -> None:
-    """In proportion to the counts of all clients, by plain loops; exact reports stay."""
-    rng = np.random.default_rng(1)
-    binning = robfcp.Binning.uniform(60)
-    reports = []
-    for k in range(9):
-        scores = rng.beta(1, 3, 150)
-        reports.append(robfcp.Report.from_scores(f"s{k}", scores, binning, fine=k >= 7))
-    federation = Federation.from_reports(reports)
-    spans, is_coarsened = federation.count_spans()
-    assert is_coarsened.tolist() == [True] * 7 + [False] * 2
-    basis = ComparisonBasis.from_federation(federation, federation, Tuning())
-    found = basis.client_views(federation).pooled.counts[:, 0]
-
-    ends = basis.bin_ends.tolist()
-    merged = np.array([[sum(row[: end + 1]) for end in ends] for row in federation.counts.tolist()])
-    exact = np.diff(merged, axis=1, prepend=0)
-    mass = exact.sum(axis=0) + 1e-9
-    expected = np.zeros((9, len(ends)))
-    expected[7:] = exact[7:]
-    for row, _, low, high, count in zip(*(column.tolist() for column in spans), strict=True):
-        if row < 7:
-            first = min(index for index, end in enumerate(ends) if end >= low)
-            last = min(index for index, end in enumerate(ends) if end >= high)
-            share = mass[first : last + 1] / mass[first : last + 1].sum()
-            expected[row, first : last + 1] += count * share
-    assert found == pytest.approx(expected)
-
-
-@pytest.mark.parametrize("n_coarse", range(7))
-def test_counts_are_spread_where_more_than_half_of_the_reports_are_coarsened(n_coarse: int) -> None:
-    rng = np.random.default_rng(2)
-    reports = []
-    for k in range(6):
-        scores = rng.beta(1, 3, 152)
-        reports.append(robfcp.Report.from_scores(f"s{k}", scores, fine=k >= n_coarse))
-    federation = Federation.from_reports(reports)
-    assert federation.is_coarsened.sum() == n_coarse
-    basis = ComparisonBasis.from_federation(federation, federation, Tuning())
-    assert (basis.pooled_histogram is not None) == (n_coarse > 3)
 
 
 def test_merged_bins_end_at_the_medians_of_the_clients_quantiles() -> None:

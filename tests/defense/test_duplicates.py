@@ -123,11 +123,14 @@ def test_the_chance_of_equal_coarse_reports_counts_cells_of_five_as_one(n_cells)
     rng = np.random.default_rng(n_cells)
     binning = Binning.uniform(100)
     places = np.linspace(0.02, 0.98, n_cells)
-    for unit, fine in ((5, False), (1, True)):
+    for unit in (5, 1):
         scores = np.repeat(places, unit)
         federation = Federation.from_reports(
             Report.from_scores(
-                name, scores if name in "ab" else rng.random(len(scores)), binning, fine=fine
+                name,
+                scores if name in "ab" else rng.random(len(scores)),
+                binning,
+                min_cell_count=unit,
             )
             for name in "abcd"
         )
@@ -149,7 +152,9 @@ def test_the_chance_of_equal_coarse_losses_counts_cells_of_five_samples_as_one(n
     scores_of = {name: rng.random(len(scores)) for name in "cd"} | {"a": scores, "b": scores}
     labels = np.ones((len(scores), 1), dtype=int)
     federation = Federation.from_reports(
-        Report.from_multilabel(name, 1 - values[:, None], labels, Binning.uniform(100), fine=False)
+        Report.from_multilabel(
+            name, 1 - values[:, None], labels, Binning.uniform(100), min_cell_count=5
+        )
         for name, values in scores_of.items()
     )
     n_parts = federation.risk.resolution

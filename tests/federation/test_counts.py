@@ -1,6 +1,7 @@
 """One table of counts, by class too: whatever order, number or grouping the sites report in."""
 
 import json
+import warnings
 from itertools import combinations, pairwise
 
 import numpy as np
@@ -419,34 +420,35 @@ def test_prediction_sets_are_built_a_block_at_a_time(tmp_path):
     assert len(sizes) > 5
 
 
-def test_noise_that_leaves_multiples_of_five_is_not_taken_for_fives():
+def test_counts_with_noise_are_not_coarsened():
     stated = [Privacy(1.0), None]
-    found = Federation.from_counts([[10, 5, 0, 5]] * 2, privacy=stated, sample_sizes=[20, 20])
-    (rows, _, low, high, _), known = found.count_spans()
-    assert known.tolist() == found.is_coarsened.tolist() == [False, True]
-    assert (low == high)[rows == 0].all()
-    assert found.counts_in_lowest_bins().counts[0].tolist() == [10, 5, 0, 5]
+    federation = Federation.from_counts(
+        [[10, 5, 0, 5]] * 2, privacy=stated, sample_sizes=[20, 20], min_cell_count=5
+    )
+    assert federation.is_coarsened.tolist() == [False, True]
+    assert federation.counts_in_lowest_bins().counts.tolist() == [[10, 5, 0, 5], [15, 5, 0, 0]]
+    midpoints = federation.at_midpoints(lambda bounded: bounded.counts)
+    assert midpoints.tolist() == [[10, 5, 0, 5], [12.5, 5, 0, 2.5]]
 
 
-def test_reports_are_found_coarsened_alike_with_and_without_their_spans():
-    """Clients with classes, without, and with noise, in any proportion."""
+def test_bounds_of_clients_do_not_depend_on_the_others_of_the_round():
+    """Clients with counts by class, with class totals and with exact counts, in any proportion."""
     rng = np.random.default_rng(5)
     for n_stratified in range(5):
         reports = []
         for k in range(4):
-            scores = np.repeat(rng.random(8), 5) if k % 2 else rng.random(40)
-            labels = rng.integers(0, 2, 40)
-            strata = {"labels": labels, "classes": 2} if k < n_stratified else {}
-            reports.append(Report.from_scores(f"s{k}", scores, Binning.uniform(20), **strata))
-        federation = Federation.from_reports(reports)
-        spans, is_coarsened = federation.count_spans()
-        assert federation.is_coarsened.tolist() == is_coarsened.tolist()
-        totals = np.bincount(spans.row, spans.counts, minlength=4)
-        assert totals.tolist() == federation.sample_sizes.tolist()
-        n_strata = 1 if federation.strata is None else federation.strata.n_strata
-        is_pooled = spans.row >= n_stratified
-        assert (spans.stratum[is_pooled] == (n_strata if n_stratified else 0)).all()
-        assert (spans.stratum[~is_pooled] < n_strata).all()
+            options = {"labels": rng.integers(0, 2, 40), "classes": 2}
+            if k < n_stratified:
+                options["stratify_by_class"] = True
+            options["min_cell_count"] = (1, 2, 3, 5)[(k + n_stratified) % 4]
+            with warnings.catch_warnings(action="ignore"):
+                report = Report.from_scores(f"s{k}", rng.random(40), Binning.uniform(20), **options)
+            reports.append(report)
+        together = Federation.from_reports(reports).counts_in_lowest_bins()
+        assert together.sample_sizes.tolist() == together.counts.sum(axis=1).tolist()
+        for k, report in enumerate(reports):
+            alone = Federation.from_reports([report]).counts_in_lowest_bins()
+            assert alone.counts[0].tolist() == together.counts[k].tolist()
 
 
 def test_all_clients_selected_are_the_federation():
@@ -461,12 +463,11 @@ def test_coarse_counts_may_lie_as_low_as_some_report_that_is_coarsened_to_them()
     for bars in combinations(range(20), 3):
         ends = (-1, *bars, 20)
         counts = np.array([stop - start - 1 for start, stop in pairwise(ends)])
-        coarse = tuple(coarsen_counts(counts).tolist())
+        coarse = tuple(coarsen_counts(counts, 5).tolist())
         cumulative = np.cumsum(counts)
         highest[coarse] = np.maximum(highest.get(coarse, cumulative), cumulative)
     assert len(highest) > 10
-    found = Federation.from_counts(list(highest))
-    assert found.is_coarsened.all()
+    found = Federation.from_counts(list(highest), min_cell_count=5)
     beyond = found.counts_in_lowest_bins().cumulative_counts() - np.array(list(highest.values()))
     assert beyond.min() == 0
     assert beyond.max() == 1

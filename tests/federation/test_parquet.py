@@ -131,12 +131,17 @@ ROWS += [(name, ("first", v)) for name in ("bins", "counts") for v in (-1, 10**6
 ROWS += [(name, ("pop",)) for name in ("bins", "counts", "classes")]
 ROWS += [("classes", ("first", -1)), ("classes", ("first", 3)), ("bins", ("first", 10**5))]
 ROWS += [("privacy", text) for text in ("{}", "null", 'null,"client":"b"', "[" * 9**5)]
+ROWS += [("min_cell_count", value) for value in (0, -1, 3, 10**9, None)]
+ROWS += [("class_totals", value) for value in ([30], [10, 10, 10], [], None)]
 ROWS += [("counts", ("long", 1)), ("bins", None), ("set_size_bins", [0]), ("set_size_counts", [-3])]
+
+
+ROW_FIELDS = {"client": "client", "n": "n_samples", "min_cell_count": "min_cell_count"}
 
 
 def row_of(message):
     counts, split = message.get("counts"), message.get("strata")
-    row = {"client": message["client"], "n": message["n_samples"]}
+    row = {name: message[key] for name, key in ROW_FIELDS.items()}
     if split is None:
         return row | {"bins": list(counts["bins"]), "counts": list(counts["counts"])}
     classes, bins = np.divmod(np.cumsum(split["steps"]), Binning.default().n_bins)
@@ -167,7 +172,7 @@ def without(kind):
 
 def words_for(row):
     """Who and why, of the report a row should be, among others."""
-    said = {**site(2), "client": row["client"], "n_samples": row["n"]}
+    said = {**site(2)} | {key: row[name] for name, key in ROW_FIELDS.items()}
     said |= {"counts": {name: row[name] or [] for name in ("bins", "counts")}}
     said = {name: value for name, value in said.items() if value is not None}
     (fault,) = Federation.from_reports(
@@ -192,13 +197,14 @@ def test_one_wrong_row_costs_itself_alone_in_the_words_of_a_report(
     for home in ("memory", "many blocks"):
         stay(monkeypatch, home)
         found = Federation.from_files(file)
-        if (field, wrong) in (("privacy", "null"), ("classes", None)):
+        harmless = ("privacy", "null"), ("classes", None), ("class_totals", None)
+        if (field, wrong) in harmless:
             assert found.n_clients == 5
             continue
         assert list(found) == without(kind)
         (fault,) = found.rejected_reports
         assert fault.reason.isprintable()
-        if kind == "plain" and field in ("client", "n", "bins", "counts"):
+        if kind == "plain" and field in ("client", "n", "min_cell_count", "bins", "counts"):
             client, reason = words_for(rows[2])
             source = client.replace("report #5", f"{file} row 3")
             assert (fault.client, fault.reason) == (source[:200], reason.replace(client, source))
@@ -216,7 +222,9 @@ def broken(kind, path):
         "empty": lambda: path.write_bytes(b""),
         "JSON": lambda: path.write_text(json.dumps(site(9))),
         "text": lambda: write(path, [{**one[0], "n": "30"}], columns=columns),
-        "column": lambda: pq.write_table(pa.table({"client": ["a"], "n": [1]}), path),
+        "column": lambda: pq.write_table(
+            pa.table({"client": ["a"], "n": [1], "min_cell_count": [1]}), path
+        ),
         "alone": lambda: write(path, one, b""),
         "grid": lambda: write(path, one, {**SHARED, "grid": {"name": "x"}}),
         "more": lambda: write(path, one, {**SHARED, "privacy": {}}),

@@ -27,13 +27,17 @@ BINNING = Binning.uniform(6)
 CLASSES = ("a", "b", "c")
 RISK = Risk("fnr", resolution=4)
 
-# Each report keeps counts, counts by class, or counts of losses.
-HEADERS = [
+# Each report keeps counts, counts by class, counts of losses, or coarsened counts: with class
+# totals, by class, or of losses.
+EXACT = [
     Header(BinningDigest.of(BINNING), None, None, None, None),
     Header(BinningDigest.of(BINNING), None, None, None, None, None, ("class", CLASSES)),
     Header(BinningDigest.of(BINNING), None, None, None, RISK),
 ]
-N_CELLS = [6, 18, 6]
+COARSE = [header._replace(min_cell_count=3) for header in EXACT]
+COARSE[0] = COARSE[0]._replace(class_names=CLASSES)
+HEADERS = [*EXACT, *COARSE]
+N_CELLS = [6, 18, 6] * 2
 NAMES = ["s1", "Z\u00fcrich", "", " a", "file:x", "x" * 201, "a\nb"]
 
 # Mostly what is valid: else nearly all examples would be refused for the same reason.
@@ -55,30 +59,36 @@ def cells_and_counts(draw, n_cells):
 
 @st.composite
 def rows(draw):
-    """Name, n_k, the kind of report, its counts and perhaps the scores of all labels."""
-    kind = draw(st.integers(0, 2))
+    """Name, n_k, the kind of report, its counts, perhaps the scores of all labels, and totals."""
+    kind = draw(st.integers(0, 5))
     cells, values = draw(cells_and_counts(N_CELLS[kind]))
     counts_per_sample = HEADERS[kind].counts_per_sample
-    if kind == 2 and draw(st.booleans()):
-        values = [counts_per_sample * value for value in values]
+    if kind > 2 and draw(st.booleans()):
+        values = [3 * value if value < 2**50 else value for value in values]
+    if kind % 3 == 2 and draw(st.booleans()):
+        values = [counts_per_sample * v if v < 2**50 else v for v in values]
     n_samples = sum(values) // counts_per_sample
     if draw(st.integers(0, 9)) == 0:
         n_samples = draw(st.sampled_from([-1, 0, 1, n_samples + 1, MAX_SAMPLES + 1]))
     labels = None
-    if kind != 2 and draw(st.booleans()):
+    if kind % 3 != 2 and draw(st.booleans()):
         bins, label_counts = draw(cells_and_counts(6))
         if draw(st.booleans()):
             label_counts[0] += n_samples - sum(label_counts) % max(n_samples, 1)
         labels = bins, label_counts
     name = draw(st.sampled_from(NAMES)) if draw(st.integers(0, 9)) == 0 else "s0"
-    return name, n_samples, kind, (cells, values), labels
+    totals = [3 * draw(st.integers(0, 4)) for _ in CLASSES]
+    totals[0] += max(0, n_samples - sum(totals)) // 3 * 3
+    if draw(st.integers(0, 9)) == 0:
+        totals[1] += draw(st.sampled_from([-9, 1, 3, MAX_SAMPLES]))
+    return name, n_samples, kind, (cells, values), labels, totals
 
 
 def is_valid_report(row):
     """Whether the row is valid as a file."""
-    name, n_samples, kind, (cells, values), labels = row
+    name, n_samples, kind, (cells, values), labels, totals = row
     header = HEADERS[kind]
-    report = {"kind": "report", "schema": 1, "client": name, "n_samples": n_samples}
+    report = {"kind": "report", "schema": 2, "client": name, "n_samples": n_samples}
     grid = to_wire_binning(BINNING)
     report["grid"] = {"name": grid.name, "digest": grid.digest, "parameters": grid.parameters}
     if header.strata is None:
@@ -86,6 +96,9 @@ def is_valid_report(row):
     else:
         steps = np.diff(cells, prepend=0).tolist()
         report["strata"] = {"by": "class", "names": CLASSES, "steps": steps, "counts": values}
+    report["min_cell_count"] = header.min_cell_count
+    if header.class_names is not None:
+        report["class_totals"] = {"names": CLASSES, "totals": totals}
     if header.risk is not None:
         report["risk"] = {"name": "fnr", "bound": 1.0, "resolution": 4}
     if labels is not None:
@@ -114,9 +127,10 @@ def block_of(some):
         sizes=np.array([row[1] for row in some], dtype=np.int64),
         headers=HEADERS,
         header_index=np.array([row[2] for row in some], dtype=np.intp),
-        counts=table_of([None if row[2] == 1 else row[3] for row in some]),
-        strata=table_of([row[3] if row[2] == 1 else None for row in some]),
+        counts=table_of([None if row[2] % 3 == 1 else row[3] for row in some]),
+        strata=table_of([row[3] if row[2] % 3 == 1 else None for row in some]),
         all_label_counts=table_of([row[4] for row in some]),
+        class_totals=table_of([(range(3), row[5]) if row[2] == 3 else None for row in some]),
     )
 
 

@@ -136,7 +136,7 @@ class ValidRound:
         self.probabilities = rng.dirichlet(np.ones(N_CLASSES), N_SAMPLES)
         self.reports_by_class = [
             robfcp.Report.from_predictions(
-                f"s{k}", self.probabilities, self.labels, stratify_by_class=True, fine=True
+                f"s{k}", self.probabilities, self.labels, stratify_by_class=True, min_cell_count=1
             )
             for k in range(N_CLIENTS)
         ]

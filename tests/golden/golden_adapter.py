@@ -40,9 +40,16 @@ PAGE_KEYS_LEFT_OUT = ("audit",)
 
 
 def report(client, scores, *, min_cell_count=5, min_class_count=1, **options):
-    """A report of one client's scores."""
-    fine = min_cell_count == 1
-    return Report.from_scores(client, scores, fine=fine, min_class_count=min_class_count, **options)
+    """A report of one client's scores, by class where there are labels."""
+    if "labels" in options:
+        options.setdefault("stratify_by_class", True)
+    return Report.from_scores(
+        client,
+        scores,
+        min_cell_count=min_cell_count,
+        min_class_count=min_class_count,
+        **options,
+    )
 
 
 def report_of_counts(client, counts, binning, *, score, n_samples, privacy):
@@ -269,8 +276,8 @@ OPTIONS = {
 def command_line(name, *arguments, folder, min_cell_count=None, **options):
     """Exit code and output of a command that runs in a folder."""
     words = [COMMANDS.get(name, name), *arguments]
-    if min_cell_count == 1:
-        words.append("--fine")
+    if min_cell_count is not None:
+        words += ["--min-cell-count", min_cell_count]
     for option, value in options.items():
         option = option.replace("_", "-")
         if option == "feedback" and name == "predict":

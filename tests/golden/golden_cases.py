@@ -100,6 +100,8 @@ def round_reports(
         options = {}
         if by == "class":
             options = {"labels": labels, "classes": n_classes}
+        if by == "class-totals":
+            options = {"labels": labels, "classes": n_classes, "stratify_by_class": None}
         if by == "group":
             names = ["ct", "mr", "us"]
             groups = np.array(names)[rng.integers(0, 3, len(scores))]
@@ -196,6 +198,10 @@ for attack, min_cell_count, seed in product(ATTACKS, (1, 5), (0, 1)):
     kind = "exact" if min_cell_count == 1 else "coarse"
     reports = partial(round_reports, seed, attack=attack, min_cell_count=min_cell_count)
     case(f"default/{attack}/{kind}/{seed}", partial(calibrated, reports, [0.8, 0.9]))
+
+for attack, seed in product(ATTACKS, (6, 7)):
+    reports = partial(round_reports, seed, attack=attack, by="class-totals")
+    case(f"totals/{attack}/{seed}", partial(calibrated, reports, [0.8, 0.9]))
 
 for attack, seed in product(ATTACKS, (2, 3)):
     reports = partial(
@@ -431,7 +437,7 @@ def hostile_reports(good):
     too_many_bins = {"name": "uniform", "digest": "ab", "parameters": {"bins": 10**9}}
     changes = [
         {"kind": "calibration"},
-        {"schema": 2},
+        {"schema": 3},
         {"schema": True},
         {"grid": None},
         {"grid": "drop"},
@@ -535,7 +541,7 @@ def signed():
     ]
     sent[1] = adapter.signed_report(reports[1], keys["s002"])  # somebody else's key
     sent[2] = adapter.report_json(reports[2])  # not signed
-    sent[3] = sent[3][:-20] + b"0" * 5 + sent[3][-15:]  # a damaged signature
+    sent[3] = sent[3].replace(b'"model":"m1"', b'"model":"m2"')  # changed after it was signed
     public = {client: adapter.public_key(key) for client, key in keys.items() if client != "s005"}
     revoked = {**public, "s000": ""}  # a key that counts no more
     rounds = {
@@ -872,7 +878,7 @@ for name, arguments in {
     "aps": ["--score", "aps", "--seed", "3"],
     "classes": ["--classes", "c,b,a"],
     "id": ["--id", "ids"],
-    "sizes": ["--set-sizes", "--fine", "--least", "4"],
+    "sizes": ["--set-sizes", "--min-cell-count", "1", "--least", "4"],
     "by-class": ["--by-class"],
     "values": ["--score", "absolute-residual"],
 }.items():

@@ -21,6 +21,8 @@ CASE_NAMES = (
     "default/duplicate/exact/0",
     "default/reversed/coarse/1",
     "default/mimic/exact/0",
+    "totals/smaller/6",
+    "totals/ones/7",
     "pooled/smaller/2",
     "pooled/duplicate/3",
     "heterogeneous/zeros/2",

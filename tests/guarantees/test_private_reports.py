@@ -259,7 +259,7 @@ def test_every_private_reporter_holds_every_class_so_that_no_noise_is_chosen_by_
 def test_reports_in_fives_among_private_ones_hold_no_less_than_their_counts():
     counts = np.array([[9, 12, 8, 11], [10, 10, 15, 5], [11, 7, 12, 10]])
     mixed = Federation.from_counts(
-        counts, privacy=[Privacy(1), None, Privacy(1)], sample_sizes=[40] * 3
+        counts, privacy=[Privacy(1), None, Privacy(1)], sample_sizes=[40] * 3, min_cell_count=5
     )
     assert mixed.is_coarsened.tolist() == [False, True, False]
     held, edges = count_bounds(mixed), np.arange(4)

@@ -52,7 +52,10 @@ def test_labels_and_losses_give_the_same_report_which_adds_up(classes):
     binning = robfcp.Binning.uniform(20)
     table, n = loss_table(p, y, binning.upper_edges), len(p)
     given = Report.from_losses("a", table, binning.upper_edges, risk="fnr")
-    for report, bins in ((Report.from_multilabel("a", p, y, binning, fine=True), 20), (given, -1)):
+    for report, bins in (
+        (Report.from_multilabel("a", p, y, binning, min_cell_count=1), 20),
+        (given, -1),
+    ):
         unit = report.risk.resolution
         assert (report.counts.sum(), report.n_samples) == (n * unit, n)
         lost = n - np.cumsum(report.counts)[:bins] / unit
@@ -180,12 +183,12 @@ def test_losses_and_scores_do_not_mix_and_each_is_asked_for_by_its_own_word():
 def test_weights_and_pixels_are_losses_too():
     p, y = outputs(np.random.default_rng(9), 30, classes=4)
     heavy, edge = (10.0, 1.0, 1.0, 1.0), 500
-    report = Report.from_multilabel("a", p, y, weights=heavy, fine=True)
+    report = Report.from_multilabel("a", p, y, weights=heavy, min_cell_count=1)
     lost = 30 - np.cumsum(report.counts)[edge] / report.risk.resolution
     sets = 1 - p <= report.grid.upper_edges[edge]
     assert lost == pytest.approx(report.risk.multilabel_losses(sets, y, heavy).sum(), abs=0.01)
     flat, pixels = (
-        Report.from_multilabel("a", one, two, risk="miss-rate", fine=True)
+        Report.from_multilabel("a", one, two, risk="miss-rate", min_cell_count=1)
         for one, two in ((p, y), (p.reshape(30, 2, 2), y.reshape(30, 2, 2)))
     )
     np.testing.assert_array_equal(pixels.counts, flat.counts)

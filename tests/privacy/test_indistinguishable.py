@@ -96,7 +96,7 @@ def test_multilabel_outputs_of_private_reports_are_clamped(p, y):
     outputs, truth = [[0.9, 0.2], [0.6, p]], [[1, 0], [1, y]]
     found = Report.from_multilabel("a", outputs, truth, GRID, privacy=QUIET)
     plain = [[0.9, 0.2], [0.6, 0.0]], [[1, 0], [1, 1]]
-    wanted = Report.from_multilabel("a", *plain, GRID, fine=True)
+    wanted = Report.from_multilabel("a", *plain, GRID, min_cell_count=1)
     assert (found.counts * 77).tolist() == wanted.counts.tolist()  # 360 parts, not 27,720
 
 

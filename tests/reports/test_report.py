@@ -43,9 +43,9 @@ EXAMPLES = [
     Report.from_scores("site-5", RNG.random(50), Binning.open_ended([0.25, 0.5])),
     Report(np.str_("b"), np.ones(2, np.uint8), Binning.uniform(2), OTHERS, n_samples=np.int32(2)),
     *(Report("a", np.ones(grid.n_bins, dtype=int), grid) for grid in ODD_GRIDS),
-    Report.from_predictions("a", P, Y, round="r", model="m", fine=True),
+    Report.from_predictions("a", P, Y, round="r", model="m", min_cell_count=1),
     Report.from_predictions(
-        "a", P, Y, classes=NAMES, binning=Binning.open_ended([0.0, 0.5, 1.0]), fine=True
+        "a", P, Y, classes=NAMES, binning=Binning.open_ended([0.0, 0.5, 1.0]), min_cell_count=1
     ),
     Report.from_predictions("a", P, Y, groups=WORDS, include_all_labels=True),
     Report.from_scores("a", [0.1, 0.5], EIGHT, labels=[0, 19_999], classes=20_000),
@@ -130,7 +130,7 @@ def test_missing_files_and_failed_writes_are_one_clear_line_and_leave_nothing(
 @pytest.mark.parametrize("score", [LAC(), APS(), RAPS(0.5, 2)], ids=str)
 def test_a_report_of_predictions_is_that_of_their_scores_by_class(score):
     more = {"score": score, "round": "r"}
-    of = partial(Report.from_predictions, "a", P, rng=3, fine=True)
+    of = partial(Report.from_predictions, "a", P, rng=3, min_cell_count=1)
     made = of(Y, **more)
     assert made == Report.from_scores("a", score(P, Y, 3), labels=Y, classes=3, **more)
     named = of(WORDS, classes=NAMES, **more)
@@ -155,7 +155,7 @@ def test_a_frame_names_the_classes_in_whatever_order_its_columns_stand():
 def test_groups_numbers_withheld_labels_and_privacy_make_no_classes():
     grouped = Report.from_predictions("a", P, Y, groups=Y % 2)
     assert (grouped.strata.by, grouped.strata.stratum_sizes.sum()) == ("group", 40)
-    fine = {"stratify_by_class": False, "fine": True}
+    fine = {"stratify_by_class": False, "min_cell_count": 1}
     assert Report.from_predictions("a", P, Y, **fine) == Report.from_scores(
         "a", LAC()(P, Y), score=LAC()
     )
@@ -208,7 +208,9 @@ def test_what_no_report_can_be_of_is_said_in_one_line_that_names_client_and_fiel
 
 
 def site(k, told=True):
-    return Report.from_predictions(f"s{k}", *outputs(k, 120), include_all_labels=told, fine=True)
+    return Report.from_predictions(
+        f"s{k}", *outputs(k, 120), include_all_labels=told, min_cell_count=1
+    )
 
 
 def test_the_page_shows_the_size_that_sets_have():
@@ -227,7 +229,7 @@ def test_the_page_shows_the_size_that_sets_have():
 def test_the_command_tells_sizes_when_asked(tmp_path):
     np.savez(tmp_path / "o.npz", probabilities=P, labels=Y)
     words = ["report", tmp_path / "o.npz", "-c", "a", "-o", tmp_path / "a.json", "--set-sizes"]
-    said(*words, "--score", "aps", "--fine")
+    said(*words, "--score", "aps", "--min-cell-count", "1")
     assert Report.load(tmp_path / "a.json").set_sizes.sum() == 3 * len(Y)
     assert "leave it out" in refused(*words, "--risk", "fnr")
     assert "leave them" in refused(*words, "--epsilon", "1", "--ledger", tmp_path / "l.json")

@@ -10,10 +10,9 @@ import numpy as np
 
 from robfcp._typing import BoolArray, FloatArray, IndexArray
 from robfcp.defense.consensus._tuning import Tuning
-from robfcp.federation import Federation
+from robfcp.federation import Federation, StratifiedTable
 
 CDF_TOLERANCE = 1e-12  # up to which a CDF that is computed in floating point reaches an order
-EMPTY_BIN_MASS = 1e-9  # samples added to each pooled bin: a span of empty bins has a mass, too
 
 
 def sample_clients(n_clients: int, max_sampled_clients: int, seed: int) -> IndexArray:
@@ -38,6 +37,60 @@ def sample_clients(n_clients: int, max_sampled_clients: int, seed: int) -> Index
     return np.sort(rng.choice(n_clients, n_sampled, replace=False))
 
 
+class ComparedClasses(NamedTuple):
+    """The classes by which the clients of a round can be compared.
+
+    Attributes
+    ----------
+    strata : StratifiedTable or None
+        Exact or coarsened counts by class or group of the clients that report them.
+    totals : StratifiedTable or None
+        The class totals of clients that report pooled counts beside them.
+    """
+
+    strata: StratifiedTable | None
+    totals: StratifiedTable | None
+
+    @property
+    def n_classes(self) -> int:
+        """C, the number of classes or groups; 0 where no client reports any."""
+        table = self.strata or self.totals
+        return 0 if table is None else table.n_strata
+
+    @property
+    def n_clients(self) -> int:
+        """How many clients report classes, in either way."""
+        return sum(len(table.rows) for table in (self.strata, self.totals) if table is not None)
+
+
+def compared_classes(clients: Federation, compares_groups: bool) -> ComparedClasses:
+    """Return by which classes some clients can be compared.
+
+    Parameters
+    ----------
+    clients : Federation
+        Clients of one round, all of them or some: tables have no rows where none of these reports.
+    compares_groups : bool
+        Whether clients are compared by group where counts are by group; else by class totals.
+    """
+    strata = clients.noise_free_strata
+    totals = clients.noise_free_class_totals
+    if strata is None or strata.by == "class":
+        return ComparedClasses(strata, totals)
+    if compares_groups:
+        return ComparedClasses(strata, None)
+    return ComparedClasses(None, totals)
+
+
+def _are_groups_compared(federation: Federation) -> bool:
+    """Whether counts by group, if there are any, are of at least as many clients as totals are."""
+    strata = federation.strata
+    totals = federation.class_totals
+    if strata is None or totals is None:
+        return True
+    return len(strata.rows) >= len(totals.rows)
+
+
 @dataclass(frozen=True, eq=False)
 class ComparisonBasis:
     """The bins and classes on which the clients of a round are compared.
@@ -45,6 +98,10 @@ class ComparisonBasis:
     Histograms have the shape (k, C, B): of k clients, C tables and B merged bins. There is a table
     for each class and, where `has_pooled_clients`, one more for the clients without classes; there
     is a single table where clients are compared without classes.
+
+    Clients that state class totals beside pooled counts are compared by class, too: their counts
+    are divided among the classes in proportion to the totals. Only the sums of such a table over
+    the classes and over the bins are data; no comparison uses more of it.
 
     Attributes
     ----------
@@ -60,12 +117,10 @@ class ComparisonBasis:
     n_classes : int
         The number of classes; 0 where clients are compared without classes.
     has_pooled_clients : bool
-        Whether some clients report no classes while others do. Their counts form one more class,
-        whose reference is all classes together.
-    pooled_histogram : ndarray of shape (B,), optional
-        The pooled counts of all sampled clients in the merged bins, positive everywhere; None
-        unless most reports are coarsened. Counts of coarsened reports are spread over the bins they
-        may have come from in proportion to it.
+        Whether some clients report neither counts by class nor class totals while others do. Their
+        counts form one more class, whose reference is all classes together.
+    compares_groups : bool
+        Whether the classes are groups where counts are by group.
     """
 
     bin_ends: IndexArray
@@ -74,7 +129,7 @@ class ComparisonBasis:
     degrees_of_freedom: float
     n_classes: int = 0
     has_pooled_clients: bool = False
-    pooled_histogram: FloatArray | None = None
+    compares_groups: bool = True
 
     @staticmethod
     def from_federation(
@@ -97,19 +152,15 @@ class ComparisonBasis:
         # Classes are compared where the table of the sampled clients stays small.
         n_classes = 0
         has_pooled_clients = False
-        strata = federation.noise_free_strata
-        if strata is not None:
+        compares_groups = _are_groups_compared(federation)
+        classes = compared_classes(federation, compares_groups)
+        if classes.n_classes > 0:
             # The bound on the sampled clients rather than their number, so that whether classes are
             # compared does not depend on how many clients report.
-            n_cells = tuning.max_sampled_clients * strata.n_strata * len(bin_ends)
+            n_cells = tuning.max_sampled_clients * classes.n_classes * len(bin_ends)
             if n_cells <= tuning.max_class_cells:
-                n_classes = strata.n_strata
-                has_pooled_clients = len(strata.rows) < federation.n_clients
-
-        # Some reports look coarsened by chance; only where most do, cells are spread.
-        pooled_histogram = None
-        if 2 * sampled.is_coarsened.sum() > sampled.n_clients:
-            pooled_histogram = sampled.merge_bins(bin_ends).sum(axis=0) + EMPTY_BIN_MASS
+                n_classes = classes.n_classes
+                has_pooled_clients = classes.n_clients < federation.n_clients
 
         return ComparisonBasis(
             bin_ends=bin_ends,
@@ -118,7 +169,7 @@ class ComparisonBasis:
             degrees_of_freedom=max(1.0, tuning.bin_freedom_factor * n_inner_edges),
             n_classes=n_classes,
             has_pooled_clients=has_pooled_clients,
-            pooled_histogram=pooled_histogram,
+            compares_groups=compares_groups,
         )
 
     def iter_row_blocks(self, n_clients: int) -> Iterator[IndexArray]:
@@ -152,9 +203,13 @@ class ComparisonBasis:
         """
         max_size = int(self.tuning.max_relative_weight * self.median_size)
         sizes = np.clip(clients.sample_sizes, 1, max_size).astype(np.float64)
-        counts = self._merged_counts(clients)
+        counts_as_sent = self._merged_counts(clients)
+        counts = counts_as_sent
+        if clients.is_coarsened.any():
+            counts = (counts_as_sent + self._merged_counts(clients.counts_in_lowest_bins())) / 2
         totals = np.maximum(counts.sum(axis=(1, 2)), 1)
-        counts *= (sizes / totals)[:, None, None]  # a new array, which nobody else holds
+        scale = sizes / totals
+        has_totals_alone = self._has_totals_alone(clients)
 
         # The noise of a merged bin is that of all bins in it, which is independent. It is not
         # scaled with the counts. Without noise one zero stands for all clients and bins.
@@ -163,103 +218,86 @@ class ComparisonBasis:
             n_bins_merged = np.diff(self.bin_ends, prepend=-1)
             noise_variance = clients.noise_variances[:, None] * n_bins_merged
 
+        # What coarsening leaves open; exact reports leave nothing open.
+        coarsening = None
+        if clients.is_coarsened.any():
+            coarsening = CoarseningError.between(
+                counts_as_sent, counts, scale, totals, has_totals_alone
+            )
+
         # A client weighs at most as much in a reference as the median client.
         reference_weight = np.minimum(1, self.median_size / sizes)[:, None, None]
-        given_labels = ClientHistograms(counts, sizes, reference_weight, noise_variance, self)
+        given_labels = ClientHistograms(
+            counts=counts * scale[:, None, None],
+            sample_sizes=sizes,
+            reference_weight=reference_weight,
+            noise_variance=noise_variance,
+            basis=self,
+            coarsening=coarsening,
+            has_totals_alone=has_totals_alone,
+        )
         pooled = given_labels
         if counts.shape[1] > 1:
-            pooled = replace(given_labels, counts=counts.sum(axis=1, keepdims=True))
+            pooled = replace(
+                given_labels,
+                counts=given_labels.counts.sum(axis=1, keepdims=True),
+                has_totals_alone=np.zeros(len(sizes), dtype=bool),
+            )
         return ClientViews(given_labels, pooled)
+
+    def _has_totals_alone(self, clients: Federation) -> BoolArray:
+        """Return (k,) which clients state class totals, and no counts by class."""
+        has_totals = np.zeros(clients.n_clients, dtype=bool)
+        if self.n_classes > 0:
+            totals = compared_classes(clients, self.compares_groups).totals
+            if totals is not None:
+                has_totals[totals.rows] = True
+        return has_totals
 
     def _merged_counts(self, clients: Federation) -> FloatArray:
         """Return (k, T, B) counts of some clients in the merged bins, none below 0; a new array.
 
         T is 1 where clients are compared without classes: the table holds all their counts. Else
         there is a table for each class and, with `has_pooled_clients`, one more for the counts of
-        the clients that report no classes. All other entries are 0.
+        the clients that report no classes. All other entries are 0. The counts of clients with
+        class totals alone are divided among the classes in proportion to the totals.
 
         Parameters
         ----------
         clients : Federation
-            k clients of the round. Where `n_classes` is positive they have counts by class, in a
-            table of no rows if none of the k clients reports classes.
+            k clients of the round. Where `n_classes` is positive they have counts by class or class
+            totals, in tables of no rows if none of the k clients reports them.
         """
         pooled = clients.merge_bins(self.bin_ends)
         if self.n_classes == 0:
-            counts = pooled[:, None].astype(np.float64)
-        else:
-            strata = clients.noise_free_strata
-            assert strata is not None  # whoever has classes keeps them in every selection
-            n_tables = self.n_classes + self.has_pooled_clients
-            counts = np.zeros((len(pooled), n_tables, len(self.bin_ends)))
+            return np.maximum(pooled[:, None].astype(np.float64), 0)  # noise makes negative ones
 
+        classes = compared_classes(clients, self.compares_groups)
+        n_tables = self.n_classes + self.has_pooled_clients
+        counts = np.zeros((len(pooled), n_tables, len(self.bin_ends)))
+
+        # The last table is that of the clients without classes.
+        if self.has_pooled_clients:
+            counts[:, -1] = pooled
+
+        strata = classes.strata
+        if strata is not None:
             # The cells of class c are c * n_bins to (c + 1) * n_bins - 1. The last merged bin ends
             # with the last bin, so that no merged bin holds cells of two classes.
             first_cells = np.arange(self.n_classes)[:, None] * strata.n_bins
             cell_ends = first_cells + self.bin_ends
             merged = strata.table.merge_bins(cell_ends.ravel())
+            counts[strata.rows] = 0
             counts[strata.rows, : self.n_classes] = merged.reshape(-1, *cell_ends.shape)
 
-            # The last table is that of the clients without classes.
-            if self.has_pooled_clients:
-                counts[:, -1] = pooled
-                counts[strata.rows, -1] = 0
-
-        counts = np.maximum(counts, 0)  # privacy noise makes negative ones
-        if self.pooled_histogram is None:
-            return counts
-        return self._spread_coarsened_counts(clients, counts, self.pooled_histogram)
-
-    def _spread_coarsened_counts(
-        self, clients: Federation, counts: FloatArray, pooled_histogram: FloatArray
-    ) -> FloatArray:
-        """Spread the counts of coarsened reports over the bins they may have come from.
-
-        A coarsened report moves scores up so that every cell holds at least five samples. Compared
-        bin by bin, its client would look as if its scores were too large. Each cell's count is
-        therefore distributed over the merged bins that the cell spans, in proportion to the pooled
-        histogram.
-
-        Parameters
-        ----------
-        clients : Federation
-            The k clients whose counts are given.
-        counts : ndarray of shape (k, C, B)
-            Their counts in the merged bins, in samples and not scaled yet; not changed.
-        pooled_histogram : ndarray of shape (B,)
-            Pooled counts of all sampled clients in the merged bins, all positive.
-
-        Returns
-        -------
-        ndarray of shape (k, C, B)
-            `counts`, with the rows of coarsened clients replaced. Their sums are the same.
-        """
-        n_clients, n_tables, n_bins = counts.shape
-        spans, is_coarsened = clients.count_spans()
-
-        # The first merged bin of every span, the one behind it, and the pooled mass between them,
-        # which is positive. The density is the span's count per unit of that mass.
-        first_bins = np.searchsorted(self.bin_ends, spans.low)
-        stop_bins = np.searchsorted(self.bin_ends, spans.high) + 1
-        cumulative = np.append(0, np.cumsum(pooled_histogram))
-        density = spans.counts / (cumulative[stop_bins] - cumulative[first_bins])
-
-        # The stratum of clients that report none is the number of strata, which is the last table.
-        # Where clients are compared without classes, all strata are in the only table.
-        table_index = np.minimum(spans.stratum, n_tables - 1)
-
-        # Difference array: a span's density is added where the span starts and subtracted behind
-        # its end, so the running sum over the bins is the density of all spans that cover a bin.
-        # It has one column more than bins, for the spans that end with the last bin.
-        shape = (n_clients, n_tables, n_bins + 1)
-        first_cells = (spans.row * n_tables + table_index) * (n_bins + 1)
-        starts = np.bincount(first_cells + first_bins, density, np.prod(shape))
-        stops = np.bincount(first_cells + stop_bins, density, np.prod(shape))
-        changes = (starts - stops).reshape(shape)
-        density_per_bin = np.cumsum(changes, axis=2)[:, :, :-1]
-
-        spread_counts = density_per_bin * pooled_histogram
-        return np.where(is_coarsened[:, None, None], spread_counts, counts)
+        totals = classes.totals
+        if totals is not None:
+            class_sizes = totals.stratum_sizes
+            class_shares = class_sizes / class_sizes.sum(axis=1, keepdims=True)
+            divided = class_shares[:, :, None] * pooled[totals.rows, None]
+            counts[totals.rows] = 0
+            counts[totals.rows, : self.n_classes] = divided
+        return np.maximum(counts, 0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -281,6 +319,11 @@ class ClientHistograms:
         Variance of the privacy noise on each count, summed over the tables, in squared samples.
     basis : ComparisonBasis
         The bins and classes of the view given labels; the pooled view has the same object.
+    has_totals_alone : ndarray of bool, shape (k,)
+        The clients whose counts by class are not known: of their tables only the sums over classes
+        and over bins are data. Nobody in the pooled view.
+    coarsening : CoarseningError or None
+        How far the counts may be off; None where all reports are exact. The same in both views.
     """
 
     counts: FloatArray
@@ -288,6 +331,55 @@ class ClientHistograms:
     reference_weight: FloatArray
     noise_variance: FloatArray
     basis: ComparisonBasis
+    has_totals_alone: BoolArray
+    coarsening: CoarseningError | None
+
+
+@dataclass(frozen=True, eq=False)
+class CoarseningError:
+    """How far the cumulative counts of some clients may be off, which are midpoints of two bounds.
+
+    Attributes
+    ----------
+    edge_variance : ndarray of shape (k, B)
+        Variances of the cumulative counts up to the end of each merged bin, in squared samples: of
+        a number that is as likely anywhere between both bounds, (most - least)^2 / 12.
+    cdf_as_sent : ndarray of shape (k, B)
+        The CDFs of the counts as sent, which are never above the true ones.
+    """
+
+    edge_variance: FloatArray
+    cdf_as_sent: FloatArray
+
+    @staticmethod
+    def between(
+        counts_as_sent: FloatArray,
+        counts: FloatArray,
+        scale: FloatArray,
+        totals: FloatArray,
+        has_totals_alone: BoolArray,
+    ) -> CoarseningError:
+        """Compute the error from the lower bounds and the midpoints.
+
+        Parameters
+        ----------
+        counts_as_sent, counts : ndarray of shape (k, T, B)
+            The lower bounds and the midpoints in the merged bins, in samples.
+        scale : ndarray of shape (k,)
+            By what the counts of each client are multiplied for the comparison.
+        totals : ndarray of shape (k,)
+            The sums of each client's counts.
+        has_totals_alone : ndarray of bool, shape (k,)
+            Whose tables are one table of all classes that was divided. All other tables were
+            coarsened each by itself, so that their errors are independent.
+        """
+        half_widths = np.cumsum(counts - counts_as_sent, axis=2)  # half of most - least
+        of_all_classes = half_widths.sum(axis=1) ** 2
+        of_each_class = (half_widths**2).sum(axis=1)
+        squares = np.where(has_totals_alone[:, None], of_all_classes, of_each_class)
+        edge_variance = squares / 3 * scale[:, None] ** 2
+        cdf_as_sent = np.cumsum(counts_as_sent.sum(axis=1), axis=1) / totals[:, None]
+        return CoarseningError(edge_variance, cdf_as_sent)
 
 
 class ClientViews(NamedTuple):
@@ -316,7 +408,8 @@ def common_bin_ends(federation: Federation, quantile_orders: Sequence[float]) ->
         Ascending and distinct; the last one is the last bin. B is at most the number of orders
         plus one.
     """
-    cumulative = np.cumsum(np.maximum(federation.counts, 0), axis=1)  # noise makes negative counts
+    counts = federation.at_midpoints(lambda bounded: bounded.counts)
+    cumulative = np.cumsum(np.maximum(counts, 0), axis=1)  # noise makes negative counts
     cdfs = cumulative / np.maximum(cumulative[:, -1:], 1)
     last_bin = federation.binning.n_bins - 1
     median_bins = []

@@ -30,7 +30,8 @@ MIN_ACCEPTED_VOTE = -1e-9 * VOTE_SCALE  # a sum of zero, up to rounding; in the 
 class ClippedVoteThreshold:
     """FCP's threshold, raised until the clients' clipped votes accept it.
 
-    At bin t a client votes with its empirical CDF F_k(t):
+    At bin t a client votes with its empirical CDF F_k(t), that of a coarsened report at the
+    midpoint of its bounds:
 
         v_k(t) = s_k [clip((F_k(t) - L + d) / s_k, -b_k, a) - e],
         s_k^2 = L (1 - L) (1 / n_k + phi),
@@ -236,7 +237,8 @@ class ClippedVotes:
         standard_deviation = np.sqrt(variance)
         lower_clip = np.where(suspected_larger[rows, None], self.upper_clip, 1 / self.upper_clip)
 
-        cdf = block.cumulative_counts(bins)[rows] / sizes
+        cumulative = block.at_midpoints(lambda bounded: bounded.cumulative_counts(bins))
+        cdf = cumulative[rows] / sizes
         standardized = (cdf - self.corrected_level) / standard_deviation
         clipped = np.clip(standardized, -lower_clip, self.upper_clip)
         weights = np.minimum(sizes, self.max_weight)

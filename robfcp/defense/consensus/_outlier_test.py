@@ -84,11 +84,8 @@ def expected_counts(
     if has_pooled_clients:
         reference[:, -1] = all_classes
 
-    # Shares within each class, drawn towards those of all classes together.
-    smoothed = all_classes + tuning.bin_prior
-    prior = tuning.prior_strength * smoothed / smoothed.sum(axis=1, keepdims=True)
+    class_shares = smoothed_class_shares(reference, all_classes, tuning)  # p_cb, (k, C, B)
     reference_sizes = reference.sum(axis=2) + tuning.prior_strength  # N_c + W, (k, C)
-    class_shares = (reference + prior[:, None]) / reference_sizes[:, :, None]  # p_cb, (k, C, B)
     cumulative_shares = np.cumsum(class_shares, axis=2)[:, :, :-1]
 
     # Sums over the classes, as products of a (1, C) row for each client with its (C, B) shares.
@@ -99,6 +96,31 @@ def expected_counts(
     variance = np.matmul(variance_rows, class_shares * (1 - class_shares))
     inner_edge_variance = np.matmul(variance_rows, cumulative_shares * (1 - cumulative_shares))
     return ExpectedCounts(mean[:, 0], variance[:, 0], inner_edge_variance[:, 0])
+
+
+def smoothed_class_shares(
+    reference: FloatArray, all_classes: FloatArray, tuning: Tuning
+) -> FloatArray:
+    """Return the shares of the bins within each class, drawn towards those of all classes together.
+
+    Parameters
+    ----------
+    reference : ndarray of shape (..., C, B)
+        Counts of a reference set by class, or of several.
+    all_classes : ndarray of shape (..., B)
+        Counts of all classes together.
+    tuning : Tuning
+        For how many samples of each class these stand, and for the prior of each bin.
+
+    Returns
+    -------
+    ndarray of shape (..., C, B)
+        p_cb, positive; their sum over the bins is 1.
+    """
+    smoothed = all_classes + tuning.bin_prior
+    prior = tuning.prior_strength * smoothed / smoothed.sum(axis=-1, keepdims=True)
+    reference_sizes = reference.sum(axis=-1) + tuning.prior_strength
+    return np.asarray((reference + prior[..., None, :]) / reference_sizes[..., None])
 
 
 class Comparison(NamedTuple):
@@ -118,8 +140,9 @@ class Comparison(NamedTuple):
         How far the client's CDF lies on the other side of the expected one somewhere, as a share
         of its samples: above it where `has_larger_scores`, else below it.
     lower_half_ratio, body_ratio, tail_ratio : ndarray of float
-        The observed mass over the mass expected in the lower half, in the body, and above the body
-        (of the tail, less a standard deviation of its privacy noise, so that it may be negative).
+        The observed mass over the mass expected in the lower half, in the body, and above the body.
+        The first two are those of the counts as sent, of coarsened reports the least there can be;
+        the last is less a standard deviation of its privacy noise, so that it may be negative.
     max_deviation_bin : ndarray of int
         The merged bin at whose end the two CDFs are farthest apart.
     observed_cdf, expected_cdf : ndarray of float
@@ -169,6 +192,15 @@ class CdfPair(NamedTuple):
 def reference_counts(clients: ClientHistograms, members: BoolArray) -> FloatArray:
     """Return (C, B) the weighted counts of a reference set, in one view; in samples.
 
+    Of members with class totals alone it is not known which scores are of which class. Their counts
+    by class are the likeliest ones, given the shares p_cb of the reference set itself: by
+    expectation and maximization (Dempster, Laird and Rubin 1977), with
+
+        E:  h_b n_c p_cb / sum_c' n_c' p_c'b    samples of class c in bin b,
+
+    for a member of h_b samples in bin b and n_c samples of class c, and the shares of all these
+    counts together as the next p_cb. Nobody outside the reference set has a say in them.
+
     Parameters
     ----------
     clients : ClientHistograms
@@ -177,7 +209,54 @@ def reference_counts(clients: ClientHistograms, members: BoolArray) -> FloatArra
         The clients that form the reference set.
     """
     weighted = members[:, None, None] * clients.reference_weight * clients.counts
-    return np.asarray(weighted.sum(axis=0))
+    total = np.asarray(weighted.sum(axis=0))
+    is_divided = members & clients.has_totals_alone
+    if not is_divided.any():
+        return total
+
+    # The counts of the other members are known.
+    tuning = clients.basis.tuning
+    divided = clients.counts[is_divided]
+    class_sizes = divided.sum(axis=2)  # n_c, (k', C)
+    weighted_counts = clients.reference_weight[is_divided, 0] * divided.sum(axis=1)  # (k', B)
+    known = total - weighted[is_divided].sum(axis=0)
+    for _ in range(tuning.reference_em_rounds):
+        class_shares = smoothed_class_shares(total, total.sum(axis=0), tuning)
+        expected = np.maximum(class_sizes @ class_shares, _MIN_RATE)  # (k', B)
+        total = known + class_shares * (class_sizes.T @ (weighted_counts / expected))
+    return total
+
+
+def _contributions(
+    clients: ClientHistograms, reference: FloatArray, is_member: BoolArray
+) -> FloatArray:
+    """Return (k, C, B) what each client contributes to a reference set; 0 of others than members.
+
+    What clients with class totals alone contribute is divided among the classes by the shares of
+    the reference, as in `reference_counts`. It is never more than the reference holds.
+
+    Parameters
+    ----------
+    clients : ClientHistograms
+        The k clients.
+    reference : ndarray of shape (C, B)
+        Counts of the reference set.
+    is_member : ndarray of bool, shape (k,)
+        The clients that belong to it.
+    """
+    contributions = clients.counts * clients.reference_weight * is_member[:, None, None]
+    is_divided = is_member & clients.has_totals_alone
+    if not is_divided.any():
+        return contributions
+
+    counts = clients.counts[is_divided]
+    class_shares = smoothed_class_shares(reference, reference.sum(axis=0), clients.basis.tuning)
+    expected = counts.sum(axis=2)[:, :, None] * class_shares  # n_c p_cb, (k', C, B)
+    expected_of_all = np.maximum(expected.sum(axis=1, keepdims=True), _MIN_RATE)
+    divided = expected * (counts.sum(axis=1, keepdims=True) / expected_of_all)
+    weighted = divided * clients.reference_weight[is_divided]
+    contributions[is_divided] = np.minimum(weighted, reference)
+    return contributions
 
 
 def compare_with_members(clients: ClientHistograms, members: BoolArray) -> Comparison:
@@ -209,14 +288,14 @@ def compare_with_reference(
         The clients that belong to the reference set.
     """
     basis = clients.basis
-    contribution = clients.counts * clients.reference_weight * is_member[:, None, None]
-    reference_without_client = reference - contribution  # (k, C, B), a new array
+    contributions = _contributions(clients, reference, is_member)
+    reference_without_client = reference - contributions  # (k, C, B), a new array
     expected = expected_counts(
         clients.counts, reference_without_client, basis.has_pooled_clients, basis.tuning
     )
     observed = clients.counts.sum(axis=1)  # (k, B)
     sizes = clients.sample_sizes[:, None]
-    noise_variance = clients.noise_variance
+    noise = _noise_variances(clients)
 
     # The two cumulative distribution functions and the difference between them, (k, B) each.
     observed_cdf = np.cumsum(observed, axis=1) / sizes
@@ -231,12 +310,19 @@ def compare_with_reference(
     max_deviation_bin = np.argmax(np.abs(difference)[:, :n_inner_edges], axis=1)
     observed_at_max, expected_at_max = cdfs.read(max_deviation_bin)
 
-    noise_sd = np.sqrt(noise_variance.sum(axis=1)) / clients.sample_sizes
-    lower_half_ratio, body_ratio, tail_ratio = _mass_ratios(cdfs, noise_sd, basis.tuning.body_mass)
+    # Up to so many samples as a cell holds may lie below where a report counts them. That is no
+    # evidence of a lower half, so that of clients with larger scores is read from counts as sent.
+    cdfs_as_sent = cdfs
+    if clients.coarsening is not None:
+        cdfs_as_sent = CdfPair(clients.coarsening.cdf_as_sent, expected_cdf)
+    noise_sd = np.sqrt(clients.noise_variance.sum(axis=1)) / clients.sample_sizes
+    body_mass = basis.tuning.body_mass
+    lower_half_ratio, body_ratio = _lower_mass_ratios(cdfs_as_sent, body_mass)
+    tail_ratio = _tail_ratio(cdfs, noise_sd, body_mass)
     return Comparison(
-        chi2_ratio=_chi2_ratio(observed, expected, noise_variance, basis.tuning),
+        chi2_ratio=_chi2_ratio(observed, expected, noise.by_bin, basis.tuning),
         anderson_darling_ratio=_anderson_darling_ratio(
-            observed, expected, noise_variance, basis.tuning
+            observed, expected, noise.up_to_edge, basis.tuning
         ),
         has_larger_scores=has_larger_scores,
         crossing=crossing,
@@ -249,13 +335,71 @@ def compare_with_reference(
     )
 
 
-def _mass_ratios(
-    cdfs: CdfPair, noise_sd: FloatArray, body_mass: float
-) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Return (k,) observed over expected mass: of the lower half, of the body and of the tail.
+class _NoiseVariances(NamedTuple):
+    """Variances of what is added to the clients' counts beside sampling, in squared samples.
 
-    The lower half ends with the first merged bin at whose end the expected CDF is at least 1/2, the
-    body with the last one at whose end it is at most `body_mass` (the first bin if there is none).
+    Attributes
+    ----------
+    by_bin : ndarray of shape (k, B) or (1, 1)
+        Of each count.
+    up_to_edge : ndarray of shape (k, B - 1) or (1, 0)
+        Of the cumulative counts up to each inner edge.
+    """
+
+    by_bin: FloatArray
+    up_to_edge: FloatArray
+
+
+def _noise_variances(clients: ClientHistograms) -> _NoiseVariances:
+    """Return the variances of privacy noise and of coarsening; 0 without both.
+
+    The noise of different bins is independent, so that variances of cumulative counts are sums. A
+    cell of a coarsened report is known but for the counts up to its two edges, of which the count
+    in a bin is the difference.
+    """
+    privacy_by_bin = np.broadcast_to(
+        clients.noise_variance, (len(clients.counts), clients.counts.shape[2])
+    )
+    privacy_up_to_edge = np.cumsum(privacy_by_bin, axis=1)[:, :-1]
+    if clients.coarsening is None:
+        return _NoiseVariances(clients.noise_variance, privacy_up_to_edge)
+
+    edge_variance = clients.coarsening.edge_variance
+    lower_edge_variance = np.pad(edge_variance[:, :-1], ((0, 0), (1, 0)))
+    return _NoiseVariances(
+        by_bin=privacy_by_bin + edge_variance + lower_edge_variance,
+        up_to_edge=privacy_up_to_edge + edge_variance[:, :-1],
+    )
+
+
+def _body_end(expected_cdf: FloatArray, body_mass: float) -> IndexArray:
+    """Return (k,) the bin with which the body ends; the first one if there is none.
+
+    It is the last merged bin at whose end the expected CDF is at most `body_mass`.
+    """
+    return np.maximum((expected_cdf <= body_mass).sum(axis=1) - 1, 0)
+
+
+def _lower_mass_ratios(cdfs: CdfPair, body_mass: float) -> tuple[FloatArray, FloatArray]:
+    """Return (k,) observed over expected mass: of the lower half, and of the body.
+
+    The lower half ends with the first merged bin at whose end the expected CDF is at least 1/2.
+
+    Parameters
+    ----------
+    cdfs : CdfPair
+        The clients' CDFs.
+    body_mass : float
+        The expected share of scores up to the end of the body, at most.
+    """
+    half_end = np.argmax(cdfs.expected >= 0.5 - _ROUNDING, axis=1)
+    observed_half, expected_half = cdfs.read(half_end)
+    observed_body, expected_body = cdfs.read(_body_end(cdfs.expected, body_mass))
+    return observed_half / expected_half, observed_body / expected_body
+
+
+def _tail_ratio(cdfs: CdfPair, noise_sd: FloatArray, body_mass: float) -> FloatArray:
+    """Return (k,) observed over expected mass of the tail, which is all above the body.
 
     Parameters
     ----------
@@ -266,25 +410,11 @@ def _mass_ratios(
         the tail, so that noise alone does not fill it.
     body_mass : float
         The expected share of scores up to the end of the body, at most.
-
-    Returns
-    -------
-    tuple of ndarray of shape (k,)
-        For the lower half, the body and the tail, in this order.
     """
-    half_end = np.argmax(cdfs.expected >= 0.5 - _ROUNDING, axis=1)
-    observed_half, expected_half = cdfs.read(half_end)
-
-    body_end = np.maximum((cdfs.expected <= body_mass).sum(axis=1) - 1, 0)
-    observed_body, expected_body = cdfs.read(body_end)
-
+    observed_body, expected_body = cdfs.read(_body_end(cdfs.expected, body_mass))
     observed_tail = 1 - observed_body - noise_sd
     expected_tail = np.maximum(1 - expected_body, _MIN_SHARE)
-    return (
-        observed_half / expected_half,
-        observed_body / expected_body,
-        observed_tail / expected_tail,
-    )
+    return np.asarray(observed_tail / expected_tail)
 
 
 def _chi2_ratio(
@@ -295,7 +425,7 @@ def _chi2_ratio(
     About 1 for a client that differs by sampling alone, larger for others.
 
     The square root of a Poisson count plus 3/8 has a nearly constant variance (Anscombe 1948). A
-    count with privacy noise of variance s, plus s, has the mean and variance of a Poisson count, so
+    count with noise of variance s, plus s, has the mean and variance of a Poisson count, so
     s is added on both sides. A bin weighs by its mean over its variance: the reference's error
     makes bins of large counts less certain.
 
@@ -306,7 +436,7 @@ def _chi2_ratio(
     expected : ExpectedCounts
         What the reference leads one to expect; its variance includes the reference's own error.
     noise_variance : ndarray of shape (k, B) or (1, 1)
-        Of the privacy noise on each count, in squared samples; 0 without noise.
+        Of the noise and the coarsening of each count, in squared samples; 0 without both.
     tuning : Tuning
         For Anscombe's shift and the mean of each square.
     """
@@ -342,8 +472,8 @@ def _anderson_darling_ratio(
         The clients' counts, in samples.
     expected : ExpectedCounts
         What the reference leads one to expect.
-    noise_variance : ndarray of shape (k, B) or (1, 1)
-        Of the privacy noise on each count, in squared samples; 0 without noise.
+    noise_variance : ndarray of shape (k, B - 1)
+        Of the noise and the coarsening of each cumulative count, in squared samples.
     tuning : Tuning
         For what is added to the variances.
     """
@@ -351,11 +481,8 @@ def _anderson_darling_ratio(
     if n_bins == 1:
         return np.ones(n_clients)
 
-    # Noise of different bins is independent, so variances of cumulative counts are sums.
-    noise_by_bin = np.broadcast_to(noise_variance, observed.shape)
-    cumulative_noise = np.cumsum(noise_by_bin, axis=1)[:, :-1]
     cumulative_difference = np.cumsum(observed - expected.mean, axis=1)[:, :-1]
-    variance = expected.inner_edge_variance + cumulative_noise + tuning.cumulative_variance_pad
+    variance = expected.inner_edge_variance + noise_variance + tuning.cumulative_variance_pad
     return np.asarray((cumulative_difference**2 / variance).mean(axis=1))
 
 

@@ -105,6 +105,9 @@ class Tuning:
     max_overdispersion : float
         The largest overdispersion, per sample, that votes are allowed. *Chosen*.
 
+    reference_em_rounds : int
+        Rounds of expectation and maximization by which the scores of a reference's classes are
+        estimated where members state class totals alone. *Chosen*: more change nothing.
     fit_tail_probability : float
         A client fits a reference unless sampling alone gives a larger statistic with less than this
         probability. *Chosen*, as usual for one test.
@@ -155,6 +158,7 @@ class Tuning:
     center_error_variance: float = 1.5
     max_overdispersion: float = 0.3
 
+    reference_em_rounds: int = 8
     fit_tail_probability: float = 0.05
     max_concentration_steps: int = 8
     max_refits: int = 10
