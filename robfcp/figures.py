@@ -226,7 +226,10 @@ def plot_cdf(calibration: Calibration, ax: Axes | None = None) -> Axes:
     sample_sizes = federation.sample_sizes
     bins = np.flatnonzero(np.isfinite(federation.binning.upper_edges))
     edges = federation.binning.upper_edges[bins]
-    cdfs = federation.cumulative_counts(bins) / sample_sizes[:, None]
+    cumulative = federation.map_blocks(
+        lambda block: block.at_midpoints(lambda bounded: bounded.cumulative_counts(bins))
+    )
+    cdfs = cumulative / sample_sizes[:, None]
 
     low, high = np.quantile(cdfs[benign_mask], [0.05, 0.95], axis=0)
     label = "middle 90% of the sites used"
@@ -237,8 +240,7 @@ def plot_cdf(calibration: Calibration, ax: Axes | None = None) -> Axes:
         curves = axes.plot(edges, flagged_cdfs.T, color=VERMILION, linewidth=0.9, alpha=0.6)
         curves[0].set_label("flagged sites")
 
-    pooled_counts = np.cumsum(federation.pooled_counts(benign_mask))[bins]
-    pooled_cdf = pooled_counts / sample_sizes[benign_mask].sum()
+    pooled_cdf = cumulative[benign_mask].sum(axis=0) / sample_sizes[benign_mask].sum()
     axes.plot(edges, pooled_cdf, color=BLUE, label="sites used, pooled")
 
     thresholds = [level.threshold for level in calibration.levels if np.isfinite(level.threshold)]

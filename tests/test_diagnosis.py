@@ -8,13 +8,15 @@ from scipy.special import softmax
 
 import robfcp
 from robfcp import Federation, Privacy, Report
+from robfcp.diagnosis._class_mix import ClassProfiles, ClassSizes
+from robfcp.diagnosis._likelihood import rank_histogram
 from robfcp.experiments import natural_partitions
 from robfcp.experiments.data_faults import NAMES, NO_FAULT, diagnosis_accuracy
 
 CLASSES = ("none", "mild", "grave")
 
 
-def report_of(name, seed, *, n=300, mix=(0.5, 0.3, 0.2), change=None, fine=True):
+def report_of(name, seed, *, n=300, mix=(0.5, 0.3, 0.2), change=None, min_cell_count=1):
     """A report of a fairly sure model; `change` gets and gives (probabilities, labels)."""
     rng = np.random.default_rng(seed)
     labels = rng.choice(3, n, p=mix)
@@ -23,7 +25,9 @@ def report_of(name, seed, *, n=300, mix=(0.5, 0.3, 0.2), change=None, fine=True)
     probabilities = softmax(logits, axis=1)
     if change is not None:
         probabilities, labels = change(probabilities, labels)
-    return Report.from_predictions(name, probabilities, labels, classes=CLASSES, fine=fine)
+    return Report.from_predictions(
+        name, probabilities, labels, classes=CLASSES, min_cell_count=min_cell_count
+    )
 
 
 BENIGN = [report_of(f"s{k:02d}", k) for k in range(11)]
@@ -103,18 +107,197 @@ def test_another_mix_of_the_same_cases_is_no_fault():
     assert '"grave" where the others have 2' in found.finding
 
 
-@pytest.mark.parametrize("fine", [True, False])
-def test_benign_clients_are_told_of_no_fault(fine):
-    reports = [report_of(f"s{k:02d}", 900 + k, fine=fine) for k in range(40)]
+@pytest.mark.parametrize("min_cell_count", [1, 5])
+def test_benign_clients_are_told_of_no_fault(min_cell_count):
+    reports = [report_of(f"s{k:02d}", 900 + k, min_cell_count=min_cell_count) for k in range(40)]
     calibration = robfcp.calibrate(reports, defense="none")
     assert robfcp.diagnose(calibration) == {}
     diagnoses = robfcp.diagnose(calibration, calibration.federation.clients).values()
     assert sum(one.cause == "not told" for one in diagnoses) >= 38
     odd = {"zero": lambda p, y: (np.eye(3)[y], y), "easy": only_easy_samples, "swapped": swapped}
-    reports += [report_of(name, 7, n=600, change=one, fine=fine) for name, one in odd.items()]
+    reports += [
+        report_of(name, 7, n=600, change=one, min_cell_count=min_cell_count)
+        for name, one in odd.items()
+    ]
     found = robfcp.diagnose(robfcp.calibrate(reports, defense="none"))
-    causes = ["hard cases missing", "labels swapped", "scores all equal"]  # by name
+    # Class totals do not show which labels are wrong: both are said.
+    wrong_labels = "labels swapped" if min_cell_count == 1 else "another model"
+    causes = ["hard cases missing", wrong_labels, "scores all equal"]  # by name
     assert [one.cause for one in found.values()] == causes
+    assert ("or some of its labels are wrong" in found["swapped"].finding) == (min_cell_count > 1)
+
+
+def class_mix(rng, concentration):
+    """The clients' mix of classes: the same, or drawn from a Dirichlet distribution."""
+    if concentration is None:
+        return (0.5, 0.3, 0.2)
+    return rng.dirichlet([concentration] * 3)
+
+
+def hard_in_last_class(probabilities, labels):
+    """A model that is in doubt about the last class."""
+    flatter = softmax(0.4 * np.log(probabilities), axis=1)
+    return np.where(labels[:, None] == 2, flatter, probabilities), labels
+
+
+def default_report(name, rng, *, n, mix, change=None):
+    """A default report, whose pooled scores depend on the mix of classes."""
+
+    def changed(probabilities, labels):
+        probabilities, labels = hard_in_last_class(probabilities, labels)
+        return (probabilities, labels) if change is None else change(probabilities, labels)
+
+    return report_of(name, rng, n=n, mix=mix, change=changed, min_cell_count=5)
+
+
+def default_round(seed, *, n, concentration, change=None):
+    """A round of 20 default reports; `change` is made at the first client."""
+    rng = np.random.default_rng(seed)
+    reports = []
+    for k in range(20):
+        mix = class_mix(rng, concentration)
+        change_here = change if k == 0 else None
+        reports.append(default_report(f"s{k:02d}", rng, n=n, mix=mix, change=change_here))
+    return robfcp.calibrate(reports, defense="none")
+
+
+@pytest.mark.effort
+@pytest.mark.parametrize("concentration", [None, 1.0, 0.5])
+def test_no_mix_of_classes_in_default_reports_is_taken_for_a_fault(concentration):
+    """Of 20 benign clients at most 1% are told of more than another mix of classes."""
+    n_clients = 0
+    n_faults = 0
+    for n in (60, 100, 300):
+        for seed in range(cases(4)):
+            calibration = default_round(seed, n=n, concentration=concentration)
+            assert calibration.federation.strata is None
+            found = robfcp.diagnose(calibration).values()
+            n_faults += sum(one.cause not in ("not told", "other mix of classes") for one in found)
+            n_clients += 20
+    assert n_faults <= 0.01 * n_clients
+
+
+@pytest.mark.effort
+@pytest.mark.parametrize(
+    ("change", "cause"),
+    [
+        (lambda p, y: (np.eye(3)[y], y), "scores all equal"),
+        (lambda p, y: (np.eye(3)[(y + 1) % 3], y), "scores all equal"),
+        (lambda p, y: (p, np.random.default_rng(0).permutation(y)), "another model"),
+    ],
+)
+def test_gross_faults_in_default_reports_are_named(change, cause):
+    causes = [cause]
+    concentrations = [None, 1.0]
+    if cause == "another model":
+        causes.append("labels mixed up")  # totals do not tell one from the other
+        concentrations = [None]  # of nearly one class shuffled labels are right
+    for concentration in concentrations:
+        for seed in range(cases(3)):
+            calibration = default_round(seed, n=300, concentration=concentration, change=change)
+            assert robfcp.diagnose(calibration)["s00"].cause in causes
+
+
+@pytest.mark.effort
+def test_a_mix_that_nobody_else_has_is_no_certain_fault():
+    """Peers of one mix do not show the scores of each class: both readings are given."""
+    readings = set()
+    for seed in range(cases(8)):
+        rng = np.random.default_rng(seed)
+        reports = [default_report(f"s{k:02d}", rng, n=300, mix=(0.5, 0.3, 0.2)) for k in range(15)]
+        odd_report = default_report("odd", rng, n=300, mix=(0.02, 0.03, 0.95))
+        calibration = robfcp.calibrate([*reports, odd_report], defense="none")
+        found = robfcp.diagnose(calibration, ["odd"])["odd"]
+        readings.add(found.instead or found.cause)
+        assert not found.sure or found.cause == "other mix of classes"
+    assert readings == {"other mix of classes"}
+
+
+def test_class_profiles_foretell_the_scores_of_another_mix():
+    """Against the scores of a large sample with that mix; what is left is not the pooled scores."""
+    calibration = default_round(5, n=300, concentration=0.7)
+    federation = calibration.federation
+    peers = federation.at_midpoints(lambda bounded: bounded.pooled_counts())
+    profiles = ClassProfiles.from_federation(federation, peers, calibration.benign_mask, 10_000)
+    errors = []
+    for k in range(20):
+        totals = federation.class_totals.row(k)
+        mix = totals / totals.sum()
+        large = report_of("large", 99, n=40_000, mix=mix, change=hard_in_last_class)
+        true_cdf = np.cumsum(large.counts) / large.n_samples
+        own_sizes = ClassSizes.from_federation(federation.select_rows(np.array([k])))
+        expected = np.cumsum(profiles.expected_peers(k, own_sizes, peers))
+        expected_cdf = expected / expected[-1]
+        pooled_cdf = np.cumsum(peers) / peers.sum()
+        errors.append([abs(expected_cdf - true_cdf).max(), abs(pooled_cdf - true_cdf).max()])
+    of_profiles, of_pooled = np.mean(errors, axis=0)
+    assert of_profiles < 0.4 * of_pooled
+
+
+def test_very_large_and_mixed_rounds_are_compared_by_class_totals_too(monkeypatch):
+    """Profiles of some clients, or of clients that report by class, explain a mix as well."""
+    rng = np.random.default_rng(3)
+    mixes = rng.dirichlet([1.0] * 3, 30)
+    reports = [default_report(f"s{k:02d}", rng, n=200, mix=mix) for k, mix in enumerate(mixes)]
+    exact_rng = np.random.default_rng(4)
+    by_class = [
+        report_of(f"t{k:02d}", exact_rng, n=200, mix=mix, change=hard_in_last_class)
+        for k, mix in enumerate(mixes)
+    ]
+    for clients in (reports, [*reports[:15], *by_class[15:]]):
+        calibration = robfcp.calibrate(clients, defense="none")
+        for max_cells in (10_000, 60):
+            monkeypatch.setattr("robfcp.diagnosis._diagnose.MAX_CELLS_DIAGNOSED", max_cells)
+            names = [client for client in calibration.federation.clients if client[0] == "s"]
+            found = robfcp.diagnose(calibration, names).values()
+            is_fault = [one.cause not in ("not told", "other mix of classes") for one in found]
+            assert sum(is_fault) <= 1
+            assert "other mix of classes" in {one.cause for one in found}
+
+
+def test_class_totals_say_between_which_sizes_classes_are():
+    rng = np.random.default_rng(0)
+    labels = [rng.integers(0, 3, n) for n in (40, 77, 133)]
+    reports = [
+        Report.from_scores(f"s{k}", rng.random(len(y)), labels=y, classes=3, min_cell_count=5)
+        for k, y in enumerate(labels)
+    ]
+    sizes = ClassSizes.from_federation(Federation.from_reports(reports))
+    true_sizes = np.array([np.bincount(y, minlength=3) for y in labels])
+    assert (sizes.least <= true_sizes).all()
+    assert (true_sizes <= sizes.most).all()
+    assert (sizes.most - sizes.least <= 4).all()
+    assert sizes.nearest_to(true_sizes[0] / 40) == pytest.approx(true_sizes[0], abs=1.0)
+
+
+@pytest.mark.parametrize("n", [60, 300])
+def test_ranks_of_coarsened_reports_are_neither_too_large_nor_too_small(n):
+    rng = np.random.default_rng(n)
+    reports = [
+        Report.from_scores(f"s{k:03d}", rng.beta(1, 4, n), min_cell_count=5) for k in range(80)
+    ]
+    federation = Federation.from_reports(reports)
+    peers = federation.at_midpoints(lambda bounded: bounded.pooled_counts())[None, :]
+    ranks = sum(rank_histogram(row[None, :], peers, min_cell_count=5) for row in federation.counts)
+    middles = (np.arange(ranks.shape[1]) + 0.5) / ranks.shape[1]
+    assert (ranks @ middles / ranks.sum()).item() == pytest.approx(0.5, abs=0.01)
+
+
+def test_nobody_covers_too_little_because_of_what_coarsening_leaves_open():
+    """The cell above the threshold may lie below it: covered are from 60% to 80%."""
+    peers = np.zeros((5, 10), dtype=int)
+    peers[:, 1::2] = 160
+    odd = np.zeros((1, 10), dtype=int)
+    odd[0, [1, 3, 5, 8, 9]] = 160
+    federation = Federation.from_counts(np.vstack([peers, odd]), min_cell_count=160)
+    calibration = robfcp.calibrate(federation, 0.8, defense="none")
+    assert calibration.client_coverage()[5, 0] == 0.7
+    assert robfcp.diagnose(calibration) == {}
+    # Of this one at most 60% are covered.
+    odd[0] = [0, 160, 0, 160, 0, 0, 0, 0, 0, 480]
+    federation = Federation.from_counts(np.vstack([peers, odd]), min_cell_count=160)
+    calibration = robfcp.calibrate(federation, 0.8, defense="none")
+    assert set(robfcp.diagnose(calibration)) == {"client-5"}
 
 
 def test_a_client_that_a_note_names_is_diagnosed():
@@ -178,11 +361,19 @@ def test_coverage_is_stated_where_it_is_off_target():
 @pytest.mark.parametrize("sites", thorough([1, 5], 1))
 def test_everyday_faults_at_real_hospitals_are_named(sites):
     """On hospitals that the priors were not fitted to."""
-    right = {
-        row.fault: row.right
-        for row in diagnosis_accuracy(natural_partitions.FEDERATIONS[0], most=sites, seed=1)
-    }
-    assert set(right) == {*NAMES, NO_FAULT}
+    rights = {}
+    for min_cell_count in (5, 1):
+        rows = diagnosis_accuracy(
+            natural_partitions.FEDERATIONS[0], most=sites, seed=1, min_cell_count=min_cell_count
+        )
+        rights[min_cell_count] = {row.fault: row.right for row in rows}
+        assert set(rights[min_cell_count]) == {*NAMES, NO_FAULT}
+
+    # A default report says too little for swapped labels, and of few patients for a copy.
+    named = ("all-zero", "subset", "label-poisoning", "temperature", NO_FAULT)
+    assert all(rights[5][fault] == sites for fault in named)
+
+    right = rights[1]
     assert right["stale-file"] == right["all-zero"] == sites
     if sites == 5:
         assert min(right.values()) >= 2

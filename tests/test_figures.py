@@ -50,6 +50,28 @@ def test_calibration_figures_tell_flagged_from_trusted_clients_and_what_is_prove
     )
 
 
+def test_curves_of_coarsened_reports_are_at_midpoints():
+    """Half-way between the counts as sent and the most they can be: hardly off on average."""
+    drawn = []
+    for min_cell_count in (5, 1):
+        reports = reports_of(beta_scores(0, 14, 60), min_cell_count=min_cell_count)
+        calibration = robfcp.calibrate(reports, defense="none")
+        lines = {str(line.get_label()): line for line in figures.plot_cdf(calibration).get_lines()}
+        drawn.append(np.asarray(lines["sites used, pooled"].get_ydata(), float))
+        if min_cell_count > 1:
+            federation = calibration.federation
+            as_sent = np.cumsum(federation.pooled_counts()) / federation.n_samples
+            lowest_counts = federation.counts_in_lowest_bins().pooled_counts()
+            most = np.cumsum(lowest_counts) / federation.n_samples
+    curve, exact = drawn
+    np.testing.assert_allclose(curve, (as_sent + most) / 2)
+    weights = np.diff(exact, prepend=0)
+    error, error_as_sent = (
+        np.average(other - exact, weights=weights) for other in (curve, as_sent)
+    )
+    assert abs(error) < abs(error_as_sent) / 5
+
+
 @pytest.mark.parametrize("suffix", thorough(list(FORMATS), "svg"))
 def test_saved_figures_are_the_same_bytes_and_nothing_else_is_touched(suffix, tmp_path):
     before, ax = dict(mpl.rcParams), figures.new_axes()[0]

@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from robfcp.calibration._calibration import Calibration
-from robfcp.calibration._coverage import StratumCoverage
+from robfcp.calibration._coverage import StratumCoverage, client_coverage
 from robfcp.calibration._document import CalibrationDocument
 from robfcp.calibration._levels import CoverageLevel
 
@@ -25,6 +25,7 @@ __all__ = [
     "SensitivityTable",
     "StratumCoverage",
     "calibrate",
+    "client_coverage",
     "sensitivity",
     "stratum_federations",
 ]

@@ -242,11 +242,13 @@ def _record(
 def _class_names(federation: Federation) -> StratumNames | None:
     """Return the names of the classes, or their number, where reports keep counts by class.
 
+    Class totals name them as well.
+
     Without the "(other)" that clients merge rare classes into: it is no column of predictions.
     """
     strata = federation.strata
     if strata is None or strata.by != "class":
-        return None
+        return None if federation.class_totals is None else federation.class_totals.names
     if isinstance(strata.names, tuple):
         return tuple(name for name in strata.names if name != OTHER_STRATUM)
     return strata.names
@@ -315,13 +317,14 @@ def _privacy_note(federation: Federation) -> str:
 
 
 def _coarsening_note(federation: Federation) -> str:
-    """Return that most reports are coarsened, else an empty text; a few may look so by chance."""
+    """Return that reports are coarsened, and to which cells; empty where none is."""
     n_coarsened = int(federation.is_coarsened.sum())
-    if 2 * n_coarsened <= federation.n_clients:
+    if n_coarsened == 0:
         return ""
     return (
-        f"{n_coarsened} of {federation.n_clients} reports keep at least five samples together: "
-        "scores are moved up for it, so that sets are rather too large than too small"
+        f"{n_coarsened} of {federation.n_clients} reports are coarsened to cells of at least "
+        f"{int(federation.min_cell_counts.max())} samples: thresholds are estimated from the "
+        "midpoints of their counts, and what is proved rests on the least that these can be"
     )
 
 
@@ -338,6 +341,12 @@ def _pooled_clients_note(federation: Federation) -> str:
     if strata is None or len(strata.rows) == federation.n_clients:
         return ""
     n_pooled = federation.n_clients - len(strata.rows)
+    totals = federation.class_totals
+    if strata.by == "class" and totals is not None and len(totals.rows) == n_pooled:
+        clients = "1 site states" if n_pooled == 1 else f"{n_pooled} sites state"
+        return (
+            f"{clients} class totals alone: in what is said of all samples, and in nothing by class"
+        )
     clients = f"{n_pooled} sites keep their"
     if n_pooled == 1:
         clients = "1 site keeps its"

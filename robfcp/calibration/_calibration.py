@@ -319,7 +319,8 @@ class Calibration(Predictor):
         """Return (K, L) the share of each client's reported scores that each level covers.
 
         By class each score is compared with the threshold of its class; a client that keeps no
-        classes, and samples that it merged, with the largest.
+        classes, and samples that it merged, with the largest. Of coarsened reports these are
+        estimates, from the midpoints of the counts.
 
         Parameters
         ----------

@@ -162,7 +162,7 @@ class MonitorOptions:
     state: Annotated[
         Path, option("The monitor's memory: a file, or a folder.", "--state", "-s")
     ] = Path(STATE_FILE)
-    own: Annotated[Path | None, option("This site's report (--fine): see drift too.")] = None
+    own: Annotated[Path | None, option("This site's exact report: see drift too.")] = None
     floor: Annotated[float | None, option("Coverage to hold, if not what --own proves.")] = None
     html: console.Html = None
     client: Annotated[str | None, round_option("This site's name.", "--client", "-c")] = None

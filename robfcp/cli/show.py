@@ -355,6 +355,8 @@ def _print_client_coverage(outlook: Outlook, printer: Printer) -> None:
         coverage = ", ".join(f"{value:.3f}" for value in outlook.client_coverage[index])
         rows.append((federation.clients[index], federation.sample_sizes[index], coverage))
     limit_text = _limit_text("lowest", len(outlook.lowest_first))
+    if federation.is_coarsened.any():
+        limit_text = f", estimated from coarsened counts{limit_text}"
     printer.table(
         f"coverage each site reports of its own samples{limit_text}",
         ["site", "samples", "covered"],

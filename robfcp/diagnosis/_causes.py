@@ -102,9 +102,9 @@ CAUSES: Mapping[str, Cause] = {
         advice="ask it and {other} which file they sent",
     ),
     "another model": Cause(
-        finding="its scores look like those of another, less accurate model",
+        finding="its scores look like those of another, less accurate model{or_labels}",
         advice="check which version of the model was used, and that its input was prepared as "
-        "elsewhere",
+        "elsewhere{and_labels}",
         mixture=((0.6, "noisier"), (0.4, "duller")),
     ),
     "probabilities too extreme": Cause(

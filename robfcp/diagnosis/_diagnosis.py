@@ -159,6 +159,7 @@ def describe(
     mismatch: str = "",
     fraction: str = "",
     peer_fraction: str = "",
+    hides_classes: bool = False,
 ) -> Diagnosis:
     """Return the diagnosis with a cause, in the words of the table of causes.
 
@@ -174,6 +175,8 @@ def describe(
         The client whose report it duplicates.
     location, mismatch, fraction, peer_fraction : str
         The texts that replace these words in braces.
+    hides_classes : bool
+        Whether class totals alone are reported, which do not tell wrong labels from another model.
     """
     texts = CAUSES[cause]
     replacements = {
@@ -185,6 +188,8 @@ def describe(
         "mismatch": mismatch,
         "fraction": fraction,
         "peer_fraction": peer_fraction,
+        "or_labels": ", or some of its labels are wrong" if hides_classes else "",
+        "and_labels": "; check the label column too" if hides_classes else "",
     }
     return replace(
         diagnosis,

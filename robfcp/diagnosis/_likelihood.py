@@ -23,12 +23,10 @@ from robfcp.diagnosis._causes import (
     SHIFTED_CLASS_PRIOR,
     RankDistribution,
 )
-from robfcp.reports import StratifiedCounts
 
 N_RANK_CELLS = 12  # cells with equally many of the peers' scores
 N_MASS_CELLS = 10  # quantiles of the fraction of the probability that a wrong label gets
 MIN_REFERENCE_SCORES = 20  # scores of peers that a class needs for a comparison
-MIN_SAMPLES_OF_COARSE_CLASS = 2 * StratifiedCounts.MIN_CELL_COUNT  # fewer are in a single cell
 
 LABEL_PRIOR_STRENGTH = 40  # of the clients' label distributions around the pooled one, in samples
 RARE_LOG_PENALTY = 3.0  # a rarer hypothesis has to be better by e^3
@@ -72,7 +70,7 @@ def rank_fault_hypotheses(
     histograms: FloatArray,
     *,
     by_class: bool,
-    is_coarsened: bool = False,
+    min_cell_count: int = 1,
 ) -> list[FaultHypothesis]:
     """Return all hypotheses about a client's scores, the likeliest first.
 
@@ -86,10 +84,10 @@ def rank_fault_hypotheses(
         What `rank_distribution_histograms` returns.
     by_class : bool
         Whether rows are classes, so that they can be confused with each other.
-    is_coarsened : bool
-        Whether the counts of the client are coarsened.
+    min_cell_count : int
+        The minimum cell count of the client's report.
     """
-    ranks = rank_histogram(counts, peer_counts, is_coarsened=is_coarsened)
+    ranks = rank_histogram(counts, peer_counts, min_cell_count=min_cell_count)
     classes = np.flatnonzero(ranks.any(axis=1))  # those that can be compared
 
     # (C,) log-likelihoods of every class's ranks.
@@ -166,25 +164,26 @@ def _median_doubt(peer_counts: IntArray, binning: Binning) -> float:
 
 
 def rank_histogram(
-    counts: IntArray | FloatArray, peer_counts: IntArray, *, is_coarsened: bool = False
+    counts: IntArray | FloatArray, peer_counts: IntArray, *, min_cell_count: int = 1
 ) -> FloatArray:
     """Count a client's scores of each class in each twelfth of the peers' scores, (C, B).
 
     A score in a bin that holds the peers' ranks from u to v is spread evenly over [u, v], so that
     scores drawn as the peers' are uniform whatever ties there are. In a coarsened report a cell of
-    five to nine scores is spread half-way to the next cells. A class of which the peers have fewer
-    than 20 stays empty.
+    fewer scores than twice the minimum is spread down to the cell before. A class of which the
+    peers have fewer than 20 stays empty.
 
     Parameters
     ----------
     counts, peer_counts : ndarray of shape (C, H)
         The scores of the client and of its peers, by class or group and bin.
-    is_coarsened : bool
-        Whether the report of the client is coarsened.
+    min_cell_count : int
+        The minimum cell count of the client's report.
     """
+    is_coarsened = min_cell_count > 1
     has_scores = counts.any(axis=1)
     if is_coarsened:
-        has_scores = counts.sum(axis=1) >= MIN_SAMPLES_OF_COARSE_CLASS
+        has_scores = counts.sum(axis=1) >= 2 * min_cell_count  # fewer are in a single cell
     has_peers = peer_counts.sum(axis=1) >= MIN_REFERENCE_SCORES
 
     edges = np.arange(N_RANK_CELLS + 1) / N_RANK_CELLS
@@ -199,7 +198,7 @@ def rank_histogram(
         high = upper[bins]
         low = high - peer_counts[c, bins] / n_peer_scores
         if is_coarsened and len(bins) > 1:
-            is_small = class_counts < MIN_SAMPLES_OF_COARSE_CLASS
+            is_small = class_counts < 2 * min_cell_count
             low, high = _widen_small_cells(low, high, is_small)
 
         # The CDF of the uniform distribution on each interval, at the edges of the cells.
@@ -213,14 +212,14 @@ def rank_histogram(
 def _widen_small_cells(
     low: FloatArray, high: FloatArray, is_small: BoolArray
 ) -> tuple[FloatArray, FloatArray]:
-    """Return the intervals of ranks, those of small cells up to half-way between midpoints."""
-    midpoints = (low + high) / 2
-    cuts = (midpoints[1:] + midpoints[:-1]) / 2
-    first_cut = max(0, 2 * midpoints[0] - cuts[0])
-    last_cut = min(1, 2 * midpoints[-1] - cuts[-1])
-    wide_low = np.where(is_small, np.append(first_cut, cuts), low)
-    wide_high = np.where(is_small, np.append(cuts, last_cut), high)
-    return wide_low, wide_high
+    """Return the intervals of ranks, those of small cells from the cell before.
+
+    Coarsening moves scores up, though none past the next cell: they lie anywhere between the cell
+    before their own and their own. The lowest cell is taken to be as wide as the next.
+    """
+    first_low = max(0, 2 * high[0] - high[1])
+    previous_high = np.append(first_low, high[:-1])
+    return np.where(is_small, previous_high, low), high
 
 
 def wrong_label_histogram(peer_counts: IntArray, binning: Binning) -> FloatArray | None:
@@ -265,7 +264,7 @@ class LabelDistributionLikelihood:
         If they are as the peers', or rarely anything.
     """
 
-    def __init__(self, sizes: IntArray, peer_sizes: IntArray) -> None:
+    def __init__(self, sizes: IntArray | FloatArray, peer_sizes: IntArray | FloatArray) -> None:
         from scipy.special import gammaln
 
         # A small fraction is added to each class, so that none is impossible.
@@ -279,6 +278,11 @@ class LabelDistributionLikelihood:
         self.as_peers = total + float(np.trace(self._terms))
         self.anything = log_dirichlet_multinomial(np.ones(len(sizes)), sizes.astype(np.float64))
         self.usual = float(np.logaddexp(self.as_peers, self.anything - RARE_LOG_PENALTY))
+
+    @property
+    def is_unusual(self) -> bool:
+        """Whether any distribution explains the numbers better than the peers' does."""
+        return bool(self.anything - RARE_LOG_PENALTY > self.as_peers)
 
     def swapped(
         self, classes: IndexArray, unchanged: FloatArray, wrong_labels: FloatArray

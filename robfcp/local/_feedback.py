@@ -16,10 +16,12 @@ from numpy.typing import ArrayLike
 
 from robfcp._files import make_folder
 from robfcp._sealed import FilePath, SealedFile, sha256_of
+from robfcp._typing import FloatArray
 from robfcp._validation import Rng
 from robfcp.calibration import Calibration, CalibrationDocument
 from robfcp.diagnosis import diagnose
 from robfcp.errors import RobfcpError, printable
+from robfcp.federation import Federation
 from robfcp.guarantees import (
     MAX_CLIENTS_COMPARED,
     class_counts,
@@ -62,15 +64,16 @@ class ClientFeedback(SealedFile, frozen=True, omit_defaults=True, dict=True):
     oddness : float, optional
         The maliciousness score; None without a valid report.
     covered : tuple of float
-        The fraction of the client's reported scores at or below the threshold, for each level;
-        empty without a valid report.
+        The fraction of the client's reported scores at or below the threshold, for each level: an
+        estimate where the report is coarsened. Empty without a valid report.
     diagnosis : str
         What the report looks like, in plain words; empty if it is not suspicious.
     advice : str
         What to check then.
     others : PeerThresholds, optional
         The thresholds that the peers' reports certify for this client's label distribution; None
-        without a valid report by class, and in federations of more than 300 clients.
+        without a valid report by class, also where it states class totals alone, and in
+        federations of more than 300 clients.
 
     Examples
     --------
@@ -313,7 +316,10 @@ def feedback_filenames(clients: Sequence[str]) -> dict[str, str]:
 def peer_thresholds(
     calibration: Calibration, selected: set[str] | None = None
 ) -> dict[str, PeerThresholds]:
-    """Return the peers' thresholds of all clients or the selected ones; empty without classes."""
+    """Return the peers' thresholds of all clients or the selected ones.
+
+    Empty without counts by class: rounded class totals certify nothing of the scores of a class.
+    """
     federation = calibration.federation
     strata = federation.noise_free_strata
     if strata is None or strata.by != "class" or federation.risk is not None:
@@ -355,16 +361,27 @@ def local_thresholds(
 
     The coverage is the fraction of the client's reported samples. The dictionary is empty if
     feedback holds no peers' thresholds. A client clips by its scores, here the upper edges of
-    their bins replace them: its threshold is the same up to one bin.
+    their bins replace them: its threshold is the same up to one bin. Of a coarsened report the
+    midpoints of the counts stand for the scores: an estimate.
     """
     federation = calibration.federation
     alpha = float(1 - calibration.levels[0].coverage)
     row_of_client = {client: row for row, client in enumerate(federation.clients)}
     thresholds = {}
     for client, peers in peer_thresholds(calibration, selected).items():
-        counts = federation.table.row(row_of_client[client])
-        scores = np.repeat(federation.binning.upper_edges, counts)
+        row = federation.select_rows(np.array([row_of_client[client]]))
+        scores = _reported_scores(row)
         local = local_threshold_range(scores, alpha)
         threshold = max(local.low, min(peers.thresholds[0], local.high))
         thresholds[client] = (threshold, float((scores <= threshold).mean()))
     return thresholds
+
+
+def _reported_scores(client: Federation) -> FloatArray:
+    """Return (n,) the scores of a client, each as the upper edge of its bin, rising.
+
+    Of a coarsened report score j is in the first bin up to which the midpoints count j scores.
+    """
+    cumulative = client.at_midpoints(lambda bounded: bounded.cumulative_counts())[0]
+    orders = np.arange(1, int(cumulative[-1]) + 1)
+    return np.asarray(client.binning.upper_edges[np.searchsorted(cumulative, orders)])

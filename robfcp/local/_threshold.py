@@ -314,7 +314,10 @@ def build_local_calibration(
 def _problem_of_peers(peers: PeerThresholds | None, samples: LocalSamples) -> str:
     """Return why the peers' thresholds certify nothing for a client's samples; empty if they do."""
     if peers is None:
-        return "the letter has no threshold from other sites: they kept no labels, or few"
+        return (
+            "the letter has no threshold from other sites: they reported no counts by class, or "
+            "few did; reports made with --by-class (stratify_by_class=True) give one"
+        )
     if tuple(samples.label_counts) != peers.label_counts:
         return (
             "these are not the labels this site reported: what the other sites prove does not "
@@ -394,7 +397,11 @@ class LocalRiskThreshold:
 def calibrate_local_risk(
     calibration: Calibration, report: Report, level: int = 0
 ) -> LocalRiskThreshold:
-    """Return the lambda of the client whose exact losses are in the report."""
+    """Return the lambda of the client whose losses are in the report.
+
+    Of a coarsened report the counts as sent are used, which are never too many at any lambda: what
+    is proved then holds too, of larger lambdas than necessary.
+    """
     risk_level = get_level(calibration, level)
     risk = calibration.risk
     _refuse_noise(report)

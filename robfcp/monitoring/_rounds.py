@@ -234,8 +234,8 @@ def drift_distances(previous: Federation, current: Federation, delta: float) -> 
 def unchanged_clients(previous: Federation, current: Federation) -> tuple[str, ...]:
     """Find the clients whose two reports have equal counts in every bin.
 
-    Reports of fewer than 30 samples may be equal by chance and are not listed. Where the binnings
-    differ none is.
+    Reports of fewer than 30 samples may be equal by chance and are not listed, nor are coarsened
+    ones of fewer than 30 of the smallest cells. Where the binnings differ none is.
 
     Parameters
     ----------
@@ -256,8 +256,10 @@ def unchanged_clients(previous: Federation, current: Federation) -> tuple[str, .
     previous_counts = _cumulative_counts(previous, clients)
     current_counts = _cumulative_counts(current, clients)
     is_equal = (previous_counts == current_counts).all(axis=1)
-    sizes = current.sample_sizes[_rows_of(current, clients)]
-    is_large = sizes >= MIN_SAMPLES_FOR_UNCHANGED
+    # Coarsening places the samples of a smallest cell as one.
+    rows = _rows_of(current, clients)
+    n_placed = current.sample_sizes[rows] // current.min_cell_counts[rows]
+    is_large = n_placed >= MIN_SAMPLES_FOR_UNCHANGED
     return tuple(clients[k] for k in np.flatnonzero(is_equal & is_large))
 
 

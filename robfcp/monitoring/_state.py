@@ -17,7 +17,6 @@ from robfcp._validation import are_client_names
 from robfcp.binning import Binning
 from robfcp.calibration import Calibration
 from robfcp.errors import RobfcpError
-from robfcp.federation import Federation
 from robfcp.monitoring._betting import (
     N_BETS,
     N_CELLS,
@@ -201,8 +200,8 @@ def _problem_of_reference(report: Report, calibration: Calibration) -> str:
     """
     if report.privacy is not None:
         return "privacy: the report holds noise; keep an exact one at the site and pass that"
-    if Federation.from_reports([report]).is_coarsened.any():
-        return "drift cannot be told by cells of five; pass one made with --fine, kept there"
+    if report.min_cell_count > 1:
+        return "drift cannot be told by coarsened counts; pass a report with --min-cell-count 1"
 
     summary = calibration.summary
     # The keys are names of options, which the message advises.

@@ -16,7 +16,7 @@ import numpy as np
 
 from robfcp import __version__
 from robfcp._sealed import sha256_of
-from robfcp._typing import IndexArray, IntArray
+from robfcp._typing import FloatArray, IndexArray, IntArray
 from robfcp.binning import Binning
 from robfcp.calibration import Calibration, CoverageLevel
 from robfcp.diagnosis import Diagnosis, diagnose
@@ -87,7 +87,8 @@ def page_data(calibration: Calibration, about: PageInfo) -> dict[str, Any]:
     """
     federation = calibration.federation
     first_level = calibration.levels[0]
-    bins = plot_bins(federation.with_integer_counts().pooled_counts(), federation.binning)
+    pooled_counts = federation.with_integer_counts().reduce_blocks(_pooled_midpoints)
+    bins = plot_bins(pooled_counts, federation.binning)
     diagnoses = diagnose(calibration)
     summary = summary_text(calibration, diagnoses)
 
@@ -188,8 +189,12 @@ def clients_data(calibration: Calibration) -> dict[str, Any]:
 
 
 def counts_data(federation: Federation, bins: IndexArray) -> list[int]:
-    """Return every client's samples between the edges of some bins, client by client (data.js)."""
+    """Return every client's samples between the edges of some bins, client by client (data.js).
+
+    Midpoints of coarsened counts are rounded to whole samples.
+    """
     cumulative = _cumulative_counts_to_total(federation.as_sample_counts())
+    cumulative = np.rint(cumulative).astype(np.int64)
     counts: list[int] = np.diff(cumulative[:, bins], prepend=0).ravel().tolist()
     return counts
 
@@ -211,13 +216,22 @@ def cdf_band(calibration: Calibration, bins: IndexArray) -> dict[str, list[float
     }
 
 
-def _cumulative_counts_to_total(federation: Federation) -> IntArray:
+def _pooled_midpoints(federation: Federation) -> FloatArray:
+    """Return (H,) the counts of all clients together, of coarsened ones the midpoints."""
+    return federation.at_midpoints(lambda bounded: bounded.pooled_counts())
+
+
+def _cumulative_counts_to_total(federation: Federation) -> FloatArray:
     """Return (K, H) counts at or below every edge, which end at each client's total.
+
+    Coarsened counts are the midpoints of what they may be, in halves.
 
     Private counts need not add up to n_k: what is left over by edge t of H is t/H of it, the best
     unbiased mean of the noisy sum up to t and of n_k less the noisy sum above.
     """
-    cumulative = federation.cumulative_counts()
+    cumulative = federation.map_blocks(
+        lambda block: block.at_midpoints(lambda bounded: bounded.cumulative_counts())
+    )
     if not federation.has_noise:
         return cumulative
 
@@ -227,7 +241,7 @@ def _cumulative_counts_to_total(federation: Federation) -> IntArray:
     return cumulative + np.rint(leftover[:, None] * fractions).astype(np.int64)
 
 
-def plot_bins(pooled_counts: IntArray, binning: Binning) -> IndexArray:
+def plot_bins(pooled_counts: IntArray | FloatArray, binning: Binning) -> IndexArray:
     """Return about N_PLOT_BINS bins to draw distributions with; all where there are no more.
 
     Half of them are equiprobable, a quarter is spread evenly over the scores, a quarter over the
@@ -235,8 +249,8 @@ def plot_bins(pooled_counts: IntArray, binning: Binning) -> IndexArray:
 
     Parameters
     ----------
-    pooled_counts : (H,) ndarray of int
-        All clients' counts together.
+    pooled_counts : (H,) ndarray
+        All clients' counts together, at midpoints.
     binning : Binning
         The H bins.
     """

@@ -230,7 +230,7 @@ def _reports_text(calibration: Calibration) -> str:
 
 
 def reading_notes(calibration: Calibration) -> Iterator[str]:
-    """Yield what to know of a page of losses, or with a threshold for each class."""
+    """Yield what to know of a page of losses, of class totals, or with a threshold a class."""
     risk = calibration.risk
     if risk is not None:
         divisor = "" if risk.bound == 1 else f" / {risk.bound:g}"
@@ -242,4 +242,10 @@ def reading_notes(calibration: Calibration) -> Iterator[str]:
         yield (
             f"There is a threshold for each {calibration.by}; the charts above the table show the "
             "largest of them."
+        )
+    if calibration.federation.class_totals is not None and calibration.by is None:
+        yield (
+            "Reports state how many samples of each class a site has, rounded, and no counts by "
+            "class: nothing is said by class of these sites. Reports made with --by-class "
+            "(stratify_by_class=True) allow it."
         )

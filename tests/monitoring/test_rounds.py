@@ -84,7 +84,7 @@ def coarsened_reports(rng, n_samples, shift=0.0):
         labels = rng.integers(0, 10, n_samples)
         scores = np.clip(rng.beta(0.6, 2.5, n_samples) + shift, 0, 1)
         report = robfcp.Report.from_scores(
-            f"site-{k}", scores, score=LAC, labels=labels, classes=10, fine=False
+            f"site-{k}", scores, score=LAC, labels=labels, classes=10, min_cell_count=5
         )
         reports.append(report)
     return Federation.from_reports(reports)
@@ -329,3 +329,11 @@ def test_a_previous_calibration_without_its_record_is_refused_before_anything_is
     line = refused("calibrate", *second, "--previous", "first.json", "-o", "second.json")
     assert "came without its record" in line
     assert not (tmp_path / "second.json").exists()
+
+
+def test_few_cells_may_be_equal_by_chance():
+    counts = np.array([[0, 20, 20, 20], [0, 50, 50, 60]])
+    exact = Federation.from_counts(counts, GRID)
+    assert unchanged_clients(exact, exact) == exact.clients
+    coarse = Federation.from_counts(counts, GRID, min_cell_count=5)
+    assert unchanged_clients(coarse, coarse) == coarse.clients[1:]  # of 32 least cells

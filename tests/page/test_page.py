@@ -123,7 +123,7 @@ def test_the_data_hold_all_counts_and_what_an_auditor_needs():
     assert data["counts"] == merged.ravel().tolist()
     assert (merged.sum(axis=1) == data["clients"]["size"]).all()
     assert min(data["clients"]["oddness"]) == 0
-    with pytest.raises(robfcp.RobfcpError, match="keep no classes or groups"):
+    with pytest.raises(robfcp.RobfcpError, match="keep no counts by class or group"):
         calibration.class_coverage(calibration.levels[0])
     digests = {grid.digest, hashlib.sha256(calibration.to_json()).hexdigest()}
     assert digests <= set(dict(data["audit"]).values())
@@ -268,3 +268,40 @@ def test_the_same_page_is_written_whole_by_python_calibrate_and_show(tmp_path, m
     assert pages["a"] == pages["b"]
     assert pages["d"] == pages["e"]
     assert pages["e"].rstrip().endswith(b"</html>")
+
+
+def default_rounds(n_sites=12, n=80):
+    """A round of default reports, and the same with exact counts."""
+    made = [outputs(k, n) for k in range(n_sites)]
+    return [
+        robfcp.calibrate(by_class(made, min_cell_count=m, stratify_by_class=by), defense="none")
+        for m, by in ((5, None), (1, False))
+    ]
+
+
+def test_curves_of_coarsened_reports_lie_half_way_between_what_they_may_be():
+    """Neither above nor below those of the exact counts, on average over edges and sites."""
+    coarse, exact = default_rounds()
+    data = embedded(render_html(coarse))
+    federation = coarse.federation
+    bins = np.array(data["view"])
+    counts = np.array(data["counts"]).reshape(federation.n_clients, -1)
+    assert counts.dtype.kind == "i"
+    assert (counts.sum(axis=1) == data["clients"]["size"]).all()
+    middle = federation.at_midpoints(lambda bounded: bounded.cumulative_counts(bins))
+    assert np.abs(np.cumsum(counts, axis=1) - middle).max() <= 0.5
+
+    true_counts = exact.federation.cumulative_counts(bins)
+    errors = np.cumsum(counts, axis=1) - true_counts
+    assert abs(errors.mean()) < 0.4  # samples of 80
+    as_sent = federation.cumulative_counts(bins) - true_counts
+    assert as_sent.mean() < -1
+
+
+def test_a_page_of_class_totals_says_how_to_get_results_by_class():
+    coarse, exact = default_rounds()
+    page = embedded(render_html(coarse))
+    assert page["strata"] is None
+    assert "no counts by class" in page["notes"][-1]
+    assert "stratify_by_class=True" in page["notes"][-1]
+    assert not any("no counts by class" in note for note in embedded(render_html(exact))["notes"])

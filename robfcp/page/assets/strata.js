@@ -37,7 +37,7 @@ function showStrata() {
     found.sites.map((site) => [site.name, number(site.samples), heat(site.covered), ...own(site), ...chosen.map((c) => mixed(site, c, heat))]),
   );
   const more = found.n_strata > names.length ? ` The ${names.length} most frequent of ${found.n_strata} are shown.` : "";
-  const pooled = found.pooled_only.length ? ` ${number(found.pooled_only.length)} sites withheld their labels and count for the pooled statements only.` : "";
+  const pooled = found.pooled_only.length ? ` ${number(found.pooled_only.length)} sites reported no counts by ${word} and count for the pooled statements only.` : "";
   const clipped = letters ? " Own threshold: what the site's letter comes to, up to one bin; covered by it: the share of its own cases." : "";
   byId("strata-words").textContent =
     `Share of each used site's own cases that are covered, worst sites first; in brackets how much of its data the ${word} is.${clipped}${more}${pooled}`;
