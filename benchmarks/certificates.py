@@ -1,7 +1,8 @@
 """Tables of docs/certificates.md: `python benchmarks/certificates.py widths` (or another).
 
 Scores of widths and price are LAC of a simulated ten-class model with 85% accuracy; clients are
-alike or have Dirichlet(0.5) class shares. Everything is seeded.
+alike or have Dirichlet(0.5) class shares. Reports are exact counts, by class where
+`LabelShiftGuarantee` needs them; a default report has none by class. Everything is seeded.
 """
 
 from __future__ import annotations

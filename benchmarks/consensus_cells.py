@@ -18,7 +18,7 @@ MAX_TOTAL_SAMPLES = 25_000  # of all clients; larger federations get smaller cli
 SMALL_SIZE = 100
 
 NATURAL = (("sleep", "site"), ("stroke", "country"), ("stroke", "site"), ("heart", "site"))
-COMPARED = ("none", "rob-fcp", "rob-fcp-released", "consensus")
+COMPARED = ("none", "rob-fcp", "rob-fcp-released", "consensus", "default reports")
 STEALTH: tuple[tuple[str, Attack | str], ...] = (
     ("truncation at .75", "truncation"),
     ("truncation at .9", ScoreAttack(truncation, 0.9)),

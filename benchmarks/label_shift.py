@@ -3,7 +3,8 @@
 A threshold covers too little only if the last edge that covers too little was accepted. So the
 sharpest test of a rule is a binning that has just one edge below the top, and that one covers
 0.0001 too little: the fraction of runs in which it is accepted must be at most delta. Malicious
-clients know all benign reports and the edge. Everything is seeded.
+clients know all benign reports and the edge. Counts by class are exact, since the rules are tested
+where they are sharpest; coarsened counts only make them more careful. Everything is seeded.
 """
 
 from __future__ import annotations

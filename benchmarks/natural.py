@@ -1,8 +1,8 @@
 """Natural federations: `python benchmarks/natural.py` prints tables of docs/natural.md.
 
 It writes their CSV files and the figure beside the page, and needs nothing but the package: the
-outputs ship with it. About a quarter of an hour on two cores, most of it the letters of 118
-hospitals. `--keep` takes the CSV files as they are.
+outputs ship with it. Everything is run on default reports and on exact counts (the column
+`reports`). About three minutes on one core. `--keep` takes the CSV files as they are.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import csv
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from robfcp.experiments.natural_partitions import (
     DEFENSES_COMPARED,
     FEDERATIONS,
     LOW_COVERAGE,
+    REPORT_KINDS,
     TITLES,
 )
 from robfcp.experiments.paper.tables import to_csv
@@ -38,13 +40,10 @@ CURVES = {
     "letter": (GREEN, "own letter"),
 }
 
-# Column of a table on the page -> how a row is shown in it.
+# Column of the table of rules on the page -> how a row is shown in it.
 RULE_FORMATS = {
-    "rule": "{rule}",
     "all samples": "{overall:.3f}",
-    "worst site": "{worst:.3f} ({worst_site})",
-    "tenth part below": "{tenth:.3f}",
-    "best": "{best:.3f}",
+    "worst site": "{worst:.3f}",
     f"sites below {LOW_COVERAGE}": "{low:.0%}",
     "worst class": "{worst_class:.3f}",
     "set size": "{set_size:.2f}",
@@ -52,42 +51,72 @@ RULE_FORMATS = {
 
 
 def measured(seeds: int) -> dict[str, Rows]:
-    """Return a row a site, a row a federation and rule, a row a federation and fault."""
+    """Return rows of sites, rules and faults of each federation, with reports of each kind."""
     sites: list[dict[str, Any]] = []
     rules: list[dict[str, Any]] = []
-    for federation in FEDERATIONS:
-        site_rows, rule_rows = natural_partitions.client_table(federation, seeds)
+    for federation, kind in product(FEDERATIONS, REPORT_KINDS):
+        site_rows, rule_rows = natural_partitions.client_table(federation, seeds, kind)
         sites.extend(site_rows)
         rules.extend(rule_rows)
-        print(f"{federation.title}: {len(site_rows)} sites", flush=True)
+        print(f"{federation.title}, {kind} reports: {len(site_rows)} sites", flush=True)
     detection = natural_partitions.detection_table(seeds, seeds)
     return {"sites": sites, "rules": rules, "found": detection}
 
 
 def tables(rules: Rows, detection: Rows) -> Iterator[str]:
-    """Yield the page's tables, in its order."""
-    titled_rules = [{**row, "rule": TITLES[row["rule"]]} for row in rules]
-    yield table(titled_rules, RULE_FORMATS)
-
-    formats = {"sites": "{honest}"}
-    for name in DEFENSES_COMPARED:
-        formats[f"{name}: accused, error"] = f"{{{name}_false_alarms:.1f}}, {{{name}_error:+.3f}}"
-    yield table([row for row in detection if not row["liars"]], formats)
-
-    formats = {"fault": "`{attack}`", "lie": "{liars}", "undefended: error": "{none_error:+.3f}"}
-    for name in DEFENSES_COMPARED:
-        formats[f"{name}: error"] = f"{{{name}_error:+.3f}}"
-        formats[f"{name}: found, accused"] = f"{{{name}_found:.1f}}, {{{name}_false_alarms:.1f}}"
-    yield table([row for row in detection if row["liars"]], formats)
+    """Yield the page's tables, in its order; exact counts are in parentheses or come last."""
+    yield rules_table(rules)
+    yield benign_table([row for row in detection if not row["liars"]])
+    for kind in REPORT_KINDS:
+        yield detection_table([row for row in detection if row["liars"] and row["reports"] == kind])
 
 
-def table(rows: Rows, formats: dict[str, str]) -> str:
-    """Return a table with a column a format, the federation first."""
-    all_formats = {"federation": "{federation}", **formats}
+def rules_table(rows: Rows) -> str:
+    """Return a line a federation and rule."""
     lines = []
+    for default, exact in _pairs(rows, ("federation", "rule")):
+        cells = [default["federation"], TITLES[default["rule"]]]
+        for text in RULE_FORMATS.values():
+            cells.append(f"{text.format(**default)} ({text.format(**exact)})")
+        lines.append(cells)
+    return markdown(["federation", "rule", *RULE_FORMATS], lines)
+
+
+def benign_table(rows: Rows) -> str:
+    """Return a line a federation without malicious sites: sites accused, and the error."""
+    lines = []
+    for default, exact in _pairs(rows, ("federation",)):
+        cells = [default["federation"], default["honest"]]
+        for name in DEFENSES_COMPARED:
+            text = f"{{{name}_false_alarms:.1f}}, {{{name}_error:+.3f}}"
+            cells.append(f"{text.format(**default)} ({text.format(**exact)})")
+        lines.append(cells)
+    columns = [f"{name}: accused, error" for name in DEFENSES_COMPARED]
+    return markdown(["federation", "sites", *columns], lines)
+
+
+def detection_table(rows: Rows) -> str:
+    """Return a line a fault and a column a federation: errors, and malicious sites left out."""
+    error_texts = [f"{{{name}_error:+.3f}}" for name in ("none", *DEFENSES_COMPARED)]
+    text = " / ".join(error_texts) + f"; {{{DEFENSES_COMPARED[-1]}_found:.1f}}"
+    heads: dict[str, str] = {}
+    cells_of_fault: dict[str, list[str]] = {}
     for row in rows:
-        lines.append([text.format(**row) for text in all_formats.values()])
-    return markdown(list(all_formats), lines)
+        heads[row["federation"]] = f"{row['federation']}, {row['liars']} lie"
+        fault = f"`{row['attack']}`"
+        cells_of_fault.setdefault(fault, [fault]).append(text.format(**row))
+    return markdown(["fault", *heads.values()], cells_of_fault.values())
+
+
+def _pairs(rows: Rows, columns: Sequence[str]) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    """Yield the rows of default reports, each with that of exact counts in the same columns."""
+    exact_rows = {}
+    for row in rows:
+        if row["reports"] == "exact":
+            exact_rows[tuple(row[column] for column in columns)] = row
+    for row in rows:
+        if row["reports"] == "default":
+            yield row, exact_rows[tuple(row[column] for column in columns)]
 
 
 def read_csv(path: Path) -> Rows:
@@ -110,10 +139,11 @@ def _parse_value(text: str) -> int | float | str:
 
 
 def draw(rows: Rows, path: Path) -> None:
-    """Draw every site's coverage, sorted, by each rule; and with samples dealt out at random."""
+    """Draw every site's coverage on default reports, sorted, by each rule; and dealt at random."""
+    default_rows = [row for row in rows if row["reports"] == "default"]
     axes = new_axes(len(FEDERATIONS), 3.4)
     for ax, federation in zip(axes, FEDERATIONS, strict=True):
-        sites = [row for row in rows if row["federation"] == federation.title]
+        sites = [row for row in default_rows if row["federation"] == federation.title]
         x = np.arange(len(sites)) / len(sites)
         line = "o-" if len(sites) < 10 else "-"
         for column, (color, label) in CURVES.items():

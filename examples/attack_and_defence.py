@@ -1,4 +1,4 @@
-"""Coverage and set size under attack, with and without a defense."""
+"""Coverage and set size under attack, with and without a defense, on default reports."""
 
 from robfcp import figures
 from robfcp.experiments import outputs, simulate

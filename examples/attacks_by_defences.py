@@ -1,4 +1,7 @@
-"""How far each attack moves coverage under each defense."""
+"""How far each attack moves coverage under each defense.
+
+The clients send default reports; `min_cell_count=1` in `simulate` is for exact counts.
+"""
 
 import numpy as np
 

@@ -45,7 +45,8 @@ mapie_sets = mapie_prediction_sets(X_conf, y_conf)
 print_coverage("MAPIE", mapie_sets)
 
 # robfcp sees counts in bins: its threshold is the upper edge of the bin that MAPIE's quantile lies
-# in, never below it. The finer the bins, the fewer labels lie between the two.
+# in, never below it. The finer the bins, the fewer labels lie between the two. Counts are exact
+# here, so that both have the same scores.
 scores = score(model.predict_proba(X_conf), y_conf)
 for binning in (robfcp.Binning.default(), robfcp.Binning.uniform(20_000)):
     report = robfcp.Report.from_scores("client-0", scores, binning, score=score)
@@ -66,14 +67,11 @@ pooled_rows = np.concatenate(client_rows)
 pooled_labels = np.concatenate(client_labels)
 print_coverage("MAPIE, pooled", mapie_prediction_sets(X_conf[pooled_rows], pooled_labels))
 
-# Each client sends a report of its scores, and keeps its samples.
+# Each client sends a default report, in cells of at least five samples, and keeps its samples.
 reports = []
 for k in range(N_CLIENTS):
-    labels = client_labels[k]
-    scores = score(model.predict_proba(X_conf[client_rows[k]]), labels)
-    reports.append(
-        robfcp.Report.from_scores(f"client-{k}", scores, score=score, labels=labels, classes=10)
-    )
+    probabilities = model.predict_proba(X_conf[client_rows[k]])
+    reports.append(robfcp.Report.from_predictions(f"client-{k}", probabilities, client_labels[k]))
 calibration = robfcp.calibrate(reports, COVERAGE)
 print_coverage("robfcp, federated", calibration.predict_set(test_probabilities))
 for diagnosis in robfcp.diagnose(calibration).values():

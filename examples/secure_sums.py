@@ -5,6 +5,9 @@ detected as malicious. What is certified stays. A device with one sample adds on
 which the protocol or a range proof enforces, so a threshold t with count(t) >= (1 - a) N + a m + 1
 covers 1 - a of the benign devices on average, whatever m of them send. Sites with many samples are
 added up in groups instead: a group is one sender, and m malicious sites spoil at most m groups.
+
+Counts are exact here, not those of default reports: the sum hides single senders already, and cells
+of five samples would leave nothing of a device that has one.
 """
 
 from math import ceil

@@ -6,7 +6,8 @@ import robfcp
 from robfcp import figures
 from robfcp.experiments import outputs, partitions
 from robfcp.experiments.attacks import get_attack
-from robfcp.experiments.scenarios import build_federation
+
+MIN_CELL_COUNT = 5  # of default reports; `from_scores` makes exact ones unless told
 
 pathology = outputs.load("pathmnist")
 score = robfcp.LAC()
@@ -16,7 +17,18 @@ client_scores = [scores[rows] for rows in client_rows]
 client_scores = get_attack("coverage")(client_scores, [3, 9, 21])
 client_scores = get_attack("gaussian")(client_scores, [14, 30], rng=0)
 
-calibration = robfcp.calibrate(build_federation(client_scores, robfcp.Binning.default(), score))
+reports = [
+    robfcp.Report.from_scores(
+        f"site-{k:02d}",
+        client_scores[k],
+        score=score,
+        labels=pathology.labels[rows],
+        classes=9,
+        min_cell_count=MIN_CELL_COUNT,
+    )
+    for k, rows in enumerate(client_rows)
+]
+calibration = robfcp.calibrate(reports)
 axes = figures.new_axes(2)
 figures.plot_maliciousness(calibration, axes[0])
 figures.plot_cdf(calibration, axes[1])

@@ -26,7 +26,11 @@ def train(model):
 
 
 def outputs(split, params):
-    """Return probabilities and labels of this site's calibration or test images."""
+    """Return probabilities and labels of this site's calibration or test images.
+
+    The site sends a default report of them: cells of at least five images, and class totals to the
+    nearest five.
+    """
     images, labels = samples[split]
     weights = common_model() if params is None else params[KEY]
     return predict(weights, images), labels

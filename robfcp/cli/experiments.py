@@ -24,8 +24,10 @@ from robfcp.errors import RobfcpError
 from robfcp.experiments import datasets, outputs, paper, simulation
 from robfcp.experiments import redteam as team
 from robfcp.experiments.attacks import ATTACKS
+from robfcp.experiments.baselines import BASELINES, ON_REPORTS
 from robfcp.experiments.natural_partitions import risk_table
 from robfcp.experiments.paper.tables import to_csv
+from robfcp.reports import DEFAULT_MIN_CELL_COUNT
 from robfcp.scores import ClassificationScore, get_score
 
 SCORES = "lac, aps, raps, saps or ordinal-aps"
@@ -139,6 +141,17 @@ class ScenarioOptions:
     by: Annotated[str | None, advanced_option("class: a threshold a class; else one for all.")] = (
         None
     )
+    min_cell_count: Annotated[
+        int, advanced_option("Fewest samples a cell of the reports; 1: exact counts.", min=1)
+    ] = DEFAULT_MIN_CELL_COUNT
+
+    @property
+    def reports_text(self) -> str:
+        """What the server receives, in words."""
+        if self.min_cell_count == 1:
+            return team.EXACT_COUNTS
+        kind = "default reports" if self.by is None else "reports by class"
+        return f"{kind}, cells of {self.min_cell_count}"
 
     def prepare(self) -> None:
         """Refuse files that cannot be written, before the work starts."""
@@ -175,6 +188,7 @@ class ScenarioOptions:
             "liars": self.liars,
             "exactly": self.exactly,
             "by": self.by,
+            "min_cell_count": self.min_cell_count,
         }
         return loaded, arguments
 
@@ -264,7 +278,7 @@ def _print_simulation(
         rows.append((mean["defence"], *measures))
     printer.table(
         f"{first_row.n_malicious} of {first_row.n_clients} sites attack ({attack}), "
-        f"number {scenario.liars}{by_class_text}",
+        f"number {scenario.liars}{by_class_text}; {scenario.reports_text}",
         ["defence", *column_names],
         rows,
     )
@@ -321,7 +335,7 @@ def redteam(
             progress=partial(step, advance=1),
             **arguments,
         )
-    _print_cells(cells, scenario.by, printer)
+    _print_cells(cells, scenario, printer)
     records = team.to_records(cells)
     scenario.write_results(printer, records, partial(team.plot_redteam, cells))
     printer.json(records)
@@ -353,7 +367,8 @@ def _search_attacks(
             )
         )
     printer.table(
-        f"coverage - honest in the worst of {len(worlds)} worlds, {n_steps} steps each",
+        f"coverage - honest in the worst of {len(worlds)} worlds, {n_steps} steps each; "
+        f"{scenario.reports_text}",
         ["defence", "world", "harm", "error", "undefended", "honest out", "lies"],
         rows,
     )
@@ -367,13 +382,13 @@ def _search_attacks(
     printer.json(worlds)
 
 
-def _print_cells(cells: Sequence[Any], by: str | None, printer: Printer) -> None:
+def _print_cells(cells: Sequence[Any], scenario: ScenarioOptions, printer: Printer) -> None:
     """Print a row for each attack and fraction of malicious clients, a column for each defense."""
     worst_cells = team.worst_cells(cells)
     texts: dict[tuple[str, float], dict[str, str]] = {}
     for cell in cells:
         text = f"{cell.coverage_error:+.3f} {cell.set_size_ratio:.2f}x"
-        if by:
+        if scenario.by:
             text += f" {cell.worst_class_coverage:.3f}"
         if worst_cells[cell.defence] is cell:
             text += "*"
@@ -384,10 +399,14 @@ def _print_cells(cells: Sequence[Any], by: str | None, printer: Printer) -> None
         row = [text_of_defense.get(defense, "not run") for defense in worst_cells]
         rows.append((attack, f"{fraction:.0%}", *row))
     printer.table(
-        f"coverage - honest, set size / honest{', worst class' if by else ''}; * worst",
+        f"coverage - honest, set size / honest{', worst class' if scenario.by else ''}; * worst; "
+        f"{scenario.reports_text}",
         ["attack", "share", *worst_cells],
         rows,
     )
+    rivals = [name for name in worst_cells if name in BASELINES and name not in ON_REPORTS]
+    if rivals and scenario.min_cell_count > 1:
+        printer.line(f"these get {team.EXACT_COUNTS}: {', '.join(rivals)}")
 
 
 def compare(
@@ -444,25 +463,33 @@ def _print_ranking(
 ) -> None:
     """Print how each method does, without and with malicious clients."""
     steps = [name for name in team.STEPS if name in ranking[0]]
-    rows = []
+    rows: list[tuple[str, ...]] = []
+    exact_rows: list[tuple[str, ...]] = []
     for line in ranking:
         benign_measures = [f"{line[name]:.3f}" for name in team.BENIGN_MEASURES]
         costs = []
         for name in steps:
             coverage_lost, growth = line[name]
             costs.append(f"{coverage_lost:+.2f} {growth:.1f}x")
-        rows.append((line["method"], *benign_measures, *costs))
+        table_rows = exact_rows if team.is_on_exact_counts(line) else rows
+        table_rows.append((line["method"], *benign_measures, *costs))
     noun = "federations"
     if n_federations == 1:
         noun = "federation"
     printer.table(
-        f"{n_federations} {noun}, {seconds:.0f} seconds",
+        f"{n_federations} {noun}, {seconds:.0f} seconds; ours on default reports",
         ["method", "covered", "class", "site", "size", *steps],
         rows,
     )
+    printer.table(
+        f"the same on {team.EXACT_COUNTS}",
+        ["method", "covered", "class", "site", "size", *steps],
+        exact_rows,
+    )
     printer.line(
         "covered, class, site, size: coverage, that of the worst class and site, and set size over "
-        "FCP's, nobody lying; then coverage lost and growth of sets under the worst attack"
+        "FCP's, nobody lying; then coverage lost and growth of sets under the worst attack. "
+        "Methods of other papers get exact counts; letter and by class get reports by class"
     )
 
 

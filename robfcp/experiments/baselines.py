@@ -403,6 +403,10 @@ BASELINES: dict[str, Baseline] = {
 # These need counts by class of all clients.
 BY_CLASS = ("gc-fcp", "pfwcp", "letter", "by class")
 
+# These are of this package and work on its reports. In experiments all others get exact counts, as
+# their papers have them.
+ON_REPORTS = ("letter", "guaranteed", "by class")
+
 
 def fedcp_qq_index(federation: Federation, level: Fraction) -> int | None:
     """Return the bin of FedCP-QQ's threshold; None (every label) where no orders reach the level.

@@ -19,7 +19,7 @@ from robfcp.experiments.attacks import get_attack
 from robfcp.experiments.natural_partitions import FEDERATIONS, MIN_SIZE, NaturalFederation
 from robfcp.experiments.scenarios import TestMetrics
 from robfcp.federation import Federation
-from robfcp.reports import Report, StratifiedCounts
+from robfcp.reports import DEFAULT_MIN_CELL_COUNT, Report
 from robfcp.scores import LAC
 
 OUTCOMES = ("dead", "dependent", "not recovered", "recovered")
@@ -63,6 +63,7 @@ def stroke_fault_scenario(
     n_malicious: int = 14,
     crafted_score: float = 0.0,
     seed: int = 0,
+    min_cell_count: int = DEFAULT_MIN_CELL_COUNT,
 ) -> FaultScenario:
     """Make the reports of hospitals with at least a hundred patients, some of them wrong.
 
@@ -76,6 +77,8 @@ def stroke_fault_scenario(
         The score that these report.
     seed : int
         The seed of all randomness.
+    min_cell_count : int
+        The minimum cell count of all reports; 1 for exact counts by class.
     """
     shipped = outputs.load("stroke", outputs.NATURAL)
     hospitals = partitions.partition_by_site(shipped.column("site"), MIN_PATIENTS)
@@ -110,6 +113,7 @@ def stroke_fault_scenario(
             OUTCOMES,
             crafted_score=crafted_score if fault == CRAFTED_REPORT else None,
             label_scores=LAC().score_all_labels(samples[0]),
+            min_cell_count=min_cell_count,
         )
         reports.append(report)
     fault_of_name = {names[k]: fault_of_row[k] for k in sorted(fault_of_row)}
@@ -141,12 +145,11 @@ def make_report(
     *,
     crafted_score: float | None = None,
     label_scores: FloatArray | None = None,
-    fine: bool = True,
+    min_cell_count: int = DEFAULT_MIN_CELL_COUNT,
 ) -> Report:
-    """Make a report by class, of `crafted_score` alone where it is given.
+    """Make a default report with class totals, of `crafted_score` alone where it is given.
 
-    With `fine=False` counts are coarsened, and pooled where there are too few samples of a class,
-    as `Report.from_predictions` does.
+    With a minimum cell count of 1 it holds exact counts by class.
     """
     score = LAC()
     if crafted_score is None:
@@ -154,14 +157,11 @@ def make_report(
     else:
         scores = np.full(len(labels), crafted_score)
 
-    min_samples = StratifiedCounts.MIN_SAMPLES_PER_CLASS * probabilities.shape[1]
-    if not fine and len(labels) < min_samples:
-        return Report.from_scores(name, scores, score=score, fine=fine)
     return Report.from_scores(
         name,
         scores,
         score=score,
-        fine=fine,
+        min_cell_count=min_cell_count,
         labels=labels,
         classes=classes,
         all_label_scores=label_scores,
@@ -235,6 +235,8 @@ class DiagnosisResult:
         At how many of them the cause was named correctly.
     said : dict of str to int
         How often each cause was diagnosed, the most frequent first.
+    min_cell_count : int
+        The minimum cell count of all reports.
     """
 
     federation: str
@@ -242,6 +244,7 @@ class DiagnosisResult:
     sites: int
     right: int
     said: dict[str, int]
+    min_cell_count: int
 
 
 @dataclass(frozen=True)
@@ -264,7 +267,7 @@ def diagnosis_accuracy(
     half: Half = "second",
     most: int = 30,
     seed: int = 0,
-    fine: bool = True,
+    min_cell_count: int = DEFAULT_MIN_CELL_COUNT,
 ) -> Iterator[DiagnosisResult]:
     """Diagnose sites of a federation, each with each fault, all other sites without.
 
@@ -281,8 +284,8 @@ def diagnosis_accuracy(
         At most so many sites of that half, drawn at random.
     seed : int
         The seed of all randomness.
-    fine : bool
-        Whether reports hold exact counts.
+    min_cell_count : int
+        The minimum cell count of all reports; 1 for exact counts by class.
 
     Yields
     ------
@@ -295,7 +298,7 @@ def diagnosis_accuracy(
     n_classes = shipped.probabilities.shape[1]
     samples = [_samples_of(shipped, rows) for rows in site_samples.values()]
     benign_reports = [
-        make_report(name, *client_samples, n_classes, fine=fine)
+        make_report(name, *client_samples, n_classes, min_cell_count=min_cell_count)
         for name, client_samples in zip(names, samples, strict=True)
     ]
 
@@ -315,12 +318,17 @@ def diagnosis_accuracy(
                 labels,
                 n_classes,
                 crafted_score=0.0 if fault == "all-zero" else None,
-                fine=fine,
+                min_cell_count=min_cell_count,
             )
             causes[diagnosed_cause(reports, names[k]).cause] += 1
         n_correct = sum(causes[cause] for cause in NAMES.get(fault, _NO_FAULT_CAUSES))
         yield DiagnosisResult(
-            federation.title, fault, len(client_indices), n_correct, dict(causes.most_common())
+            federation=federation.title,
+            fault=fault,
+            sites=len(client_indices),
+            right=n_correct,
+            said=dict(causes.most_common()),
+            min_cell_count=min_cell_count,
         )
 
 
@@ -331,10 +339,18 @@ def diagnosed_cause(reports: Sequence[Report], client: str) -> Diagnosis:
 
 
 def diagnosis_accuracy_table(
-    half: Half = "second", most: int = 30, *, fine: bool = True
+    half: Half = "second", most: int = 30, *, min_cell_count: int = DEFAULT_MIN_CELL_COUNT
 ) -> list[DiagnosisResult]:
-    """Return the results of all faults in all natural federations."""
+    """Return the results of all faults in all natural federations.
+
+    Parameters
+    ----------
+    half, most, min_cell_count
+        As in `diagnosis_accuracy`.
+    """
     rows: list[DiagnosisResult] = []
     for federation in FEDERATIONS:
-        rows.extend(diagnosis_accuracy(federation, half=half, most=most, fine=fine))
+        rows.extend(
+            diagnosis_accuracy(federation, half=half, most=most, min_cell_count=min_cell_count)
+        )
     return rows

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Any, Literal
 
 import numpy as np
@@ -28,9 +29,9 @@ from robfcp.experiments.scenarios import (
     Thresholds,
     make_scenario,
 )
-from robfcp.experiments.simulation import simulate, summarize, thresholds_of
+from robfcp.experiments.simulation import ReceivedReports, simulate, summarize, thresholds_of
 from robfcp.guarantees import local_lambda_range
-from robfcp.reports import Report
+from robfcp.reports import DEFAULT_MIN_CELL_COUNT, Report
 from robfcp.scores import Risk
 
 MIN_SIZE = 50  # samples of a site that takes part
@@ -47,6 +48,8 @@ TITLES = {
 }
 METHODS = ("pooled", "by class", "letter", "own data")
 STRATIFY_BY: dict[str, Literal["class"] | None] = {"pooled": None, "by class": "class"}
+# The kinds of reports that tables compare, and their minimum cell counts.
+REPORT_KINDS = {"default": DEFAULT_MIN_CELL_COUNT, "exact": 1}
 MIN_PROBABILITY = 1e-6  # probability of a class that the training sites lack
 
 
@@ -78,13 +81,14 @@ def attack_runs(
     malicious_fraction: float = 0.2,
     n_runs: int = 5,
 ) -> Iterator[dict[str, Any]]:
-    """Yield a row for each attack: what every defense makes of it, means over the runs.
+    """Yield a row for each attack and kind of reports: what every defense makes of it.
 
-    A row holds the errors of coverage, the malicious clients that were flagged and the false
-    alarms. Defenses are not given the number of malicious clients.
+    A row holds means over the runs: the errors of coverage, the malicious clients that were flagged
+    and the false alarms. Defenses are not given the number of malicious clients. The kinds are
+    those of `REPORT_KINDS`; errors are those against the exact counts of the benign clients.
     """
     shipped, sites = federation.load()
-    for attack in attacks:
+    for attack, (kind, min_cell_count) in product(attacks, REPORT_KINDS.items()):
         rows = simulate(
             shipped.probabilities,
             shipped.labels,
@@ -95,12 +99,14 @@ def attack_runs(
             min_size=MIN_SIZE,
             liars="estimate",
             share=malicious_fraction,
+            min_cell_count=min_cell_count,
         )
         means = {record["defence"]: record for record in summarize(rows)}
         n_malicious = rows[0].n_malicious
         line: dict[str, Any] = {
             "federation": federation.title,
             "attack": attack if n_malicious else "nobody lies",
+            "reports": kind,
             "liars": n_malicious,
             "honest": rows[0].n_clients - n_malicious,
             "none_error": means["none"]["error"],
@@ -130,6 +136,7 @@ def client_outcomes(
     methods: Sequence[str] = METHODS,
     n_runs: int = 20,
     min_size: int = MIN_SIZE,
+    min_cell_count: int = DEFAULT_MIN_CELL_COUNT,
 ) -> dict[str, tuple[FloatArray, ...]]:
     """Measure every method at every site, means over random halvings of the sites' samples.
 
@@ -145,11 +152,14 @@ def client_outcomes(
         "pooled" is one threshold for all, "by class" one for each class, "letter" what
         `ClientFeedback.calibrate_locally` gives the site while at most the fraction
         `MAX_MALICIOUS_FRACTION` of the sites (at least one) may be malicious, "own data" the PAC
-        threshold of the site alone.
+        threshold of the site alone. "by class" and "letter" are of reports by class, "pooled" is of
+        default reports.
     n_runs : int
         The number of halvings into calibration and test samples, the same for all methods.
     min_size : int
         Sites with fewer samples take no part.
+    min_cell_count : int
+        The minimum cell count of all reports; 1 for exact counts.
 
     Returns
     -------
@@ -157,7 +167,9 @@ def client_outcomes(
         Of each method the coverage (K,) and the mean set size (K,) at each site, and the coverage
         (C,) of each class.
     """
-    config = ScenarioConfig(share=0.0, sites=sites, min_size=min_size)
+    config = ScenarioConfig(
+        share=0.0, sites=sites, min_size=min_size, min_cell_count=min_cell_count
+    )
     metrics: dict[str, list[TestMetrics]] = {method: [] for method in methods}
     for seed in range(n_runs):
         rng = np.random.default_rng([0, seed])
@@ -170,10 +182,12 @@ def client_outcomes(
 
 def _thresholds_of_method(method: str, scenario: Scenario, config: ScenarioConfig) -> Thresholds:
     """Return the thresholds that one of `METHODS` gives the clients."""
-    federation = scenario.federation
+    reports = ReceivedReports(scenario.federation, config.min_cell_count)
     if method in STRATIFY_BY:
-        calibration = calibrate(federation, by=STRATIFY_BY[method], defense="none")
+        by = STRATIFY_BY[method]
+        calibration = calibrate(reports.of_defense(by), by=by, defense="none")
         return thresholds_of(calibration.levels[0])
+    federation = reports.of_baseline(method)
     max_malicious = max(1, round(MAX_MALICIOUS_FRACTION * federation.n_clients))
     return baseline_thresholds(method, federation, config.coverage, scenario.scores, max_malicious)
 
@@ -187,9 +201,9 @@ def _mean_outcomes(runs: Sequence[TestMetrics]) -> tuple[FloatArray, ...]:
 
 
 def client_table(
-    federation: NaturalFederation, n_runs: int = 20
+    federation: NaturalFederation, n_runs: int = 20, kind: str = "default"
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Return a row for each site and a row for each method.
+    """Return a row for each site and a row for each method, with reports of one of `REPORT_KINDS`.
 
     A site's row holds its samples, its accuracy, and coverage and set size under every method; a
     method's row how these are spread over the sites. `dealt` is `pooled` after samples were dealt
@@ -198,10 +212,18 @@ def client_table(
     shipped, sites = federation.load()
     probabilities = shipped.probabilities
     labels = shipped.labels
-    outcomes = client_outcomes(probabilities, labels, sites, n_runs=n_runs)
+    min_cell_count = REPORT_KINDS[kind]
+    outcomes = client_outcomes(
+        probabilities, labels, sites, n_runs=n_runs, min_cell_count=min_cell_count
+    )
     dealt_sites = np.random.default_rng(0).permutation(sites)
     dealt_outcomes = client_outcomes(
-        probabilities, labels, dealt_sites, methods=("pooled",), n_runs=n_runs
+        probabilities,
+        labels,
+        dealt_sites,
+        methods=("pooled",),
+        n_runs=n_runs,
+        min_cell_count=min_cell_count,
     )
     outcomes["dealt"] = dealt_outcomes["pooled"]
 
@@ -210,6 +232,7 @@ def client_table(
     for k, (site, samples) in enumerate(partitions.partition_by_site(sites, MIN_SIZE).items()):
         row: dict[str, Any] = {
             "federation": federation.title,
+            "reports": kind,
             "site": site,
             "samples": len(samples),
             "accuracy": float(is_correct[samples].mean()),
@@ -220,13 +243,14 @@ def client_table(
         site_rows.append(row)
 
     method_rows = [
-        _method_row(federation, method, site_rows, *outcomes[method]) for method in TITLES
+        _method_row(federation, kind, method, site_rows, *outcomes[method]) for method in TITLES
     ]
     return site_rows, method_rows
 
 
 def _method_row(
     federation: NaturalFederation,
+    kind: str,
     method: str,
     site_rows: Sequence[dict[str, Any]],
     coverage: FloatArray,
@@ -237,6 +261,7 @@ def _method_row(
     weights = [row["samples"] for row in site_rows]
     return {
         "federation": federation.title,
+        "reports": kind,
         "rule": method,
         "overall": float(np.average(coverage, weights=weights)),
         "mean": float(coverage.mean()),

@@ -15,11 +15,23 @@ from robfcp.defense import Consensus, get_defense
 from robfcp.errors import RobfcpError
 from robfcp.experiments import outputs, partitions
 from robfcp.experiments.attacks import ATTACKS, AdaptiveAttack, Attack, get_attack
-from robfcp.experiments.baselines import BASELINES, FEDCP_QQ, baseline_thresholds
+from robfcp.experiments.baselines import (
+    BASELINES,
+    FEDCP_QQ,
+    ON_REPORTS,
+    baseline_thresholds,
+)
 from robfcp.experiments.scenarios import Scenario, ScenarioConfig, apply_attack, make_scenario
-from robfcp.experiments.simulation import ResultRow, average_rows, evaluate_defenses, worker_pool
+from robfcp.experiments.simulation import (
+    ReceivedReports,
+    ResultRow,
+    average_rows,
+    evaluate_defenses,
+    worker_pool,
+)
 from robfcp.federation import Federation
 from robfcp.figures import new_axes, plot_heatmap
+from robfcp.reports import DEFAULT_MIN_CELL_COUNT
 
 DEFENSES = ("none", FEDCP_QQ, "rob-fcp", "rob-fcp-released", Consensus.name)
 MALICIOUS_FRACTIONS = (0.1, 0.2, 0.4)
@@ -63,7 +75,7 @@ def redteam(
     progress
         Called after every run of a defense.
     setting
-        What else `ScenarioConfig` takes.
+        What else `ScenarioConfig` takes, `min_cell_count` among it.
     """
     for attack in attacks:
         get_attack(attack)
@@ -201,6 +213,10 @@ NO_ATTACK = "nobody lies"
 BENIGN_MEASURES = ("coverage", "worst_class_coverage", "worst_site_coverage", "growth")
 METHODS = ("none", "rob-fcp", "rob-fcp-released", *BASELINES, Consensus.name)
 
+# Methods that are run on default reports, and on exact counts beside them.
+METHODS_ON_REPORTS = ("none", "rob-fcp", "rob-fcp-released", *ON_REPORTS, Consensus.name)
+EXACT_COUNTS = "exact counts"
+
 
 def full_comparison(
     data: Sequence[str] = tuple(COMPARED_DATASETS),
@@ -212,7 +228,9 @@ def full_comparison(
     """Return a record a federation, step (those of `STEPS`, and no attack), attack and method.
 
     The methods are those of `METHODS`. Defenses estimate themselves how many clients are malicious;
-    this package's guarantees are given the number.
+    this package's guarantees are given the number. Those of `METHODS_ON_REPORTS` get default
+    reports, and once more exact counts (`min_cell_count` 1); other papers' methods get exact
+    counts, since their clients send no reports of this package.
 
     Parameters
     ----------
@@ -263,17 +281,21 @@ def _compare_on_dataset(
     for step, fraction in STEPS.items():
         steps.setdefault(max(1, round(fraction * n_clients)), step)
 
+    methods_of_kind = {DEFAULT_MIN_CELL_COUNT: METHODS, 1: METHODS_ON_REPORTS}
     records = []
-    for n_malicious, step in steps.items():
+    for (n_malicious, step), (min_cell_count, methods) in product(
+        steps.items(), methods_of_kind.items()
+    ):
         cells = redteam(
             data.probabilities,
             data.labels,
             attacks=attacks if n_malicious else attacks[:1],
-            defenses=METHODS,
+            defenses=methods,
             malicious_fractions=(n_malicious / n_clients,),
             n_runs=seeds,
             rng=rng,
             liars="estimate",
+            min_cell_count=min_cell_count,
             **partition,
         )
         for cell in cells:
@@ -285,18 +307,23 @@ def _compare_on_dataset(
 def ranking(records: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return a record a method, means over the federations.
 
-    It has what the method costs when nobody attacks, and for each step the least error of coverage
-    and the largest growth of the sets under any attack.
+    A method that was run on default reports and on exact counts has a record for each, and
+    `min_cell_count` says which. A record has what the method costs when nobody attacks, and for
+    each step the least error of coverage and the largest growth of the sets under any attack.
 
     Parameters
     ----------
     records : sequence of mapping
         What `full_comparison` returns.
     """
+    records_of_method: dict[tuple[str, int], list[Mapping[str, Any]]] = {}
+    for record in records:
+        key = (record["defence"], record["min_cell_count"])
+        records_of_method.setdefault(key, []).append(record)
+
     lines = []
-    for method in dict.fromkeys(record["defence"] for record in records):
-        line: dict[str, Any] = {"method": method}
-        method_records = [record for record in records if record["defence"] == method]
+    for (method, min_cell_count), method_records in records_of_method.items():
+        line: dict[str, Any] = {"method": method, "min_cell_count": min_cell_count}
         for step in (NO_ATTACK, *STEPS):
             step_records = [record for record in method_records if record["step"] == step]
             if step == NO_ATTACK:
@@ -307,6 +334,17 @@ def ranking(records: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
                 line[step] = _worst_means(step_records)
         lines.append(line)
     return lines
+
+
+def is_on_exact_counts(line: Mapping[str, Any]) -> bool:
+    """Return whether a method was given exact counts in place of the reports that it is for.
+
+    Parameters
+    ----------
+    line : mapping
+        A record of `ranking`.
+    """
+    return line["min_cell_count"] == 1 and line["method"] in METHODS_ON_REPORTS
 
 
 def _worst_means(records: Sequence[Mapping[str, Any]]) -> tuple[float, float]:
@@ -331,7 +369,10 @@ def plot_ranking(lines: Sequence[Mapping[str, Any]]) -> NDArray[Any]:
         What `ranking` returns.
     """
     steps = [step for step in STEPS if step in lines[0]]
-    methods = [line["method"] for line in lines]
+    methods = []
+    for line in lines:
+        kind = f", {EXACT_COUNTS}" if is_on_exact_counts(line) else ""
+        methods.append(line["method"] + kind)
     values = np.empty((len(lines), len(steps), 2))
     for row, line in enumerate(lines):
         for column, step in enumerate(steps):
@@ -396,13 +437,15 @@ def _informed_attack(
     attack: AdaptiveAttack, defense: str, scenario: Scenario, config: ScenarioConfig, trials: int
 ) -> AdaptiveAttack:
     """Return the attack by somebody who knows the defense and the number that it is given."""
-    defense_rule: Any
+    informed = replace(attack, coverage=config.coverage, trials=trials)
     if defense in BASELINES:
-        defense_rule = partial(_median_bin, defense, scenario, config)
-    else:
-        n_malicious = len(scenario.malicious) if config.liars == "known" else None
-        defense_rule = get_defense(defense, n_malicious, exclude_exactly=config.exactly)
-    return replace(attack, defense_rule=defense_rule, coverage=config.coverage, trials=trials)
+        return replace(informed, defense_rule=partial(_median_bin, defense, scenario, config))
+    n_malicious = len(scenario.malicious) if config.liars == "known" else None
+    return replace(
+        informed,
+        defense_rule=get_defense(defense, n_malicious, exclude_exactly=config.exactly),
+        min_cell_count=config.min_cell_count,
+    )
 
 
 def _median_bin(
@@ -412,8 +455,9 @@ def _median_bin(
 
     Of several thresholds an attacker aims at the one in the middle.
     """
+    received = ReceivedReports(federation, config.min_cell_count).of_baseline(baseline)
     thresholds = baseline_thresholds(
-        baseline, federation, config.coverage, scenario.scores, len(scenario.malicious)
+        baseline, received, config.coverage, scenario.scores, len(scenario.malicious)
     )
     upper_edges = federation.binning.upper_edges
     bin_index = int(np.searchsorted(upper_edges, np.median(thresholds)))

@@ -11,11 +11,12 @@ from numpy.typing import ArrayLike, NDArray
 
 from robfcp._probabilities import check_labels, check_probabilities
 from robfcp._typing import BoolArray, FloatArray, IndexArray, IntArray
-from robfcp._validation import check_fraction
+from robfcp._validation import check_fraction, check_integer
 from robfcp.binning import Binning
 from robfcp.errors import RobfcpError
 from robfcp.experiments import partitions
 from robfcp.federation import Federation, SparseTable, StratifiedTable
+from robfcp.reports import DEFAULT_MIN_CELL_COUNT
 from robfcp.scores import LAC, ClassificationScore
 
 if TYPE_CHECKING:
@@ -53,6 +54,9 @@ class ScenarioConfig:
         their reports, instead of at most so many.
     by : {"class"}, optional
         "class" for a threshold for each class; one threshold if None.
+    min_cell_count : int
+        The minimum cell count of the reports that the server receives: that of default reports
+        unless stated, 1 for exact counts. Attackers see exact counts all the same.
     """
 
     share: float = 0.4
@@ -65,9 +69,11 @@ class ScenarioConfig:
     liars: Literal["known", "estimate"] = "known"
     exactly: bool = False
     by: Literal["class"] | None = None
+    min_cell_count: int = DEFAULT_MIN_CELL_COUNT
 
     def __post_init__(self) -> None:
         check_fraction("share", self.share, "give 0.4, say", allow_zero=True)
+        check_integer("min_cell_count", self.min_cell_count, "give 5, or 1 for exact counts", 1)
         if self.by not in (None, "class"):
             raise RobfcpError(f"by: {self.by!r} is unknown; use 'class' or None")
         if self.beta is not None and self.sites is not None:
@@ -140,7 +146,7 @@ class Scenario:
     Attributes
     ----------
     federation : Federation
-        The counts of the clients, pooled and by class.
+        The exact counts of the clients, pooled and by class.
     score : ClassificationScore
         The nonconformity score.
     samples : list of (probabilities, labels)

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from multiprocessing import get_context
 from typing import Any, Literal
 
@@ -18,6 +19,7 @@ from robfcp.defense import Consensus, Defense, get_defense
 from robfcp.errors import RobfcpError
 from robfcp.experiments import baselines
 from robfcp.experiments.attacks import Attack, get_attack
+from robfcp.experiments.coarsening import as_default_reports, as_reports_by_class
 from robfcp.experiments.scenarios import (
     Scenario,
     ScenarioConfig,
@@ -35,8 +37,8 @@ MEASURES = ("coverage", "set_size", "worst_class_coverage", "worst_site_coverage
 class ResultRow:
     """One defense or baseline under one attack: one run, or the mean of several.
 
-    Fields with `honest_` are what the benign clients alone give. The worst class and the worst
-    client are the least covered of those with test samples.
+    Fields with `honest_` are what the exact counts of the benign clients alone give. The worst
+    class and the worst client are the least covered of those with test samples.
 
     Attributes
     ----------
@@ -58,6 +60,8 @@ class ResultRow:
         Whether there is a threshold for each class.
     runs : int
         How many runs the row is the mean of.
+    min_cell_count : int
+        Of the reports that it was given; 1 where counts were exact.
     """
 
     attack: str
@@ -80,6 +84,7 @@ class ResultRow:
     honest_worst_class_coverage: float
     honest_worst_site_coverage: float
     runs: int = 1
+    min_cell_count: int = 1
 
     @property
     def coverage_error(self) -> float:
@@ -135,7 +140,9 @@ def simulate(
 
     The samples are split among the clients (iid, or Dirichlet(beta) over labels, or by the data's
     own `sites`); each keeps a random half for calibration and half for testing; a share of the
-    clients attacks. Coverage and set size are those of the benign clients' test halves.
+    clients attacks. Coverage and set size are those of the benign clients' test halves. The server
+    receives default reports, or exact counts with `min_cell_count=1`; what the benign clients
+    alone give is that of their exact counts.
 
     Parameters
     ----------
@@ -155,7 +162,8 @@ def simulate(
     progress
         Called after every row, for a progress bar.
     setting
-        What `ScenarioConfig` takes: `share`, `n_clients`, `beta`, `coverage` and so on.
+        What `ScenarioConfig` takes: `share`, `n_clients`, `beta`, `coverage`, `min_cell_count` and
+        so on.
 
     Returns
     -------
@@ -172,9 +180,9 @@ def simulate(
     >>> rows = simulate(probabilities, labels, n_clients=20, n_runs=1)
     >>> for row in rows:
     ...     print(row.defence, row.n_malicious, row.caught, f"{row.coverage_error:+.2f}")
-    none 8 0 -0.07
-    rob-fcp 8 8 +0.00
-    consensus 8 8 +0.00
+    none 8 0 -0.06
+    rob-fcp 8 0 -0.23
+    consensus 8 8 -0.01
     """
     check_integer("seeds", n_runs, "give the number of runs", 1)
     check_integer("rng", rng, "give a seed")
@@ -218,7 +226,8 @@ def evaluate_defenses(
     scenario : Scenario
         The clients before the attack, and the test data.
     attacked : Federation
-        The reports that the server receives.
+        The exact counts of all clients after the attack. The server receives reports of the
+        minimum cell count that is asked for, made of them.
     defenses : sequence of str or Defense
         Names of defenses or baselines, or defenses.
     config : ScenarioConfig
@@ -236,11 +245,14 @@ def evaluate_defenses(
         f"honest_{name}": value for name, value in benign_measures.items()
     }
 
+    reports = ReceivedReports(attacked, config.min_cell_count)
     for defense in defenses:
         if isinstance(defense, str) and defense in baselines.BASELINES:
-            outcome = _run_baseline(defense, scenario, attacked, config)
+            received = reports.of_baseline(defense)
+            outcome = _run_baseline(defense, scenario, received, config)
         else:
-            outcome = _run_defense(defense, scenario, attacked, config)
+            received = reports.of_defense(config.by)
+            outcome = _run_defense(defense, scenario, received, config)
         measures: Mapping[str, Any] = scenario.measured(outcome.thresholds).numbers()
         yield ResultRow(
             attack=attack,
@@ -254,9 +266,55 @@ def evaluate_defenses(
             flagged=len(outcome.flagged_clients),
             caught=len(scenario.malicious_clients.intersection(outcome.flagged_clients)),
             by=config.by,
+            min_cell_count=int(received.min_cell_counts.max()),
             **measures,
             **benign_fields,
         )
+
+
+@dataclass(frozen=True, eq=False)
+class ReceivedReports:
+    """The reports that a server receives of one round, each kind made when it is needed.
+
+    Attributes
+    ----------
+    exact : Federation
+        Exact counts of all clients, by class too.
+    min_cell_count : int
+        The minimum cell count of the reports; 1 for exact counts.
+    """
+
+    exact: Federation
+    min_cell_count: int
+
+    @cached_property
+    def default(self) -> Federation:
+        """Default reports: coarsened counts of all classes together, and class totals."""
+        return as_default_reports(self.exact, self.min_cell_count)
+
+    @cached_property
+    def by_class(self) -> Federation:
+        """Reports with coarsened counts by class."""
+        return as_reports_by_class(self.exact, self.min_cell_count)
+
+    def of_defense(self, by: Literal["class"] | None) -> Federation:
+        """Return default reports; reports by class where there is a threshold for each class."""
+        return self.default if by is None else self.by_class
+
+    def of_baseline(self, name: str) -> Federation:
+        """Return what the clients of a baseline report.
+
+        Methods of other papers get exact counts, since their clients send no reports of this
+        package. Methods on reports get default ones; reports by class where they need them.
+
+        Parameters
+        ----------
+        name : str
+            A key of `BASELINES`.
+        """
+        if name not in baselines.ON_REPORTS:
+            return self.exact
+        return self.by_class if name in baselines.BY_CLASS else self.default
 
 
 @dataclass(frozen=True, eq=False)

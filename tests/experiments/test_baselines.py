@@ -16,13 +16,14 @@ from robfcp.binning import Binning
 from robfcp.defense import Consensus
 from robfcp.experiments import baselines, redteam
 from robfcp.experiments import outputs as shipped
-from robfcp.experiments.attacks import get_attack
+from robfcp.experiments.attacks import AdaptiveAttack, get_attack
 from robfcp.experiments.scenarios import (
     ScenarioConfig,
     apply_attack,
     build_federation,
     make_scenario,
 )
+from robfcp.experiments.simulation import evaluate_defenses
 from robfcp.federation import Federation
 from robfcp.scores import LAC
 
@@ -169,10 +170,21 @@ def test_the_full_comparison_has_every_method_with_and_without_attack(tmp_path):
     assert [*dict.fromkeys(cell["step"] for cell in cells)] == ["nobody lies", "one liar", "40%"]
     assert {cell["n_malicious"] for cell in cells} == {0, 1, 2}
     assert (tmp_path / "f.png").stat().st_size > 5000
-    (none,) = (line for line in redteam.ranking(cells) if line["method"] == "none")
-    own = [cell for cell in cells if cell["defence"] == "none"]
-    assert none["growth"] == 1
-    assert none["one liar"] == (own[1]["error"], own[1]["growth"])
+    lines = {(line["method"], line["min_cell_count"]): line for line in redteam.ranking(cells)}
+    for key in (("none", 5), ("none", 1)):
+        (own,) = (
+            c
+            for c in cells
+            if (c["defence"], c["min_cell_count"]) == key and c["step"] == "one liar"
+        )
+        assert lines[key]["one liar"] == (own["error"], own["growth"])
+    assert lines["none", 1]["growth"] == 1
+    assert {("fedcp-qq", 1), ("guaranteed", 5), ("guaranteed", 1)} <= set(lines)
+    assert ("fedcp-qq", 5) not in lines  # its clients send no reports of this package
+    on_exact_counts = {
+        line["method"] for line in lines.values() if redteam.is_on_exact_counts(line)
+    }
+    assert on_exact_counts == set(redteam.METHODS_ON_REPORTS)
     assert "is not in the field; choose from stroke" in refused("lab", "rivals", "imagenet")
 
 
@@ -222,6 +234,23 @@ def test_the_worst_cell_of_each_defense_is_the_greatest_error_and_framed(cells):
         assert sum(patch.get_edgecolor()[0] > 0.8 for patch in axis.patches) == len(
             redteam.DEFENSES
         )
+
+
+def test_a_search_judges_lies_by_the_reports_that_arrive():
+    data = outputs(0, 600, 3)
+    options = {"n_clients": 6, "n_runs": 1, "trials": 2, "malicious_fractions": (1 / 3,)}
+    for defense, min_cell_count in (("consensus", 5), ("consensus", 1), ("majority", 5)):
+        config = ScenarioConfig(share=1 / 3, n_clients=6, min_cell_count=min_cell_count)
+        scenario = make_scenario(*data, config, np.random.default_rng(0))
+        attack = redteam._informed_attack(AdaptiveAttack(), defense, scenario, config, 2)
+        result = attack.search(scenario.federation, scenario.malicious, 0)
+        (row,) = evaluate_defenses(
+            scenario, result.federation, [defense], config, attack="adaptive", seed=0
+        )
+        own = np.concatenate([scenario.scores[k] for k in np.flatnonzero(scenario.benign)])
+        assert result.coverage == pytest.approx((own <= row.threshold).mean())
+        assert row.min_cell_count == (min_cell_count if defense == "consensus" else 1)
+    assert len(redteam.search_attacks(*data, **options)) == 1
 
 
 @pytest.mark.slow

@@ -14,7 +14,6 @@ from robfcp.experiments.data_faults import (
     CRAFTED_REPORT,
     FAULTS,
     compare_defenses,
-    make_report,
     stroke_fault_scenario,
 )
 from robfcp.experiments.datasets import SiteTable
@@ -72,11 +71,13 @@ def test_natural_sites_own_their_samples_and_are_halved(stroke):
 
 def test_gross_lies_are_found_among_real_hospitals_and_nobody_is_accused():
     for place, share, found in ((2, 0.0, ("nobody lies", 4, 0)), (0, 0.2, ("efficiency", 94, 24))):
-        (row,) = natural_partitions.attack_runs(
+        rows = natural_partitions.attack_runs(
             natural_partitions.FEDERATIONS[place], ("efficiency",), share, 1
         )
-        assert (row["attack"], row["honest"], row["consensus_found"]) == found
-        assert row["consensus_false_alarms"] == 0
+        for row, kind in zip(rows, ("default", "exact"), strict=True):
+            assert row["reports"] == kind
+            assert (row["attack"], row["honest"], row["consensus_found"]) == found
+            assert row["consensus_false_alarms"] == 0
 
 
 def test_the_commands_take_natural_sites(tmp_path):
@@ -115,7 +116,8 @@ def test_sites_get_what_each_rule_gives_them_and_letters_help_the_worst():
     assert by_rule["letter"]["worst"] > by_rule["pooled"]["worst"]
 
 
-def test_outcomes_at_a_site_are_those_of_its_prediction_sets(stroke):
+@pytest.mark.parametrize("min_cell_count", [5, 1])
+def test_outcomes_at_a_site_are_those_of_its_prediction_sets(stroke, min_cell_count):
     """Against loops, with the halves drawn as make_world draws them."""
     p, y, sites = stroke.probabilities, stroke.labels, stroke.column("country")
     rules = {
@@ -124,14 +126,26 @@ def test_outcomes_at_a_site_are_those_of_its_prediction_sets(stroke):
         "letter": {"guarantee": MarginalGuarantee(1)},
     }
     found = natural_partitions.client_outcomes(
-        p, y, sites, methods=tuple(rules), n_runs=1, min_size=700
+        p,
+        y,
+        sites,
+        methods=tuple(rules),
+        n_runs=1,
+        min_size=700,
+        min_cell_count=min_cell_count,
     )
     parts = partitions.partition_by_site(sites, 700)
     rng = np.random.default_rng([0, 0])
     halves = [np.array_split(rng.permutation(part), 2) for part in parts.values()]
     owned = zip(parts, halves, strict=True)
-    reports = [make_report(name, p[own], y[own], 4) for name, (own, _) in owned]
+    options = {"classes": 4, "min_cell_count": min_cell_count}
+    own_samples = [(name, p[own], y[own]) for name, (own, _) in owned]
     for rule, told in rules.items():
+        needs_classes = rule != "pooled"
+        reports = [
+            Report.from_predictions(*given, stratify_by_class=needs_classes, **options)
+            for given in own_samples
+        ]
         calibration = calibrate(reports, defense="none", **told)
         for k, (own, test) in enumerate(halves):
             used = calibration
@@ -161,13 +175,18 @@ def test_own_losses_hold_a_sites_risk_where_pooled_control_fails_under_liars():
 
 
 def test_every_fault_happens_once_and_lines_are_what_thresholds_give_the_test_patients():
-    story = stroke_fault_scenario(n_malicious=3, seed=4)
+    story = stroke_fault_scenario(n_malicious=3, seed=4, min_cell_count=1)
     assert sorted(story.faults.values()) == sorted([*FAULTS, *[CRAFTED_REPORT] * 3])
     for one in story.reports:
         wrong = story.faults.get(one.client)
         assert (one.counts[0] == one.n_samples) == (wrong == CRAFTED_REPORT)
         if wrong is None:
             assert abs(one.n_samples - 2 * len(story.tests[one.client][1])) <= 2
+    default = stroke_fault_scenario(n_malicious=3, seed=4)
+    assert default.faults == story.faults
+    for one, exact in zip(default.reports, story.reports, strict=True):
+        assert (one.min_cell_count, one.strata, one.n_samples) == (5, None, exact.n_samples)
+        assert one.class_totals is not None
     story = stroke_fault_scenario(seed=2)
     lines = {line["defence"]: line for line in compare_defenses(story, ("none",))}
     limit = calibrate(story.reports, defense="none").threshold
@@ -194,6 +213,9 @@ def test_demo_ends_with_a_page_and_the_reports(tmp_path):
     recovered = [1 - told["lines"][k]["by_class"][3] for k in (0, 1, -1)]  # honest, none, ours
     assert recovered[1] > 1.5 * recovered[0] > recovered[2]
     paper = " ".join((Path(__file__).parents[2] / "paper.md").read_text().split())
+    exact_honest, exact_ours = told["exact_lines"]
+    assert abs(exact_honest["coverage"] - told["lines"][0]["coverage"]) < 0.02
+    assert abs(exact_ours["coverage"] - exact_honest["coverage"]) < 0.02
     honest, plain, ours = (round(1000 * one) for one in recovered)
     assert f"misses {plain} of 1,000 patients who recovered" in paper
     assert f"would miss {honest}, and the defended threshold {ours}. It left out " in paper
@@ -201,4 +223,5 @@ def test_demo_ends_with_a_page_and_the_reports(tmp_path):
     assert {"calibration.json", "demo.json", "page.html"} <= {path.name for path in out.iterdir()}
     again = calibrate([Report.load(path) for path in (out / "reports").iterdir()])
     assert len(again.federation.clients) == 49
+    assert (again.federation.min_cell_counts == 5).all()
     assert again.threshold == Calibration.load(out / "calibration.json").threshold

@@ -16,6 +16,7 @@ import robfcp
 from robfcp import LAC, Binning, RobfcpError
 from robfcp.defense import Consensus, RobFCP
 from robfcp.experiments import outputs, paper
+from robfcp.experiments.coarsening import as_default_reports
 from robfcp.experiments.paper import configs, runner, tables, theorems
 from robfcp.experiments.paper.configs import COMPARED, DETECTORS, EXPERIMENTS, ExperimentCase
 from robfcp.experiments.paper.runner import (
@@ -91,12 +92,18 @@ def test_the_default_is_run_as_calibrate_runs_it_and_by_class_on_reports_that_ad
         assert np.array_equal(kept, found.benign_mask)
         methods = [
             Run("coverage", 0.3, method, fraction_given)
-            for method in (CONSENSUS, runner.BY_CLASS, ROB_FCP)
+            for method in (CONSENSUS, runner.BY_CLASS, ROB_FCP, runner.DEFAULT_REPORTS)
         ]
-        outcome, split, text = runner.run_seed(SMALL, methods, 2)
+        outcome, split, text, default = runner.run_seed(SMALL, methods, 2)
         assert (outcome.coverage, outcome.set_size) == trial.measure(edge, trial.benign(30))
         assert (outcome.assumed, outcome.flagged) == (found.n_malicious, int((~kept).sum()))
         assert abs(split.coverage - split.honest_coverage) < 0.05
+        reports = as_default_reports(by_class)
+        rule = defense.assess(reports).threshold_rule(reports, rank_n_plus_1)
+        expected = trial.measure(rule.bin_index(LEVEL), trial.benign(30))
+        assert (default.coverage, default.set_size) == expected
+        assert default.honest_coverage == outcome.honest_coverage  # of exact counts
+        assert abs(default.coverage - default.honest_coverage) < 0.05
         honest = np.concatenate([trial.scores[k] for k in np.flatnonzero(trial.benign(30))])
         ends = (honest <= 0.01).mean(), (honest > 0.99).mean()
         assert (text.first_bin, text.last_bin) == pytest.approx(ends)

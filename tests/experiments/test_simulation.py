@@ -1,5 +1,6 @@
 """Simulations: closed forms, counts by class that add up, thresholds for each class, seeds."""
 
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -12,13 +13,14 @@ from makers import refused, said
 from robfcp import Binning, Report, RobfcpError
 from robfcp.defense import Assessment, Consensus
 from robfcp.experiments import outputs, partitions, simulate
+from robfcp.experiments.coarsening import as_default_reports, as_reports_by_class
 from robfcp.experiments.scenarios import (
     ScenarioConfig,
     assign_labels,
     build_federation,
     make_scenario,
 )
-from robfcp.experiments.simulation import summarize, to_records
+from robfcp.experiments.simulation import ReceivedReports, summarize, to_records
 from robfcp.scores import LAC
 
 
@@ -71,6 +73,56 @@ def test_a_scenario_counts_as_reports_with_labels_do(scenario):
     assert list(scenario.federation) == reports
 
 
+@pytest.mark.filterwarnings("ignore:.*coarsened counts by class are rough")
+@pytest.mark.parametrize("min_cell_count", [1, 2, 5, 10])
+def test_reports_that_arrive_are_those_that_the_clients_would_make(scenario, min_cell_count):
+    clients = zip(scenario.federation.clients, scenario.scores, scenario.samples, strict=True)
+    options = {"score": scenario.score, "classes": 10, "min_cell_count": min_cell_count}
+    samples = [(name, s, y) for name, s, (_, y) in clients]
+    received = ReceivedReports(scenario.federation, min_cell_count)
+    reports = [Report.from_scores(name, s, labels=y, **options) for name, s, y in samples]
+    assert list(received.default) == reports
+    reports = [
+        Report.from_scores(name, s, labels=y, stratify_by_class=True, **options)
+        for name, s, y in samples
+    ]
+    assert list(received.by_class) == reports
+    without_labels = replace(scenario.federation, strata=None)
+    options["classes"] = None
+    reports = [Report.from_scores(name, s, **options) for name, s, _ in samples]
+    assert list(as_default_reports(without_labels, min_cell_count)) == reports
+    if min_cell_count > 1:
+        with pytest.raises(RobfcpError, match="make them with labels"):
+            as_reports_by_class(without_labels, min_cell_count)
+
+
+def test_a_defense_gets_the_reports_that_are_asked_for_and_a_rival_exact_counts(data):
+    kinds = []
+
+    class KeepsReports:
+        name = "keeps reports"
+
+        def assess(self, federation):
+            has_classes = federation.strata is not None, federation.class_totals is not None
+            kinds.append((int(federation.min_cell_counts.max()), *has_classes))
+            everybody = np.ones(federation.n_clients, bool)
+            return Assessment(np.zeros(federation.n_clients), everybody)
+
+    options = {"n_clients": 10, "n_runs": 1, "defenses": [KeepsReports(), "fedcp-qq", "letter"]}
+    default = simulate(*data, **options)
+    exact = simulate(*data, **options, min_cell_count=1)
+    by_class = simulate(*data, **options, by="class")
+    assert kinds == [(5, False, True), (1, True, False), (5, True, False)]
+    assert [row.min_cell_count for row in default] == [5, 1, 5]
+    assert [row.min_cell_count for row in exact] == [1, 1, 1]
+    assert [row.min_cell_count for row in by_class] == [5, 1, 5]
+    assert default[1].coverage == exact[1].coverage
+    for row, other in zip(default, exact, strict=True):
+        assert row.honest_coverage == other.honest_coverage  # of exact counts
+    with pytest.raises(RobfcpError, match="min_cell_count"):
+        simulate(*data, min_cell_count=0)
+
+
 def test_labels_are_assigned_in_exact_proportions_without_chance():
     rng = np.random.default_rng(0)
     for _ in range(200):
@@ -110,6 +162,7 @@ def test_a_scenario_measures_the_sets_of_one_threshold_of_several_and_of_each_cl
 def test_rows_are_means_of_the_thresholds_of_each_class_too():
     shipped = outputs.load("cifar10")  # its classes are unlike: one threshold leaves some behind
     options = {"attack": "coverage", "n_clients": 12, "beta": 1.0, "n_runs": 2}
+    options["min_cell_count"] = 1  # who is left out follows from counts by class either way
     given = shipped.probabilities, shipped.labels
     for one, other in zip(
         simulate(*given, **options), simulate(*given, **options, by="class"), strict=True
@@ -122,6 +175,9 @@ def test_simulate_command_writes_tables_and_figures(tmp_path):
     words = ["lab", "simulate", "mnist", "--clients", 20, "--seeds", 1]
     said(*words, "-o", tmp_path / "r.csv", "--plot", tmp_path / "f.png", "--by", "class")
     assert (tmp_path / "r.csv").read_text().startswith("attack,defence,")
+    for option, kind in (((), "default reports, cells of 5"), ((1,), "exact counts")):
+        given = ("--min-cell-count", *option) if option else ()
+        assert kind in " ".join(said(*words, *given, "--defence", "none").split())
     assert (tmp_path / "f.png").stat().st_size > 1000
     for option in ("liars", "score", "attack", "by"):
         assert option in refused(*words, f"--{option}", "x")

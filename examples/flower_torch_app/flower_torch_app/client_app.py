@@ -36,7 +36,11 @@ def train(message: Message, context: Context) -> Message:
 
 
 def outputs(split, arrays, context):
-    """Return probabilities and labels of this node's calibration or test images."""
+    """Return probabilities and labels of this node's calibration or test images.
+
+    The node sends a default report of them: cells of at least five images, and class totals to the
+    nearest five.
+    """
     images, labels = load_samples(split, context)
     return predict(load_model(arrays), images), labels.numpy()
 

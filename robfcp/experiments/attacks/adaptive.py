@@ -19,6 +19,7 @@ from robfcp._validation import Rng, parse_level
 from robfcp.defense import Consensus, Defense, get_defense
 from robfcp.errors import RobfcpError
 from robfcp.experiments.attacks import base, coordinated, simple
+from robfcp.experiments.coarsening import as_default_reports
 from robfcp.federation import Federation
 from robfcp.guarantees import fcp_bin_index
 
@@ -73,6 +74,9 @@ class AdaptiveAttack:
         are excluded.
     beyond : bool
         Whether only what is lost beyond FCP, undefended, on the same reports counts.
+    min_cell_count : int
+        That of the reports which the server receives, and by which forged counts are judged; 1
+        for exact counts. The attacker knows exact counts all the same.
     """
 
     defense_rule: str | Defense | ThresholdFunction = Consensus.name
@@ -80,6 +84,7 @@ class AdaptiveAttack:
     coverage: float = 0.9
     trials: int = 100
     beyond: bool = False
+    min_cell_count: int = 1
     name: ClassVar[str] = "adaptive"
     stage: ClassVar[base.Stage] = "counts"
 
@@ -226,12 +231,13 @@ class _Objective:
 
     def evaluate(self, federation: Federation, family: str) -> _Evaluation:
         """Return what the reports lead to when the defense sees them."""
-        bin_index, benign_mask = self._judge(federation)
+        received = as_default_reports(federation, self.attack.min_cell_count)
+        bin_index, benign_mask = self._judge(received)
         coverage = float(self.benign_cdf[_last_if_none(bin_index)])
         sign = 1.0 if self.attack.direction == "down" else -1.0
         value = sign * coverage
         if self.attack.beyond:
-            undefended_bin = fcp_bin_index(federation, self.level)
+            undefended_bin = fcp_bin_index(received, self.level)
             undefended = self.benign_cdf[_last_if_none(undefended_bin)]
             value -= min(sign * self.benign_coverage, sign * undefended)
 

@@ -15,6 +15,7 @@ from robfcp.experiments.baselines import FEDCP_QQ
 from robfcp.experiments.paper.runner import (
     BY_CLASS,
     CONSENSUS,
+    DEFAULT_REPORTS,
     FCP,
     ROB_FCP,
     ROB_FCP_RELEASED,
@@ -23,7 +24,7 @@ from robfcp.experiments.paper.runner import (
 )
 
 BASELINES = (FCP, FEDCP_QQ, ROB_FCP, ROB_FCP_RELEASED)
-COMPARED = (*BASELINES, CONSENSUS)
+COMPARED = (*BASELINES, CONSENSUS, DEFAULT_REPORTS)
 ALL_METHODS = (*COMPARED, BY_CLASS)
 DETECTORS = (ROB_FCP, ROB_FCP_RELEASED, CONSENSUS)  # those that estimate how many are malicious
 

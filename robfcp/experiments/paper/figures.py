@@ -8,8 +8,15 @@ from typing import Any
 import numpy as np
 
 from robfcp.experiments.baselines import FEDCP_QQ
-from robfcp.experiments.paper.runner import BY_CLASS, CONSENSUS, FCP, ROB_FCP, ROB_FCP_RELEASED
-from robfcp.figures import BLUE, GREEN, GREY, ORANGE, PURPLE, VERMILION, new_axes, style
+from robfcp.experiments.paper.runner import (
+    BY_CLASS,
+    CONSENSUS,
+    DEFAULT_REPORTS,
+    FCP,
+    ROB_FCP,
+    ROB_FCP_RELEASED,
+)
+from robfcp.figures import BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, VERMILION, new_axes, style
 
 Row = Mapping[str, Any]
 Rows = Sequence[Row]
@@ -21,6 +28,7 @@ METHOD_STYLES = {
     ROB_FCP: (ORANGE, "s", "Rob-FCP, text"),
     ROB_FCP_RELEASED: (GREEN, "D", "Rob-FCP, code"),
     BY_CLASS: (GREY, "X", f"{CONSENSUS} (ours), by class"),
+    DEFAULT_REPORTS: (SKY, "P", f"{CONSENSUS} (ours), default reports"),
     CONSENSUS: (BLUE, "o", f"{CONSENSUS} (ours)"),
 }
 

@@ -16,7 +16,14 @@ from robfcp.errors import RobfcpError
 from robfcp.experiments.baselines import FEDCP_QQ
 from robfcp.experiments.paper import figures, tables
 from robfcp.experiments.paper.configs import DETECTORS, EXPERIMENTS, ExperimentCase
-from robfcp.experiments.paper.runner import CONSENSUS, FCP, ROB_FCP, ROB_FCP_RELEASED, run_cases
+from robfcp.experiments.paper.runner import (
+    CONSENSUS,
+    DEFAULT_REPORTS,
+    FCP,
+    ROB_FCP,
+    ROB_FCP_RELEASED,
+    run_cases,
+)
 from robfcp.figures import save
 
 Rows = Sequence[Mapping[str, Any]]
@@ -36,6 +43,7 @@ METHOD_LABELS = {
     ROB_FCP: "text",
     ROB_FCP_RELEASED: "code",
     CONSENSUS: "ours",
+    DEFAULT_REPORTS: "default reports",
 }
 
 # The columns by which a table on the page has its lines; others have a line a variant.
@@ -75,9 +83,13 @@ attackers.
 
 *Text* is Rob-FCP as printed, *code* as its authors released it, *FCP* undefended, *FedCP-QQ* a
 quantile of quantiles (Humbert et al. 2023), *ours* the default defence; where Rob-FCP is told the
-number of liars, so is ours (`Consensus(exactly=m)`). In the tables below `mean(worst)` is how far
-coverage is from that of the honest clients alone. Every cell, with standard deviations, set sizes
-and what the paper published for it, is in the CSV file of its table.
+number of liars, so is ours (`Consensus(exactly=m)`). All of these are given exact counts of the
+scores, without labels. *Default reports* is ours on what `robfcp report` writes of the same
+samples: cells of at least five samples, and class totals to the nearest five.
+
+In the tables below `mean(worst)` is how far coverage is from that of the exact counts of the honest
+clients alone. Every cell, with standard deviations, set sizes and what the paper published for it,
+is in the CSV file of its table.
 
 ## Over all cells
 

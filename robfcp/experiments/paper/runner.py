@@ -25,6 +25,7 @@ from robfcp.errors import RobfcpError
 from robfcp.experiments import outputs, partitions
 from robfcp.experiments.attacks import ScoreAttack, get_attack
 from robfcp.experiments.baselines import FEDCP_QQ, fedcp_qq_index
+from robfcp.experiments.coarsening import as_default_reports
 from robfcp.experiments.paper.theorems import rank_n_plus_1, table_bin
 from robfcp.experiments.scenarios import build_federation
 from robfcp.experiments.simulation import worker_pool
@@ -36,7 +37,8 @@ FCP = "fcp"
 ROB_FCP = defense.RobFCP.name
 ROB_FCP_RELEASED = defense.RobFCPReleased.name
 CONSENSUS = defense.Consensus.name
-BY_CLASS = f"{CONSENSUS} by class"  # the same on reports that keep counts by class
+BY_CLASS = f"{CONSENSUS} by class"  # the same on exact counts by class
+DEFAULT_REPORTS = f"{CONSENSUS} on default reports"  # the same on what `robfcp report` writes
 
 LEVEL = Fraction(9, 10)
 CLIENTS = 100
@@ -325,7 +327,8 @@ class Run:
     ratio : float
         The fraction of malicious clients.
     method : str
-        FCP, FEDCP_QQ, ROB_FCP, ROB_FCP_RELEASED, CONSENSUS or BY_CLASS.
+        FCP, FEDCP_QQ, ROB_FCP, ROB_FCP_RELEASED, CONSENSUS, BY_CLASS or DEFAULT_REPORTS. All but
+        the last are given exact counts.
     told : float or None
         The fraction that the method is given; None for its own estimate.
     distance, characterisation, bins
@@ -407,7 +410,7 @@ class _AttackedTrial:
 
     @cached_property
     def federation_by_class(self) -> Federation:
-        """The same reports with counts by class."""
+        """The same counts by class."""
         return self.trial.attacked(self.attack, self.n_malicious, self.seed, by_class=True)
 
     @cached_property
@@ -419,6 +422,16 @@ class _AttackedTrial:
     def outliers(self) -> OutlierAnalysis:
         """What Consensus finds in the pooled reports."""
         return defense.Consensus().find_outliers(self.federation)
+
+    @cached_property
+    def default_reports(self) -> Federation:
+        """The default reports of the same samples: coarsened counts, and class totals."""
+        return as_default_reports(self.federation_by_class)
+
+    @cached_property
+    def outliers_of_default_reports(self) -> OutlierAnalysis:
+        """What Consensus finds in the default reports."""
+        return defense.Consensus().find_outliers(self.default_reports)
 
     @cached_property
     def outliers_by_class(self) -> OutlierAnalysis:
@@ -441,6 +454,9 @@ class _AttackedTrial:
             return consensus_threshold(n_given, federation, self.outliers)
         if run.method == BY_CLASS:
             return consensus_threshold(n_given, self.federation_by_class, self.outliers_by_class)
+        if run.method == DEFAULT_REPORTS:
+            outliers = self.outliers_of_default_reports
+            return consensus_threshold(n_given, self.default_reports, outliers)
 
         assessment = self._paper_defense(run, n_given).assess(federation)
         return table_bin(federation, LEVEL, assessment.benign_mask), assessment

@@ -1,0 +1,474 @@
+"""What default reports cost beside exact counts: coverage, size of sets, attacks found, guarantees.
+
+`python benchmarks/default_reports.py` writes docs/defence/{costs,coarse,minima,ablation}.csv. The
+default defense was tuned on other data sets and seeds than those below.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from pathlib import Path
+from typing import Any, NamedTuple
+from unittest import mock
+
+import numpy as np
+
+import robfcp
+from robfcp._typing import BoolArray, FloatArray, IntArray
+from robfcp.defense.consensus._basis import CoarseningError
+from robfcp.defense.consensus._tuning import Tuning
+from robfcp.experiments import outputs
+from robfcp.experiments.coarsening import as_default_reports
+from robfcp.federation import Federation, SparseTable, StratifiedTable
+from robfcp.guarantees import fcp_bin_index, marginal_threshold_bin
+
+FOLDER = Path(__file__).resolve().parents[1] / "docs" / "defence"
+LEVEL = Fraction(9, 10)
+BINNING = robfcp.Binning.default()
+LAC = robfcp.LAC()
+MALICIOUS_SHARE = 0.3
+MAX_TEST_SAMPLES = 1500
+DIRICHLET = 0.5
+DATASETS = ("pathmnist iid", "sleep beta0.5", "tinyimagenet beta0.5", "heart", "stroke")
+SIZES = tuple((k, n) for k in (8, 20, 50) for n in (60, 100, 300))
+SEEDS = range(70, 75)
+MIN_CELL_COUNTS = (1, 3, 5, 10)
+
+
+class Samples(NamedTuple):
+    """The outputs of a model: (n, C) probabilities, (n,) labels, and the bin of each score."""
+
+    probabilities: FloatArray
+    labels: IntArray
+    bins: IntArray
+
+
+@dataclass(frozen=True, eq=False)
+class Draw:
+    """Clients drawn from a data set.
+
+    Attributes
+    ----------
+    samples : Samples
+        The data set.
+    rows : list of ndarray of shape (n,)
+        The calibration samples of every client.
+    test_rows : ndarray
+        Samples that no client has.
+    rng : Generator
+        For the attack.
+    """
+
+    samples: Samples
+    rows: list[IntArray]
+    test_rows: IntArray
+    rng: np.random.Generator
+
+    @property
+    def n_classes(self) -> int:
+        """C."""
+        return self.samples.probabilities.shape[1]
+
+
+def load(name: str) -> Samples:
+    """Return the outputs that ship for a data set and, if it is named, the split of a model."""
+    shipped = outputs.load(*name.split())
+    probabilities = np.asarray(shipped.probabilities, dtype=np.float64)
+    labels = np.asarray(shipped.labels)
+    return Samples(probabilities, labels, BINNING.bin_indices(LAC(probabilities, labels)))
+
+
+def draw(samples: Samples, n_clients: int, n_samples: int, split: str, seed: int) -> Draw:
+    """Draw the clients of a round, with replacement, and test samples that none of them has.
+
+    Parameters
+    ----------
+    samples : Samples
+        The data set.
+    n_clients, n_samples : int
+        K, and the samples of each client.
+    split : {"iid", "dirichlet"}
+        Whether all clients have the same classes, or mixtures drawn from Dirichlet(0.5).
+    seed : int
+        Of the draw.
+    """
+    rng = np.random.default_rng([seed, n_clients, n_samples])
+    shuffled = rng.permutation(len(samples.labels))
+    n_test = min(MAX_TEST_SAMPLES, len(shuffled) // 3)
+    test_rows, pool = shuffled[:n_test], shuffled[n_test:]
+    labels = samples.labels[pool]
+    n_classes = samples.probabilities.shape[1]
+    class_sizes = np.maximum(np.bincount(labels, minlength=n_classes), 1)
+
+    rows = []
+    for _ in range(n_clients):
+        weights = np.ones(len(pool))
+        if split == "dirichlet":
+            weights = (rng.dirichlet(np.full(n_classes, DIRICHLET)) / class_sizes)[labels]
+        rows.append(rng.choice(pool, n_samples, p=weights / weights.sum()))
+    return Draw(samples, rows, test_rows, rng)
+
+
+def attacked_pairs(drawn: Draw, attack: str, rows: IntArray) -> tuple[IntArray, IntArray]:
+    """Return the labels and the bins of the scores that a malicious client reports."""
+    n_bins = BINNING.n_bins
+    labels = drawn.samples.labels[rows]
+    bins = drawn.samples.bins[rows]
+    rng = drawn.rng
+    true_scores = 1 - drawn.samples.probabilities[rows, labels]
+    if attack == "zeros":
+        return labels, np.zeros_like(bins)
+    if attack == "ones":
+        return labels, np.full_like(bins, n_bins - 1)
+    if attack == "gaussian":
+        noisy = np.clip(true_scores + rng.normal(0, 0.5, len(rows)), 0, 1)
+        return labels, BINNING.bin_indices(noisy)
+    if attack == "half":  # half of the scores are the smallest
+        return labels, np.where(rng.random(len(rows)) < 0.5, 0, bins)
+    if attack == "keep-30":  # the other 70% of the scores are the largest
+        return labels, np.where(rng.random(len(rows)) < 0.7, n_bins - 1, bins)
+    if attack == "shuffled labels":
+        shuffled = rng.permutation(labels)
+        scores = 1 - drawn.samples.probabilities[rows, shuffled]
+        return shuffled, BINNING.bin_indices(scores)
+    if attack == "one class claimed":  # the rarest, with the smallest scores
+        sizes = np.bincount(drawn.samples.labels, minlength=drawn.n_classes)
+        return np.full_like(labels, int(np.argmin(sizes))), np.zeros_like(bins)
+    raise ValueError(attack)
+
+
+ATTACKS = (
+    "zeros",
+    "ones",
+    "gaussian",
+    "half",
+    "keep-30",
+    "shuffled labels",
+    "one class claimed",
+)
+
+
+def n_malicious_of(attack: str, n_clients: int) -> int:
+    """Return how many clients attack: 30%; one where labels are shuffled."""
+    if attack == "nobody":
+        return 0
+    if attack == "shuffled labels":
+        return 1
+    return int(MALICIOUS_SHARE * n_clients)
+
+
+def exact_round(drawn: Draw, attack: str) -> Federation:
+    """Return the exact reports by class of all clients, the malicious ones first."""
+    n_clients = len(drawn.rows)
+    n_malicious = n_malicious_of(attack, n_clients)
+    tables = np.zeros((n_clients, drawn.n_classes, BINNING.n_bins), dtype=np.int64)
+    for k, rows in enumerate(drawn.rows):
+        labels = drawn.samples.labels[rows]
+        bins = drawn.samples.bins[rows]
+        if k < n_malicious:
+            labels, bins = attacked_pairs(drawn, attack, rows)
+        np.add.at(tables[k], (labels, bins), 1)
+    federation = Federation.from_counts(tables.sum(axis=1), BINNING)
+    by_class = SparseTable.from_dense(tables.reshape(n_clients, -1))
+    strata = StratifiedTable(
+        "class", drawn.n_classes, by_class, np.arange(n_clients), BINNING.n_bins
+    )
+    return replace(federation, strata=strata)
+
+
+class Outcome(NamedTuple):
+    """What a threshold does to test samples."""
+
+    coverage: float
+    set_size: float
+
+
+def outcome(drawn: Draw, bin_index: int | None) -> Outcome:
+    """Return what a bin's threshold does to the test samples; None is an infinite threshold."""
+    if bin_index is None:
+        return Outcome(1.0, float(drawn.n_classes))
+    samples = drawn.samples
+    covered = samples.bins[drawn.test_rows] <= bin_index
+    scores = 1 - samples.probabilities[drawn.test_rows]
+    sizes = (scores <= BINNING.upper_edges[bin_index]).sum(axis=1)
+    return Outcome(float(covered.mean()), float(sizes.mean()))
+
+
+def defended(federation: Federation, tuning: Tuning | None = None) -> tuple[BoolArray, int | None]:
+    """Return whom the default defense keeps, and the bin of its threshold."""
+    rule = robfcp.Consensus() if tuning is None else robfcp.Consensus(tuning=tuning)
+    assessment = rule.assess(federation)
+    return assessment.benign_mask, assessment.threshold_rule(federation).bin_index(LEVEL)
+
+
+def measure(
+    drawn: Draw, attack: str, federations: Mapping[str, Federation], tuning: Tuning | None = None
+) -> dict[str, dict[str, float]]:
+    """Return what the default defense makes of the same round in several forms.
+
+    Parameters
+    ----------
+    drawn : Draw
+        The clients.
+    attack : str
+        What the first of them do.
+    federations : mapping of str to Federation
+        The round by the kind of its reports.
+    tuning : Tuning, optional
+        The constants of the defense.
+
+    Returns
+    -------
+    dict of str to dict of str to float
+        For each kind: found, the share of malicious clients excluded; excluded, that of benign
+        ones; error, the distance of coverage from that of the exact counts of the benign clients;
+        sets, the mean size of sets over theirs; infinite, 1 where the threshold is.
+    """
+    n_malicious = n_malicious_of(attack, len(drawn.rows))
+    benign = np.arange(len(drawn.rows)) >= n_malicious
+    ideal = outcome(drawn, fcp_bin_index(exact_round(drawn, "nobody"), LEVEL, benign))
+    results = {}
+    for kind, federation in federations.items():
+        kept, bin_index = defended(federation, tuning)
+        found = outcome(drawn, bin_index)
+        results[kind] = {
+            "found": float((~kept[~benign]).mean()) if n_malicious else float("nan"),
+            "excluded": float((~kept[benign]).mean()),
+            "error": abs(found.coverage - ideal.coverage),
+            "coverage": found.coverage,
+            "sets": found.set_size / ideal.set_size,
+            "infinite": float(bin_index is None),
+        }
+    return results
+
+
+def rounds(
+    datasets: Sequence[str],
+    sizes: Sequence[tuple[int, int]],
+    seeds: Sequence[int],
+    splits: Sequence[str] = ("iid", "dirichlet"),
+) -> Iterator[tuple[str, int, int, str, Draw]]:
+    """Yield data set, K, n, split and the clients of every round."""
+    for name in datasets:
+        samples = load(name)
+        for n_clients, n_samples in sizes:
+            for split in splits:
+                for seed in seeds:
+                    drawn = draw(samples, n_clients, n_samples, split, seed)
+                    yield name, n_clients, n_samples, split, drawn
+
+
+def costs(datasets: Sequence[str], seeds: Sequence[int]) -> list[dict[str, Any]]:
+    """Return, for every K and n, what default reports cost where nobody is malicious."""
+    cells: dict[tuple[int, int], list[dict[str, Any]]] = defaultdict(list)
+    for name, n_clients, n_samples, _, drawn in rounds(datasets, SIZES, seeds, ("iid",)):
+        exact = exact_round(drawn, "nobody")
+        default = as_default_reports(exact)
+        thresholds = [fcp_bin_index(one, LEVEL) for one in (exact, default)]
+        guaranteed = [marginal_threshold_bin(one, LEVEL, 3) for one in (exact, default)]
+        first, second = (outcome(drawn, index) for index in thresholds)
+        marginal, default_marginal = (outcome(drawn, index) for index in guaranteed)
+        cells[n_clients, n_samples].append(
+            {
+                "dataset": name,
+                "exact": first.coverage,
+                "default": second.coverage,
+                "sets": second.set_size / first.set_size,
+                "marginal": marginal.coverage,
+                "default_marginal": default_marginal.coverage,
+                "marginal_sets": default_marginal.set_size / marginal.set_size,
+            }
+        )
+    table = []
+    for (n_clients, n_samples), found in cells.items():
+        by_dataset = defaultdict(list)
+        for one in found:
+            by_dataset[one["dataset"]].append(one)
+        errors = [
+            np.mean([abs(one["default"] - one["exact"]) for one in some])
+            for some in by_dataset.values()
+        ]
+        shifts = [
+            np.mean([one["default"] - one["exact"] for one in some]) for some in by_dataset.values()
+        ]
+        sets = [np.mean([one["sets"] for one in some]) for some in by_dataset.values()]
+        table.append(
+            {
+                "clients": n_clients,
+                "samples": n_samples,
+                "coverage_exact": _mean(found, "exact"),
+                "coverage_default": _mean(found, "default"),
+                "error": round(float(np.mean(errors)), 4),
+                "worst_error": round(float(np.max(errors)), 4),
+                "worst_shift": round(float(np.max(np.abs(shifts))), 4),
+                "sets": round(float(np.mean(sets)), 3),
+                "worst_sets": round(float(np.max(np.abs(np.array(sets) - 1)) + 1), 3),
+                "marginal_exact": _mean(found, "marginal"),
+                "marginal_default": _mean(found, "default_marginal"),
+                "marginal_sets": _mean(found, "marginal_sets", 3),
+            }
+        )
+    return table
+
+
+def _mean(found: Sequence[Mapping[str, Any]], name: str, digits: int = 4) -> float:
+    """Return the mean of an entry of some results, rounded."""
+    return round(float(np.mean([one[name] for one in found])), digits)
+
+
+def attacks_table(
+    datasets: Sequence[str],
+    sizes: Sequence[tuple[int, int]],
+    seeds: Sequence[int],
+    make: Mapping[str, Callable[[Federation], Federation]],
+    tuning: Tuning | None = None,
+) -> list[dict[str, Any]]:
+    """Return, for every split and attack, what the defense makes of each kind of reports."""
+    cells: dict[tuple[str, str, str], list[dict[str, float]]] = defaultdict(list)
+    for _, _, _, split, drawn in rounds(datasets, sizes, seeds):
+        for attack in ("nobody", *ATTACKS):
+            exact = exact_round(drawn, attack)
+            federations = {kind: of(exact) for kind, of in make.items()}
+            for kind, found in measure(drawn, attack, federations, tuning).items():
+                cells[split, attack, kind].append(found)
+    table = []
+    for (split, attack, kind), found in cells.items():
+        row: dict[str, Any] = {"split": split, "attack": attack, "reports": kind}
+        for name in ("found", "excluded", "error", "sets", "infinite"):
+            row[name] = _mean(found, name)
+        row["rounds"] = len(found)
+        table.append(row)
+    return table
+
+
+@contextmanager
+def without_variance() -> Iterator[None]:
+    """Leave out the variance of what coarsening leaves open."""
+    between = CoarseningError.between
+
+    def without(*arguments: Any) -> CoarseningError:
+        error = between(*arguments)
+        return replace(error, edge_variance=np.zeros_like(error.edge_variance))
+
+    with mock.patch.object(CoarseningError, "between", without):
+        yield
+
+
+@contextmanager
+def without_counts_as_sent() -> Iterator[None]:
+    """Read the lower half of clients with larger scores from midpoints."""
+    between = CoarseningError.between
+
+    def without(
+        counts_as_sent: FloatArray, counts: FloatArray, scale: FloatArray, *rest: Any
+    ) -> CoarseningError:
+        error = between(counts_as_sent, counts, scale, *rest)
+        pooled = counts.sum(axis=1)
+        sizes = np.maximum(pooled.sum(axis=1, keepdims=True), 1)
+        return replace(error, cdf_as_sent=np.cumsum(pooled, axis=1) / sizes)
+
+    with mock.patch.object(CoarseningError, "between", without):
+        yield
+
+
+def without_classes(federation: Federation) -> Federation:
+    """Return default reports without class totals."""
+    return replace(as_default_reports(federation), class_totals=None)
+
+
+def ablation(
+    datasets: Sequence[str], sizes: Sequence[tuple[int, int]], seeds: Sequence[int]
+) -> list[dict[str, Any]]:
+    """Return the table of attacks with each part of the comparison left out."""
+    default = {"default": as_default_reports}
+    table = attacks_table(datasets, sizes, seeds, {"exact": lambda one: one, **default})
+    with without_variance():
+        rows = attacks_table(datasets, sizes, seeds, {"no variance": as_default_reports})
+    table += rows
+    with without_counts_as_sent():
+        table += attacks_table(datasets, sizes, seeds, {"no counts as sent": as_default_reports})
+    with without_variance(), without_counts_as_sent():
+        table += attacks_table(datasets, sizes, seeds, {"neither": as_default_reports})
+    without_em = Tuning(reference_em_rounds=0)
+    table += attacks_table(
+        datasets, sizes, seeds, {"no estimated classes": as_default_reports}, without_em
+    )
+    table += attacks_table(datasets, sizes, seeds, {"no class totals": without_classes})
+    return table
+
+
+def minima(datasets: Sequence[str], seeds: Sequence[int]) -> list[dict[str, Any]]:
+    """Return what every minimum cell count costs with 20 clients of n samples."""
+    table = []
+    for n_samples in (60, 100, 300):
+        make = {
+            str(least): (lambda one, least=least: as_default_reports(one, least))
+            for least in MIN_CELL_COUNTS
+        }
+        rows = attacks_table(datasets, [(20, n_samples)], seeds, make)
+        guaranteed = defaultdict(list)
+        for _, _, _, _, drawn in rounds(datasets, [(20, n_samples)], seeds, ("iid",)):
+            exact = exact_round(drawn, "nobody")
+            sizes = {}
+            for least in MIN_CELL_COUNTS:
+                coarse = as_default_reports(exact, least)
+                sizes[least] = outcome(drawn, marginal_threshold_bin(coarse, LEVEL, 3)).set_size
+            for least, size in sizes.items():
+                guaranteed[least].append(size / sizes[1])
+        for least in MIN_CELL_COUNTS:
+            mine = [row for row in rows if row["reports"] == str(least)]
+            named = {(row["split"], row["attack"]): row for row in mine}
+            table.append(
+                {
+                    "min_cell_count": least,
+                    "samples": n_samples,
+                    "error": round(
+                        float(np.mean([r["error"] for r in mine if r["attack"] != "keep-30"])), 4
+                    ),
+                    "gaussian_iid": named["iid", "gaussian"]["found"],
+                    "gaussian_dirichlet": named["dirichlet", "gaussian"]["found"],
+                    "excluded": round(float(np.max([row["excluded"] for row in mine])), 4),
+                    "marginal_sets": round(float(np.mean(guaranteed[least])), 3),
+                }
+            )
+    return table
+
+
+def write(name: str, table: Sequence[Mapping[str, Any]]) -> None:
+    """Write a table, and print it."""
+    path = FOLDER / f"{name}.csv"
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(table[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(table)
+    print(path.name)
+    for row in table:
+        print("  ", *(f"{key}={value}" for key, value in row.items()))
+
+
+def main() -> None:
+    """Write the tables that are named, or all."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("tables", nargs="*", default=["costs", "coarse", "minima", "ablation"])
+    parser.add_argument("--seeds", type=int, default=len(SEEDS))
+    arguments = parser.parse_args()
+    seeds = SEEDS[: arguments.seeds]
+    both = {"exact": lambda federation: federation, "default": as_default_reports}
+    tables: dict[str, Callable[[], list[dict[str, Any]]]] = {
+        "costs": lambda: costs(DATASETS, seeds),
+        "coarse": lambda: attacks_table(DATASETS, SIZES, seeds, both),
+        "minima": lambda: minima(DATASETS, seeds),
+        "ablation": lambda: ablation(DATASETS, [(20, 60), (20, 100), (20, 300)], seeds[:2]),
+    }
+    for name in arguments.tables:
+        write(name, tables[name]())
+
+
+if __name__ == "__main__":
+    main()
