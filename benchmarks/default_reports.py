@@ -329,17 +329,18 @@ def attacks_table(
     make: Mapping[str, Callable[[Federation], Federation]],
     tuning: Tuning | None = None,
 ) -> list[dict[str, Any]]:
-    """Return, for every split and attack, what the defense makes of each kind of reports."""
-    cells: dict[tuple[str, str, str], list[dict[str, float]]] = defaultdict(list)
-    for _, _, _, split, drawn in rounds(datasets, sizes, seeds):
+    """Return, for every split, n and attack, what the defense makes of each kind of reports."""
+    cells: dict[tuple[str, int, str, str], list[dict[str, float]]] = defaultdict(list)
+    for _, _, n_samples, split, drawn in rounds(datasets, sizes, seeds):
         for attack in ("nobody", *ATTACKS):
             exact = exact_round(drawn, attack)
             federations = {kind: of(exact) for kind, of in make.items()}
             for kind, found in measure(drawn, attack, federations, tuning).items():
-                cells[split, attack, kind].append(found)
+                cells[split, n_samples, attack, kind].append(found)
     table = []
-    for (split, attack, kind), found in cells.items():
-        row: dict[str, Any] = {"split": split, "attack": attack, "reports": kind}
+    for (split, n_samples, attack, kind), found in cells.items():
+        row: dict[str, Any] = {"split": split, "samples": n_samples}
+        row |= {"attack": attack, "reports": kind}
         for name in ("found", "excluded", "error", "sets", "infinite"):
             row[name] = _mean(found, name)
         row["rounds"] = len(found)

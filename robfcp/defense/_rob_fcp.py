@@ -117,7 +117,7 @@ def _uniform_counts(federation: Federation, n_bins: int) -> tuple[IntArray, Floa
     -------
     counts : ndarray of shape (K, H)
         The counts; no whole numbers where noisy counts were projected, and where reports are
-        coarsened: those are at the midpoints of their bounds.
+        coarsened: their samples are spread over the bins where they may lie.
     edges : ndarray of shape (H + 1,)
         In the unit of the score; infinite at open ends.
     """
@@ -126,9 +126,8 @@ def _uniform_counts(federation: Federation, n_bins: int) -> tuple[IntArray, Floa
         uniform = Binning.uniform(n_bins, binning.edges[0], binning.edges[-1])
         bin_ends = binning.merged_bin_ends(uniform)
         if bin_ends is not None:
-            counts = federation.at_midpoints(lambda bounded: bounded.merge_bins(bin_ends))
-            return counts, uniform.edges
-    return federation.at_midpoints(lambda bounded: bounded.counts), binning.edges
+            return federation.spread_counts(bin_ends), uniform.edges
+    return federation.spread_counts(np.arange(binning.n_bins)), binning.edges
 
 
 def _bin_midpoints(edges: FloatArray) -> FloatArray:

@@ -29,7 +29,7 @@ from robfcp.federation._comparison import losses_as_samples, project_noisy_rows,
 from robfcp.federation._encoding import encode_reports
 from robfcp.federation._inbox import RejectedReport, UntrustedReport
 from robfcp.federation._intake import FilePath
-from robfcp.federation._lowest_bins import lowest_tables
+from robfcp.federation._lowest_bins import lowest_tables, spread_counts
 from robfcp.federation._passes import iter_block_results
 from robfcp.federation._stored import StoredCountTable, scatter
 from robfcp.federation._strata import StratifiedTable
@@ -618,16 +618,44 @@ class Federation:
             return as_sent
         return (as_sent + read(self.counts_in_lowest_bins())) / 2
 
+    def spread_counts(self, bin_ends: NDArray[np.intp]) -> NDArray[Any]:
+        """Return (K, B) counts of merged bins, coarsened ones spread over where they may lie.
+
+        An estimate of each client's histogram: what may lie in several merged bins is spread evenly
+        over these. Midpoints would heap it up at both ends.
+
+        Parameters
+        ----------
+        bin_ends
+            (B,) the last bin of each merged one, rising; the last one is H - 1.
+        """
+
+        def read(block: Federation) -> NDArray[Any]:
+            if not block.is_coarsened.any():
+                return block.merge_bins(bin_ends)
+            if block.lowest_table is not None:
+                return block.at_midpoints(lambda bounded: bounded.merge_bins(bin_ends))
+            n_bins = block.binning.n_bins
+            return spread_counts(
+                block.table, block.strata, n_bins, block._min_counts, np.asarray(bin_ends)
+            )
+
+        return self.map_blocks(read)
+
+    @property
+    def _min_counts(self) -> IntArray:
+        """(K,) the minimum of each client's cells in counts; 0 where they are not coarsened."""
+        min_cell_counts = np.where(self.is_coarsened, self.min_cell_counts, 0)
+        return min_cell_counts * self.counts_per_sample
+
     @cached_property
     def _in_lowest_bins(self) -> Federation:
         """The federation with some coarsened reports that `counts_in_lowest_bins` returns."""
         table = self.lowest_table
         strata = self.strata
         if table is None:
-            min_counts = np.where(self.is_coarsened, self.min_cell_counts, 0)
-            table, strata = lowest_tables(
-                self.table, strata, self.binning.n_bins, min_counts * self.counts_per_sample
-            )
+            n_bins = self.binning.n_bins
+            table, strata = lowest_tables(self.table, strata, n_bins, self._min_counts)
         elif strata is not None and strata.lowest_table is not None:
             strata = replace(strata, table=strata.lowest_table, lowest_table=None)
         exact = np.ones(self.n_clients, dtype=np.int64)

@@ -1,4 +1,4 @@
-"""The counts of coarsened reports with every sample in the lowest bin that it may be of."""
+"""The counts of coarsened reports with samples where else they may lie: lower, or spread."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from robfcp._typing import IndexArray, IntArray
+from robfcp._typing import FloatArray, IndexArray, IntArray
 from robfcp.federation._strata import StratifiedTable
 from robfcp.federation._tables import CountTable, SparseTable
 from robfcp.reports import split_coarsened_cells
@@ -39,44 +39,117 @@ def lowest_tables(
         The counts by stratum.
     """
     n_clients = len(min_counts)
-    all_rows = np.arange(n_clients)
-    if strata is None:
-        lowest = _lowest_entries(table, n_bins, min_counts)
-        return SparseTable.from_cells(*lowest, (n_clients, n_bins)), None
+    pooled_rows = np.arange(n_clients)
+    by_stratum = None
+    parts = []
+    if strata is not None:
+        pooled_rows = np.setdiff1d(pooled_rows, strata.rows, assume_unique=True)
+        cells = _coarsened_cells(strata.table, n_bins, min_counts[strata.rows])
+        shape = (len(strata.rows), strata.table.n_bins)
+        by_stratum = replace(strata, table=SparseTable.from_cells(*cells.at_lowest(), shape))
+        parts.append(cells.of_clients(strata.rows, n_bins).at_lowest())
+    cells = _coarsened_cells(table.select(pooled_rows), n_bins, min_counts[pooled_rows])
+    parts.append(cells.of_clients(pooled_rows, n_bins).at_lowest())
 
-    # Clients with counts by stratum were coarsened stratum by stratum.
-    stratified = _lowest_entries(strata.table, n_bins, min_counts[strata.rows])
-    by_stratum = SparseTable.from_cells(*stratified, (len(strata.rows), strata.table.n_bins))
-    pooled_rows = np.setdiff1d(all_rows, strata.rows, assume_unique=True)
-    pooled = _lowest_entries(table.select(pooled_rows), n_bins, min_counts[pooled_rows])
-
-    rows = np.concatenate([strata.rows[stratified.rows], pooled_rows[pooled.rows]])
-    bins = np.concatenate([stratified.cells % n_bins, pooled.cells])
-    counts = np.concatenate([stratified.counts, pooled.counts])
-    lowest_table = SparseTable.from_cells(rows, bins, counts, (n_clients, n_bins))
-    return lowest_table, replace(strata, table=by_stratum)
+    rows, bins, counts = (np.concatenate(columns) for columns in zip(*parts, strict=True))
+    return SparseTable.from_cells(rows, bins, counts, (n_clients, n_bins)), by_stratum
 
 
-class _Entries(NamedTuple):
-    """Counts of a table in any order, maybe several of a cell.
+def spread_counts(
+    table: CountTable,
+    strata: StratifiedTable | None,
+    n_bins: int,
+    min_counts: IntArray,
+    bin_ends: IndexArray,
+) -> FloatArray:
+    """Return (K, B) counts of merged bins, samples spread evenly over those they may lie in.
+
+    Parameters
+    ----------
+    table, strata, n_bins, min_counts
+        As `lowest_tables` takes them.
+    bin_ends : (B,) ndarray of int
+        The last bin of each merged one, rising; the last one is H - 1.
+    """
+    counts = table.merge_bins(bin_ends).astype(np.float64)
+    pooled_rows = np.arange(len(min_counts))
+    if strata is not None:
+        pooled_rows = np.setdiff1d(pooled_rows, strata.rows, assume_unique=True)
+        cells = _coarsened_cells(strata.table, n_bins, min_counts[strata.rows])
+        counts += cells.of_clients(strata.rows, n_bins).moves_when_spread(bin_ends, counts.shape)
+    cells = _coarsened_cells(table.select(pooled_rows), n_bins, min_counts[pooled_rows])
+    counts += cells.of_clients(pooled_rows, n_bins).moves_when_spread(bin_ends, counts.shape)
+    return np.maximum(counts, 0)  # sums of fractions may miss 0 by rounding
+
+
+class _CoarsenedCells(NamedTuple):
+    """The cells in use of some reports, with the samples that may lie lower.
 
     Attributes
     ----------
     rows : (U,) ndarray of int
-        The row of each count.
+        The row of each cell.
     cells : (U,) ndarray of int
-        Its cell c H + h.
+        Cell c H + h.
     counts : (U,) ndarray of int
-        How many.
+        What it holds.
+    loose : (U,) ndarray of int
+        How many of these may lie lower.
+    lowest_cells : (U,) ndarray of int
+        The lowest cell of the same stratum that they may lie in.
     """
 
     rows: IndexArray
     cells: IntArray
     counts: IntArray
+    loose: IntArray
+    lowest_cells: IntArray
+
+    def of_clients(self, positions: IndexArray, n_bins: int) -> _CoarsenedCells:
+        """Return the same with the positions of clients for rows, and bins for cells."""
+        return self._replace(
+            rows=positions[self.rows],
+            cells=self.cells % n_bins,
+            lowest_cells=self.lowest_cells % n_bins,
+        )
+
+    def at_lowest(self) -> tuple[IndexArray, IntArray, IntArray]:
+        """Return rows, cells and counts with every sample as low as it may lie, in any order."""
+        return (
+            np.tile(self.rows, 2),
+            np.concatenate([self.cells, self.lowest_cells]),
+            np.concatenate([self.counts - self.loose, self.loose]),
+        )
+
+    def moves_when_spread(self, bin_ends: IndexArray, shape: tuple[int, ...]) -> FloatArray:
+        """Return (K, B) what spreading the loose samples adds to the counts of merged bins.
+
+        Parameters
+        ----------
+        bin_ends : (B,) ndarray of int
+            The last bin of each merged one.
+        shape : tuple of int
+            (K, B).
+        """
+        first = np.searchsorted(bin_ends, self.lowest_cells)
+        last = np.searchsorted(bin_ends, self.cells)
+        density = self.loose / (last - first + 1)
+
+        # A span's density is added where the span starts and subtracted behind its end, so that
+        # the running sum over the bins is the density of all spans that cover a bin.
+        n_clients, n_merged = shape
+        row_starts = self.rows * (n_merged + 1)
+        size = n_clients * (n_merged + 1)
+        changes = np.bincount(row_starts + first, density, size)
+        changes -= np.bincount(row_starts + last + 1, density, size)
+        spread = np.cumsum(changes.reshape(n_clients, n_merged + 1), axis=1)[:, :-1]
+
+        moved = np.bincount(self.rows * n_merged + last, self.loose, n_clients * n_merged)
+        return np.asarray(spread - moved.reshape(n_clients, n_merged))
 
 
-def _lowest_entries(table: CountTable, n_bins: int, min_counts: IntArray) -> _Entries:
-    """Return the entries of an (R, C H) table, with all samples as low as they may lie.
+def _coarsened_cells(table: CountTable, n_bins: int, min_counts: IntArray) -> _CoarsenedCells:
+    """Return the cells of an (R, C H) table, with the samples that may lie lower.
 
     Parameters
     ----------
@@ -94,8 +167,4 @@ def _lowest_entries(table: CountTable, n_bins: int, min_counts: IntArray) -> _En
     n_strata = table.n_bins // n_bins
     stratum, bins = np.divmod(cells, n_bins)
     loose = split_coarsened_cells(rows * n_strata + stratum, bins, counts, min_counts[rows])
-    return _Entries(
-        rows=np.tile(rows, 2),
-        cells=np.concatenate([cells, cells - bins + loose.lowest_bins]),
-        counts=np.concatenate([counts - loose.counts, loose.counts]),
-    )
+    return _CoarsenedCells(rows, cells, counts, loose.counts, cells - bins + loose.lowest_bins)

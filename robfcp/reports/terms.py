@@ -208,7 +208,10 @@ class RoundTerms(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
         for name, value in given.items():
             agreed = getattr(self, name)
             if agreed is not None and agreed != value:
-                raise RobfcpError(f"--{name}: {value} is not what was agreed ({agreed}); drop one")
+                option = name.replace("_", "-")
+                raise RobfcpError(
+                    f"--{option}: {value} is not what was agreed ({agreed}); drop one"
+                )
         return msgspec.structs.replace(self, **given)
 
 

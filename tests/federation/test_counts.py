@@ -451,6 +451,36 @@ def test_bounds_of_clients_do_not_depend_on_the_others_of_the_round():
             assert alone.counts[0].tolist() == together.counts[k].tolist()
 
 
+def test_spread_counts_are_even_over_the_merged_bins_where_samples_may_lie():
+    """By plain loops; of clients with counts by class, with class totals and with exact counts."""
+    rng = np.random.default_rng(6)
+    ends = np.array([2, 3, 9, 14, 19])
+    reports = []
+    for k in range(6):
+        options = {"labels": rng.integers(0, 2, 60), "classes": 2}
+        options["stratify_by_class"] = k < 2 or None
+        options["min_cell_count"] = 1 if k == 5 else 4
+        reports.append(Report.from_scores(f"s{k}", rng.random(60), Binning.uniform(20), **options))
+    federation = Federation.from_reports(reports)
+    found = federation.spread_counts(ends)
+
+    expected = np.zeros((6, 5))
+    for k, report in enumerate(reports):
+        tables = [report.counts] if report.strata is None else report.strata.dense()
+        for table in tables:
+            before = 0
+            for bin_index in np.flatnonzero(table).tolist():
+                count = int(table[bin_index])
+                loose = count if count < 8 else 4 + count % 4
+                loose = 0 if report.min_cell_count == 1 else loose
+                first, last = np.searchsorted(ends, [before, bin_index])
+                expected[k, last] += count - loose
+                expected[k, first : last + 1] += loose / (last - first + 1)
+                before = bin_index
+    assert found == pytest.approx(expected)
+    assert found[5].tolist() == federation.merge_bins(ends)[5].tolist()
+
+
 def test_all_clients_selected_are_the_federation():
     federation = Federation.from_counts([[1, 2, 3], [4, 0, 0]])
     assert federation.select_rows(np.arange(2)) is federation
