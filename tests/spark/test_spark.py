@@ -112,10 +112,11 @@ def test_what_does_not_fit_is_one_line(cluster, place, tmp_path):
     assert found.pooled_counts().sum() == found.n_samples  # of what Spark has kept
     with pytest.raises(RobfcpError, match=r"^frame: a file of it is not there; check the path$"):
         Federation.from_files(frame)
-    columns = "client string, n long, bins array<int>, counts array<bigint>"
+    columns = "client string, n long, min_cell_count int, bins array<int>, counts array<bigint>"
+    few_columns = ["client", "n", "min_cell_count"]
     for wrong, words in (
-        (cluster.createDataFrame([("a", 1)], ["client", "n"]), "frame: has no column 'bins'"),
-        (cluster.createDataFrame([("a", 1, [0], [1])], columns), "its rows lie in no file"),
+        (cluster.createDataFrame([("a", 1, 1)], few_columns), "frame: has no column 'bins'"),
+        (cluster.createDataFrame([("a", 1, 1, [0], [1])], columns), "its rows lie in no file"),
     ):
         with pytest.raises(RobfcpError, match=words):
             Federation.from_files(wrong)
