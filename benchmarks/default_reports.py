@@ -1,7 +1,8 @@
 """What default reports cost beside exact counts: coverage, size of sets, attacks found, guarantees.
 
-`python benchmarks/default_reports.py` writes docs/defence/{costs,coarse,minima,ablation}.csv. The
-default defense was tuned on other data sets and seeds than those below.
+`python benchmarks/default_reports.py` writes docs/defence/{costs,coarse,minima,ablation}.csv and
+the tables of docs/security.md and docs/defence.md; `--docs` writes the pages alone. The default
+defense was tuned on other data sets and seeds than those below.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Any, NamedTuple
 from unittest import mock
 
 import numpy as np
+from measure import into_page, markdown
 
 import robfcp
 from robfcp._typing import BoolArray, FloatArray, IntArray
@@ -28,7 +30,8 @@ from robfcp.experiments.coarsening import as_default_reports
 from robfcp.federation import Federation, SparseTable, StratifiedTable
 from robfcp.guarantees import fcp_bin_index, marginal_threshold_bin
 
-FOLDER = Path(__file__).resolve().parents[1] / "docs" / "defence"
+DOCS = Path(__file__).resolve().parents[1] / "docs"
+FOLDER = DOCS / "defence"
 LEVEL = Fraction(9, 10)
 BINNING = robfcp.Binning.default()
 LAC = robfcp.LAC()
@@ -453,12 +456,123 @@ def write(name: str, table: Sequence[Mapping[str, Any]]) -> None:
         print("  ", *(f"{key}={value}" for key, value in row.items()))
 
 
+def read(name: str) -> list[dict[str, str]]:
+    """Return the rows of a table that was written before."""
+    with (FOLDER / f"{name}.csv").open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def percent(values: Sequence[str]) -> str:
+    """Return the mean of shares in percent."""
+    return f"{100 * np.mean([float(value) for value in values]):.0f}%"
+
+
+def cost_rows() -> Iterator[list[str]]:
+    """Yield the rows of the table of costs."""
+    for row in read("costs"):
+        yield [
+            f"{row['clients']}, {row['samples']}",
+            f"{100 * float(row['coverage_exact']):.1f}%",
+            f"{100 * float(row['coverage_default']):.1f}%",
+            f"{row['error']} ({row['worst_error']})",
+            f"{row['sets']} ({row['worst_sets']})",
+            f"{100 * float(row['marginal_exact']):.1f}%",
+            f"{100 * float(row['marginal_default']):.1f}%",
+            row["marginal_sets"],
+        ]
+
+
+def attack_rows(name: str, columns: Sequence[str]) -> Iterator[list[str]]:
+    """Yield the rows of a table of attacks: found, error, for each kind of reports.
+
+    Parameters
+    ----------
+    name : str
+        Of the table.
+    columns : sequence of str
+        The kinds of reports.
+    """
+    cells: dict[tuple[str, str], dict[str, list[dict[str, str]]]] = defaultdict(
+        lambda: defaultdict(list)
+    )
+    for row in read(name):
+        cells[row["split"], row["attack"]][row["reports"]].append(row)
+    for (split, attack), of_kind in cells.items():
+        line = [split, attack]
+        for kind in columns:
+            rows = of_kind[kind]
+            error = f"{np.mean([float(row['error']) for row in rows]):.3f}"
+            found = "" if attack == "nobody" else f"{percent([row['found'] for row in rows])}, "
+            line.append(found + error)
+        yield line
+
+
+def small_client_rows() -> Iterator[list[str]]:
+    """Yield by n what is found of the attacks that default reports make harder to see."""
+    cells: dict[tuple[str, str], dict[tuple[str, str], dict[str, str]]] = defaultdict(dict)
+    for row in read("coarse"):
+        if row["attack"] in ("gaussian", "one class claimed"):
+            cells[row["attack"], row["samples"]][row["split"], row["reports"]] = row
+    for (attack, samples), found in cells.items():
+        line = [attack, samples]
+        for split in ("iid", "dirichlet"):
+            exact, default = found[split, "exact"], found[split, "default"]
+            line.append(
+                f"{percent([exact['found']])} / {percent([default['found']])}, "
+                f"{float(default['error']):.3f}"
+            )
+        yield line
+
+
+def minima_rows() -> Iterator[list[str]]:
+    """Yield for every minimum cell count what it costs at each n."""
+    rows = read("minima")
+    for least in MIN_CELL_COUNTS:
+        mine = [row for row in rows if row["min_cell_count"] == str(least)]
+        yield [
+            str(least),
+            " ".join(f"{float(row['error']):.3f}" for row in mine),
+            " ".join(percent([row["gaussian_iid"]]) for row in mine),
+            " ".join(percent([row["gaussian_dirichlet"]]) for row in mine),
+            " ".join(f"{float(row['marginal_sets']):.2f}" for row in mine),
+        ]
+
+
+def write_docs() -> None:
+    """Write the tables on the pages."""
+    security = DOCS / "security.md"
+    head = ["K, n", "coverage, exact", "default", "distance (worst data set)"]
+    head += ["sets, default / exact (worst)", "`MarginalGuarantee(liars=3)`, exact", "default"]
+    into_page(security, "costs", markdown([*head, "its sets, default / exact"], cost_rows()))
+    kinds = ("exact", "default")
+    head = ["split", "attack", "exact: found, distance", "default: found, distance"]
+    into_page(security, "attacks", markdown(head, attack_rows("coarse", kinds)))
+    head = ["attack", "n", "iid: found exact / default, distance", "Dirichlet(.5)"]
+    into_page(security, "small clients", markdown(head, small_client_rows()))
+    head = [
+        "minimum cell count",
+        "distance",
+        "Gaussian found, iid",
+        "Gaussian found, Dirichlet(.5)",
+    ]
+    head += ["sets of `MarginalGuarantee(liars=3)`"]
+    into_page(security, "minimum cell counts", markdown(head, minima_rows()))
+    kinds = ("exact", "default", "no variance", "no counts as sent", "neither")
+    kinds += ("no estimated classes", "no class totals")
+    head = ["split", "attack", *kinds]
+    into_page(DOCS / "defence.md", "ablation", markdown(head, attack_rows("ablation", kinds)))
+
+
 def main() -> None:
     """Write the tables that are named, or all."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("tables", nargs="*", default=["costs", "coarse", "minima", "ablation"])
     parser.add_argument("--seeds", type=int, default=len(SEEDS))
+    parser.add_argument("--docs", action="store_true", help="only write the pages again")
     arguments = parser.parse_args()
+    if arguments.docs:
+        write_docs()
+        return
     seeds = SEEDS[: arguments.seeds]
     both = {"exact": lambda federation: federation, "default": as_default_reports}
     tables: dict[str, Callable[[], list[dict[str, Any]]]] = {
@@ -469,6 +583,7 @@ def main() -> None:
     }
     for name in arguments.tables:
         write(name, tables[name]())
+    write_docs()
 
 
 if __name__ == "__main__":
