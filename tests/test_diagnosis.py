@@ -371,7 +371,7 @@ def test_everyday_faults_at_real_hospitals_are_named(sites):
 
     # A default report says too little for swapped labels, and of few patients for a copy.
     named = ("all-zero", "subset", "label-poisoning", "temperature", NO_FAULT)
-    assert all(rights[5][fault] == sites for fault in named)
+    assert all(rights[5][fault] >= sites - sites // 5 for fault in named)
 
     right = rights[1]
     assert right["stale-file"] == right["all-zero"] == sites
