@@ -22,6 +22,8 @@ from robfcp.reports import (
     to_wire_score,
 )
 
+_DENSE_ROWS = 512  # that are held in full at a time
+
 if TYPE_CHECKING:
     from robfcp.federation._federation import Federation
 
@@ -110,11 +112,17 @@ def _encode(entry: object) -> msgspec.Raw | None:
 
 def _iter_totals(class_totals: StratifiedTable, n_clients: int) -> Iterator[list[int] | None]:
     """Yield every client's class totals, those of all classes; None where it reports none."""
-    rows = iter(class_totals.table.dense().tolist())
+    rows = _iter_dense_rows(class_totals.table)
     has_totals = np.zeros(n_clients, dtype=bool)
     has_totals[class_totals.rows] = True
     for is_stated in has_totals.tolist():
         yield next(rows) if is_stated else None
+
+
+def _iter_dense_rows(table: CountTable) -> Iterator[list[int]]:
+    """Yield the counts of each row, those of 0 too, without a full table of many rows."""
+    for first in range(0, table.n_rows, _DENSE_ROWS):
+        yield from table.select(slice(first, first + _DENSE_ROWS)).dense().tolist()
 
 
 def _iter_rows(table: CountTable, rows: IndexArray, n_clients: int) -> Iterator[WireCounts | None]:

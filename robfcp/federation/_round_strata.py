@@ -31,7 +31,9 @@ MAX_ROUND_CELLS = 2**24  # classes times bins of a round: what a few bytes can n
 def vote_on_strata(votes: HeaderCounts) -> RoundStrata:
     """Return the strata of a round, and the classes that class totals are of.
 
-    Where the strata are classes, totals are of the same ones.
+    Where the strata are classes, totals are of the same ones. Else totals are of the classes that
+    most of them name; of none where half of the reports at most state any, and not all of the same
+    classes, so that a few malicious clients cannot have the others' reports rejected.
 
     Parameters
     ----------
@@ -42,8 +44,14 @@ def vote_on_strata(votes: HeaderCounts) -> RoundStrata:
     if strata is not None and strata[0] == "class":
         return RoundStrata(strata, strata[1])
     name_counts = count_values(votes, lambda header: header.class_names)
-    class_names = _most_common_classes(name_counts) if name_counts else None
-    return RoundStrata(strata, class_names)
+    if not name_counts:
+        return RoundStrata(strata, None)
+    common = RoundStrata(strata, _most_common_classes(name_counts))
+    are_few = 2 * name_counts.total() <= sum(n_reports for _, n_reports in votes)
+    check = require_known_strata(common)
+    if are_few and any(check(header) for header, _ in votes if header.class_names is not None):
+        return RoundStrata(strata, None)
+    return common
 
 
 def _most_common_strata(votes: HeaderCounts) -> Strata | None:

@@ -318,3 +318,56 @@ def test_losses_are_counted_as_the_nearest_numbers_of_samples():
         assert counts == expected
     assert (found.sum(axis=1) > sizes).any()
     assert (found.sum(axis=1) == sizes).any()
+
+
+def totals_report(name, classes, seed=0):
+    rng = np.random.default_rng(seed)
+    n_classes = classes if isinstance(classes, int) else len(classes)
+    labels = rng.integers(0, n_classes, 60)
+    return Report.from_scores(
+        name, rng.random(60), labels=labels, classes=classes, min_cell_count=5
+    )
+
+
+def test_class_totals_must_be_of_the_rounds_classes_in_any_order():
+    sent = [totals_report(f"s{k}", ["a", "b", "c"], k) for k in range(4)]
+    sent.append(totals_report("s4", ["c", "a", "b"], 4))
+    sent.append(totals_report("s5", 3, 5))
+    sent.append(totals_report("s6", ["a", "b"], 6))
+    federation = Federation.from_reports(sent)
+    assert [rejected.client for rejected in federation.rejected_reports] == ["s6"]
+    assert "its 2 classes are not the round's 3 (it lacks 'c')" in (
+        federation.rejected_reports[0].reason
+    )
+    totals = federation.class_totals
+    assert totals.names == ("a", "b", "c")
+    assert totals.rows.tolist() == list(range(6))
+    c, a, b = sent[4].class_totals.totals.tolist()
+    assert totals.table.dense()[4].tolist() == [a, b, c]
+    assert totals.table.dense()[5].tolist() == sent[5].class_totals.totals.tolist()
+
+
+def test_where_few_state_class_totals_liars_who_outnumber_them_have_nobody_rejected():
+    pooled = [Report.from_scores(f"p{k}", [0.1, 0.4]) for k in range(6)]
+    benign = [totals_report(f"s{k}", ["a", "b"], k) for k in range(2)]
+    liars = [totals_report(f"x{k}", ["a", "b", "c"], k) for k in range(3)]
+    federation = Federation.from_reports([*pooled, *benign, *liars])
+    assert federation.rejected_reports == ()
+    assert federation.class_totals is None
+    federation = Federation.from_reports([*pooled, *benign])
+    assert federation.class_totals.rows.tolist() == [6, 7]
+
+
+@pytest.mark.parametrize(
+    ("stated", "asked", "limit"), [((5, 5, 10), None, 5), ((10, 10, 5), None, 10), ((5, 3), 3, 3)]
+)
+def test_a_round_takes_no_larger_cells_than_its_own(stated, asked, limit):
+    reports = [
+        Report.from_scores(f"s{k}", np.linspace(0, 1, 60), min_cell_count=least)
+        for k, least in enumerate(stated)
+    ]
+    federation = Federation.from_reports(reports, min_cell_count=asked)
+    expected = {f"s{k}" for k, least in enumerate(stated) if least > limit}
+    assert {rejected.client for rejected in federation.rejected_reports} == expected
+    for rejected in federation.rejected_reports:
+        assert f"and the round's is {limit}; make the report with the round's" in rejected.reason
