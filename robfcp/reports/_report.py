@@ -444,44 +444,31 @@ class Report(msgspec.Struct, frozen=True, eq=False):
             if privacy is not None:
                 min_cell_count = 1
             _checks.check_min_cell_count(client, min_cell_count, None)
-
-            # Counts by class make the counts of all.
             if stratify_by_class is False:
                 labels = None
                 classes = None if groups is None else classes
-            is_stratified = stratify_by_class or groups is not None
-            if stratify_by_class is None and labels is not None:
-                is_stratified = min_cell_count == 1 or privacy is not None
             strata = _count_by_stratum(
-                values,
-                labels,
-                groups,
-                classes,
-                binning,
-                privacy,
-                min_class_count if is_stratified else 1,
+                values, labels, groups, classes, binning, privacy, stratify_by_class
             )
-            if stratify_by_class and strata is not None and min_cell_count > 1:
-                _warn_of_small_classes(client, n_samples, strata.n_strata)
 
+            # Counts by class or group make the counts of all.
             counts: Any = None
             class_totals = None
-            if strata is not None and is_stratified:
-                strata = coarsen(strata, min_cell_count)
-            elif strata is not None:
+            if strata is None:
+                counts = coarsen_counts(binning.counts(values), min_cell_count)
+                counts = add_noise(counts, privacy)
+            elif _keeps_strata(strata, stratify_by_class, min_cell_count, privacy):
+                if min_cell_count > 1 and stratify_by_class:
+                    _warn_of_small_classes(client, n_samples, strata.n_strata)
+                strata = _prepare_strata(strata, min_class_count, min_cell_count, privacy)
+            else:
                 counts = coarsen_counts(strata.pooled_counts, min_cell_count)
                 class_totals = ClassTotals.of(strata.stratum_sizes, strata.names, min_cell_count)
                 strata = None
-            else:
-                counts = coarsen_counts(binning.counts(values), min_cell_count)
             _noising.check_patient_ids(privacy, n_samples, patient_ids)
             set_sizes = None
             if all_label_scores is not None:
                 set_sizes = _count_all_labels(all_label_scores, n_samples, binning, min_cell_count)
-            if strata is None:
-                counts = add_noise(counts, privacy)
-            elif privacy is not None:
-                strata = _noising.add_noise_to_strata(strata, privacy)
 
         # Noise on the counts does not hide how many samples there are, unless it is to.
         stated_size = _NOT_STATED
@@ -909,14 +896,9 @@ def _count_by_stratum(
     classes: Sequence[str] | int | None,
     binning: Binning,
     privacy: Privacy | None,
-    min_class_count: int,
+    stratify_by_class: bool | None,
 ) -> StratifiedCounts | None:
-    """Return counts by class or group; None without labels and groups."""
-    if privacy is not None and min_class_count > 1:
-        raise RobfcpError(
-            "least: which classes are merged tells what noise should hide; "
-            "merge them beforehand, for all sites alike"
-        )
+    """Return exact counts by class or group; None without labels and groups."""
     if labels is not None and groups is not None:
         raise RobfcpError("groups: a report has one grouping; pass labels or groups")
     if labels is not None and classes is None:
@@ -930,15 +912,40 @@ def _count_by_stratum(
         by = "group"
         stratum_of_sample = groups
     if stratum_of_sample is None:
-        if classes is not None:
+        if classes is not None or stratify_by_class:
             raise RobfcpError("classes: counts by class need the labels; pass labels=")
         return None
-
     is_private = privacy is not None
-    strata = StratifiedCounts.of(by, scores, stratum_of_sample, classes, binning, is_private)
+    return StratifiedCounts.of(by, scores, stratum_of_sample, classes, binning, is_private)
+
+
+def _keeps_strata(
+    strata: StratifiedCounts,
+    stratify_by_class: bool | None,
+    min_cell_count: int,
+    privacy: Privacy | None,
+) -> bool:
+    """Whether a report keeps counts by class or group, rather than class totals."""
+    if strata.by == "group" or stratify_by_class:
+        return True
+    return min_cell_count == 1 or privacy is not None
+
+
+def _prepare_strata(
+    strata: StratifiedCounts, min_class_count: int, min_cell_count: int, privacy: Privacy | None
+) -> StratifiedCounts:
+    """Return exact counts by class or group as they are sent: merged, coarsened or with noise."""
+    if privacy is not None and min_class_count > 1:
+        raise RobfcpError(
+            "least: which classes are merged tells what noise should hide; "
+            "merge them beforehand, for all sites alike"
+        )
     if min_class_count > 1:
         strata = strata.merge_small_strata(min_class_count)
-    return strata
+    strata = coarsen(strata, min_cell_count)
+    if privacy is None:
+        return strata
+    return _noising.add_noise_to_strata(strata, privacy)
 
 
 def _count_all_labels(
