@@ -49,8 +49,24 @@ EXAMPLES = [
     ),
     Report.from_predictions("a", P, Y, groups=WORDS, include_all_labels=True),
     Report.from_scores("a", [0.1, 0.5], EIGHT, labels=[0, 19_999], classes=20_000),
+    Report.from_scores(
+        "a", RNG.random(60), labels=RNG.integers(0, 3, 60), classes=["x", "y", "z"],
+        all_label_scores=RNG.random((60, 3)), min_cell_count=5,
+    ),
+    Report.from_scores("a", RNG.random(200), labels=RNG.integers(0, 2, 200), classes=2,
+                       stratify_by_class=True, min_cell_count=7),
     LOSSES,
 ]  # fmt: skip
+
+
+def test_a_report_without_a_minimum_cell_count_or_of_an_older_schema_is_refused_in_a_line():
+    message = json.loads(Report.from_scores("a", [0.1, 0.2, 0.9]).to_json())
+    del message["min_cell_count"]
+    with pytest.raises(ReportError, match="a: min_cell_count is missing; state it; 1 means exact"):
+        Report.from_json(json.dumps(message))
+    message["schema"] = 1
+    with pytest.raises(ReportError, match=r"a: schema 1 is of an older robfcp .* update robfcp"):
+        Report.from_json(json.dumps(message))
 
 
 @pytest.mark.parametrize("report", EXAMPLES, ids=repr)
