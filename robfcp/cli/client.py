@@ -146,6 +146,8 @@ class ReportOptions:
         check_client_name(client)
         if self.groups is not None and self.group is None:
             raise RobfcpError("--groups: names go with a column; pass --group COLUMN too")
+        if self.least > 1 and self.group is None and not self.by_class:
+            raise RobfcpError("--least: merges classes in counts by class; pass --by-class too")
         if self.set_sizes and self.risk is not None:
             raise RobfcpError("--set-sizes: only scores of classes make sets; leave it out")
         if privacy is None and self.ledger is not None:
@@ -409,6 +411,14 @@ def _print_strata(result: ReportResult, options: ReportOptions, printer: Printer
             "scores they have; --by-class keeps counts by class, --pooled withholds all labels."
         )
         return
+    if options.by_class is None and result.privacy is None and sent.min_cell_count > 1:
+        is_of_classes = isinstance(result.score, ClassificationScore) and options.risk is None
+        if is_of_classes:
+            printer.line(
+                "No class has enough samples to be stated: no comparison by class, no thresholds "
+                "by class."
+            )
+        return
     if isinstance(result.score, ClassificationScore) and options.risk is None:
         printer.line("Labels are withheld: no thresholds by class, no comparison by class.")
 
@@ -429,11 +439,16 @@ def _print_what_is_seen(result: ReportResult, options: ReportOptions, printer: P
 def _hidden_samples_text(sent_report: Report, options: ReportOptions) -> str:
     """Return what a coarsened report shows of single samples."""
     min_cell_count = sent_report.min_cell_count
+    if sent_report.n_samples < min_cell_count:
+        return (
+            f"Fewer than {min_cell_count} samples all count in the last bin: the report says how "
+            "many they are, and nothing of their scores."
+        )
     rare = _rare_strata(sent_report.strata, min_cell_count)
     if sent_report.strata is not None and rare:
         return (
             f"Fewer than {min_cell_count} samples: {sent_report.strata.by} {abbreviate(rare)}. "
-            "How many shows, no score of theirs does; --pooled withholds it."
+            "A reader sees how many, and nothing of their scores; --pooled withholds both."
         )
     if options.set_sizes:
         return (

@@ -418,7 +418,7 @@ def limit_min_cell_count(votes: HeaderCounts, agreed: int | None) -> HeaderCheck
     """Return a check that no report is coarsened to larger cells than the round's.
 
     Large cells hide malicious reports. Without an agreed minimum cell count the largest allowed is
-    the default one, or the upper median over all reports where that is larger.
+    the default one, or the upper median over all reports that are allowed where that is larger.
 
     Parameters
     ----------
@@ -432,10 +432,7 @@ def limit_min_cell_count(votes: HeaderCounts, agreed: int | None) -> HeaderCheck
     HeaderCheck
         What is wrong with a header, if so. Smaller cells than the round's pass: they tell more.
     """
-    largest = agreed
-    if largest is None:
-        stated = count_values(votes, lambda header: header.min_cell_count)
-        largest = max(DEFAULT_MIN_CELL_COUNT, int(_upper_median(stated)))
+    largest = _usual_min_cell_count(votes) if agreed is None else agreed
 
     def check(header: Header) -> RejectionReason | None:
         if header.min_cell_count <= largest:
@@ -444,6 +441,21 @@ def limit_min_cell_count(votes: HeaderCounts, agreed: int | None) -> HeaderCheck
         return RejectionReason("min_cell_count", problem, "make the report with the round's")
 
     return check
+
+
+def _usual_min_cell_count(votes: HeaderCounts) -> int:
+    """Return the largest minimum cell count that a round allows where none was agreed on.
+
+    Reports of larger cells are left out until the others agree: so the answer does not depend on
+    reports that are rejected for it.
+    """
+    while True:
+        stated = count_values(votes, lambda header: header.min_cell_count)
+        largest = max(DEFAULT_MIN_CELL_COUNT, int(_upper_median(stated)))
+        allowed = [vote for vote in votes if vote[0].min_cell_count <= largest]
+        if len(allowed) == len(votes):
+            return largest
+        votes = allowed
 
 
 def _require_budget(agreed: Privacy) -> HeaderCheck:

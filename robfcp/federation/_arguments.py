@@ -8,8 +8,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from robfcp._typing import IntArray
+from robfcp._validation import check_integer
 from robfcp.errors import RobfcpError
 from robfcp.privacy import Privacy
+from robfcp.reports import MAX_MIN_CELL_COUNT
 from robfcp.reports.terms import FilePath, read_keys, read_revoked_keys
 
 
@@ -38,6 +40,15 @@ def privacy_of_clients(
     if len(privacy_by_client) != n_clients:
         raise RobfcpError("privacy: need one entry a site")
     return privacy_by_client
+
+
+def check_cell_count(min_cell_count: object) -> int:
+    """Return a minimum cell count; refuse what no report may state."""
+    remedy = f"give 5, or 1 for exact counts; {MAX_MIN_CELL_COUNT} at most"
+    number = check_integer("min_cell_count", min_cell_count, remedy, 1)
+    if number > MAX_MIN_CELL_COUNT:
+        raise RobfcpError(f"min_cell_count: {number} is too large; {remedy}")
+    return number
 
 
 def check_exact_counts(counts: IntArray) -> None:

@@ -19,6 +19,7 @@ from robfcp.binning import Binning
 from robfcp.errors import RobfcpError
 from robfcp.federation import _intake
 from robfcp.federation._arguments import (
+    check_cell_count,
     check_distinct_names,
     check_exact_counts,
     load_public_keys,
@@ -813,6 +814,7 @@ class Federation:
         if n_bins != binning.n_bins:
             raise RobfcpError(f"counts: {n_bins} bins do not fit the grid's {binning.n_bins}")
         names = check_distinct_names(clients, n_clients)
+        min_cell_count = check_cell_count(min_cell_count)
         noises = privacy_by_client or (None,) * n_clients
 
         array = array.astype(np.int64)
@@ -953,8 +955,11 @@ class Federation:
         if isinstance(reports, (Report, bytes, str, Mapping)) or not isinstance(reports, Iterable):
             raise RobfcpError("reports: pass a list of them, also where there is only one")
 
-        # The keys are entries of reports and of terms; but for privacy also fields of
-        # `Verification`.
+        if min_cell_count is not None:
+            min_cell_count = check_cell_count(min_cell_count)
+
+        # The keys are entries of reports and of terms; but for privacy and the minimum cell count
+        # also fields of `Verification`.
         expected: dict[str, Any] = {
             "score": score,
             "grid": binning,

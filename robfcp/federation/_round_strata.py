@@ -216,9 +216,9 @@ def require_known_strata(common: RoundStrata) -> HeaderCheck:
 
     By class a report has all the round's classes, in any order, or states only how many there are;
     `OTHER_STRATUM` makes no difference. By group it may have any of the round's groups. In a round
-    without strata, reports by class or group are pooled, unless they hold noise: noise on each of
-    the strata is more than on all together. The classes of class totals must be the round's
-    classes, too.
+    without strata, exact reports by class or group are pooled; those with noise, which is more on
+    each of the strata than on all together, and coarsened ones are rejected. The classes of class
+    totals must be the round's classes, too.
 
     Parameters
     ----------
@@ -244,7 +244,7 @@ def require_known_strata(common: RoundStrata) -> HeaderCheck:
 def _reject_other_strata(header: Header, common: Strata | None) -> RejectionReason | None:
     """Return what is wrong with the strata of a report's counts, if so."""
     if common is None:
-        return _reject_private_strata(header)
+        return _reject_private_strata(header) or _reject_coarsened_strata(header)
     if header.strata is None or header.strata == common:
         return None
     problem = _strata_problem(header.strata, common)
@@ -310,6 +310,19 @@ def _reject_private_strata(header: Header) -> RejectionReason | None:
         return None
     problem = f"holds noise for every {header.strata[0]}, and most reports have none"
     return RejectionReason("classes", problem, "use this round's classes")
+
+
+def _reject_coarsened_strata(header: Header) -> RejectionReason | None:
+    """Return what is wrong with a coarsened report by class or group in a round without strata.
+
+    Each stratum was coarsened by itself. Pooled, its cells would not tell any more where samples
+    may lie, and the bounds that are computed from them would be false.
+    """
+    if header.strata is None or header.min_cell_count == 1:
+        return None
+    by = header.strata[0]
+    problem = f"its counts are coarsened by {by}, and the round has no {by} in common"
+    return RejectionReason("classes", problem, "send a default report, of all classes together")
 
 
 def _class_problem(reported: StratumNames, common: StratumNames) -> str:

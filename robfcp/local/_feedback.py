@@ -329,7 +329,8 @@ def peer_thresholds(
     counts = class_counts(federation)
     rows = [k for k, client in enumerate(counts.clients) if selected is None or client in selected]
     max_malicious = calibration.n_malicious
-    if not rows or max_malicious > len(counts.clients) - 1:
+    # A client's own counts are left out, and of its peers at least one must be benign.
+    if not rows or max_malicious >= len(counts.clients) - 1:
         return {}
 
     # (L, R) the bin of each client's threshold at each level; -1, the infinite one, if nothing is

@@ -205,7 +205,8 @@ def check_coarsened_cells(
     if below is not None:
         cell, count = below
         problem = (
-            f"cell {cell} holds {count} counts, which cells of at least {min_count} cannot hold"
+            f"bin {cell % n_bins} holds {count} counts, which coarsening to cells of at least "
+            f"{min_count} does not give"
         )
         raise ReportError(client, "min_cell_count", problem, REBUILD_HINT)
 

@@ -95,5 +95,6 @@ def find_problem_of_totals(totals: Sequence[int], n_samples: int, min_cell_count
     least = sum(max(0, total - min_cell_count // 2) for total in totals)
     most = sum(totals) + len(totals) * ((min_cell_count - 1) // 2)
     if not least <= n_samples <= most:
-        return f"they stand for {least} to {most} samples, not for {n_samples}"
+        possible = f"{least}" if least == most else f"{least} to {most}"
+        return f"they stand for {possible} samples, not for {n_samples}"
     return ""

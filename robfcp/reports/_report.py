@@ -745,6 +745,9 @@ class Report(msgspec.Struct, frozen=True, eq=False):
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Report) and self.to_json() == other.to_json()
 
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
     __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:

@@ -247,7 +247,8 @@ def _header_json(report: WireReport) -> bytes:
             by,
             names,
             report.min_cell_count,
-            None if report.class_totals is None else report.class_totals.names,
+            # In a tuple, so that names of null are not taken for no totals.
+            None if report.class_totals is None else (report.class_totals.names,),
         )
     )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal, get_args
@@ -233,7 +233,7 @@ def check_stratum_names(by: str, names: Any) -> StratumNames:
             raise RobfcpError(f"{by}: {names} of them; give 1 to {MAX_STRATA}")
         return int(names)
 
-    if isinstance(names, (bool, str)) or not isinstance(names, Iterable):
+    if isinstance(names, (bool, str, Mapping)) or not isinstance(names, Iterable):
         raise RobfcpError(f"{by}: {names!r:.40} is no list of names; give ['a', 'b'], say")
     plain_names = tuple(str(name) if isinstance(name, str) else name for name in names)
     if not 1 <= len(plain_names) <= MAX_STRATA:

@@ -162,7 +162,7 @@ class RoundTerms(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     grid: str | None = None
     epsilon: float | None = None
     delta: float | None = None
-    min_cell_count: Annotated[int, msgspec.Meta(ge=1, le=MAX_MIN_CELL_COUNT)] | None = None
+    min_cell_count: int | None = None
 
     @property
     def expected_context(self) -> dict[str, Any]:
@@ -256,9 +256,15 @@ def read_terms(path: FilePath, server_key: str | None = None) -> RoundTerms:
     fields = f"use {', '.join(RoundTerms.__struct_fields__)}"
     table = _decode_file(path, data, f"write name = value; {fields}")
     try:
-        return msgspec.convert(table, RoundTerms)
+        terms = msgspec.convert(table, RoundTerms)
     except msgspec.ValidationError as error:
         raise RobfcpError(f"{os.fspath(path)}: {decode_error_reason(error)}; {fields}") from None
+    least = terms.min_cell_count
+    if least is not None and not 1 <= least <= MAX_MIN_CELL_COUNT:
+        raise RobfcpError(
+            f"{os.fspath(path)}: min_cell_count is {least}; give 1 to {MAX_MIN_CELL_COUNT}"
+        )
+    return terms
 
 
 def sign_terms(path: FilePath, key: Ed25519PrivateKey) -> str:

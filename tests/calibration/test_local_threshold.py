@@ -248,3 +248,24 @@ def test_the_share_covered_that_a_letter_states_is_right_on_average():
             errors.append(stated - np.mean(LAC(*own) <= found.threshold))
     assert np.abs(errors).max() <= 5 / 100
     assert abs(np.mean(errors)) < 0.01  # a sample; of the counts as sent two and a half
+
+
+@pytest.mark.parametrize("min_cell_count", [1, 5])
+def test_feedback_is_made_where_one_of_two_clients_with_classes_is_malicious(min_cell_count):
+    """Nothing can be guaranteed of the scores of a class, and the others get their feedback."""
+    reports = []
+    for k in range(6):
+        rng = np.random.default_rng(50 + k)
+        p = rng.dirichlet(np.ones(3), 200)
+        labels = (p.cumsum(axis=1) > rng.random((200, 1))).argmax(axis=1)
+        if k == 5:
+            labels = p.argmin(axis=1)
+        reports.append(
+            robfcp.Report.from_predictions(
+                f"s{k}", p, labels, stratify_by_class=k > 3, min_cell_count=min_cell_count
+            )
+        )
+    calibration = robfcp.calibrate(reports, 0.9)
+    assert calibration.flagged_clients == ("s5",)
+    for client in calibration.federation.clients:
+        assert calibration.feedback(client).others is None

@@ -64,7 +64,10 @@ def test_what_shows_of_a_class_with_one_sample_and_of_set_sizes_is_said(tmp_path
     words = "report", tmp_path / "a.csv", "-c", "a", "-o", tmp_path / "r.json"
     assert "no count is that of a single one" in " ".join(said(*words, "--pooled").split())
     printed = " ".join(said(*words, "--by-class").split())
-    assert "Fewer than 5 samples: class 3. How many shows" in printed
+    assert (
+        "Fewer than 5 samples: class 3. A reader sees how many, and nothing of their scores"
+        in printed
+    )
     printed = " ".join(said(*words, "--set-sizes").split())
     assert "of --set-sizes at least 5 labels, which may be of one sample" in printed
 

@@ -359,7 +359,13 @@ def test_where_few_state_class_totals_liars_who_outnumber_them_have_nobody_rejec
 
 
 @pytest.mark.parametrize(
-    ("stated", "asked", "limit"), [((5, 5, 10), None, 5), ((10, 10, 5), None, 10), ((5, 3), 3, 3)]
+    ("stated", "asked", "limit"),
+    [
+        ((5, 5, 10), None, 5),
+        ((10, 10, 5), None, 10),
+        ((5, 3), 3, 3),
+        ((5, 5, 12, 1000), None, 5),  # a report that is rejected itself lets no other one in
+    ],
 )
 def test_a_round_takes_no_larger_cells_than_its_own(stated, asked, limit):
     reports = [
@@ -371,3 +377,48 @@ def test_a_round_takes_no_larger_cells_than_its_own(stated, asked, limit):
     assert {rejected.client for rejected in federation.rejected_reports} == expected
     for rejected in federation.rejected_reports:
         assert f"and the round's is {limit}; make the report with the round's" in rejected.reason
+
+
+@pytest.mark.parametrize("wrong", [0, -1, 5.5, "5", True, float("nan"), 1001, 10**30])
+def test_a_minimum_cell_count_that_no_report_may_state_is_refused(wrong):
+    with pytest.raises(RobfcpError, match=r"^min_cell_count: "):
+        Federation.from_reports([Report.from_scores("a", [0.1])], min_cell_count=wrong)
+    with pytest.raises(RobfcpError, match=r"^min_cell_count: "):
+        Federation.from_counts([[1, 2]], min_cell_count=wrong)
+
+
+def test_names_of_class_totals_that_are_null_are_refused_beside_reports_without_totals():
+    plain = Report.from_scores("a", [0.1, 0.2, 0.3])
+    for names in (None, {"a": 1, "b": 2}):
+        message = json.loads(plain.to_json())
+        message |= {"client": "b", "class_totals": {"names": names, "totals": [3]}}
+        federation = Federation.from_reports([plain.to_json(), json.dumps(message)])
+        (rejected,) = federation.rejected_reports
+        assert (rejected.client, rejected.field) == ("b", "class_totals")
+        assert federation.clients == ("a",)
+
+
+@pytest.mark.filterwarnings("ignore:.*are rough")
+def test_counts_coarsened_by_class_are_not_pooled_in_a_round_without_classes():
+    """Their pooled cells would not tell where samples may lie."""
+    rng = np.random.default_rng(0)
+    pooled = [Report.from_scores(f"p{k}", rng.random(60)) for k in range(3)]
+    options = {"labels": rng.integers(0, 2, 60), "stratify_by_class": True}
+    exact = Report.from_scores("x", rng.random(60), classes=2, **options)
+    coarse = Report.from_scores("c", rng.random(60), classes=3, min_cell_count=2, **options)
+    federation = Federation.from_reports([*pooled, exact, coarse])
+    assert federation.strata is None
+    (rejected,) = federation.rejected_reports
+    assert rejected.reason == (
+        "c: its counts are coarsened by class, and the round has no class in common; "
+        "send a default report, of all classes together"
+    )
+    assert "x" in federation.clients
+
+
+def test_reports_are_unequal_where_they_are_not_equal():
+    report = Report.from_scores("a", [0.1, 0.2, 0.3])
+    again = Report.from_json(report.to_json())
+    assert report == again
+    assert not report != again  # noqa: SIM202
+    assert report != Report.from_scores("b", [0.1, 0.2, 0.3])
