@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from robfcp._typing import BoolArray, FloatArray, IndexArray, IntArray
+from robfcp.defense.consensus import divide_among_classes, estimate_class_counts
 from robfcp.diagnosis._causes import RANK_DISTRIBUTIONS
 from robfcp.diagnosis._likelihood import (
     MIN_CELL_PROBABILITY,
@@ -22,6 +23,7 @@ from robfcp.diagnosis._likelihood import (
     log_dirichlet_multinomial,
 )
 from robfcp.federation import Federation, StratifiedTable
+from robfcp.reports import class_size_bounds
 
 EM_ROUNDS = 8  # of expectation and maximization
 PRIOR_STRENGTH = 10.0  # samples of all classes together that are added to each class
@@ -50,9 +52,6 @@ class ClassSizes(NamedTuple):
     def from_federation(clients: Federation) -> ClassSizes:
         """Return the sizes of the classes of some clients of a round with class totals.
 
-        A class of s samples has a total T, a multiple of the minimum cell count m, with
-        T - m // 2 <= s <= T + (m - 1) // 2.
-
         Parameters
         ----------
         clients : Federation
@@ -69,10 +68,10 @@ class ClassSizes(NamedTuple):
             least[strata.rows] = strata.stratum_sizes
             most[strata.rows] = strata.stratum_sizes
 
-        rounded = totals.stratum_sizes
+        # Class totals are rounded.
         min_cell_counts = clients.min_cell_counts[totals.rows, None]
-        least[totals.rows] = np.maximum(rounded - min_cell_counts // 2, 0)
-        most[totals.rows] = rounded + (min_cell_counts - 1) // 2
+        bounds = class_size_bounds(totals.stratum_sizes, min_cell_counts)
+        least[totals.rows], most[totals.rows] = bounds
         return ClassSizes(least, most, clients.sample_sizes, totals.labels)
 
     @property
@@ -198,14 +197,12 @@ class ClassProfiles:
     def _profile_counts(self) -> FloatArray:
         """(C, B) the likeliest samples of all peers by class and cell.
 
-        By expectation and maximization (Dempster, Laird and Rubin 1977), as in the default defense.
+        Estimated as in the default defense.
         """
         class_sizes = self.sizes.middle
         pooled = self.counts.sum(axis=0)
-        total = np.outer(class_sizes.sum(axis=0), pooled / max(1.0, float(pooled.sum())))
-        for _ in range(EM_ROUNDS):
-            total = _divide(class_sizes, self.counts, _cell_shares(total)).sum(axis=0)
-        return total
+        start = np.outer(class_sizes.sum(axis=0), pooled / max(1.0, float(pooled.sum())))
+        return estimate_class_counts(class_sizes, self.counts, start, _cell_shares, EM_ROUNDS)
 
     def expected_peers(self, k: int, own: ClassSizes, peer_counts: FloatArray) -> FloatArray:
         """Return (H,) the peers' counts, weighted as if their mix of classes were that of client k.
@@ -224,8 +221,8 @@ class ClassProfiles:
         # Without what the client itself contributed.
         for row in np.flatnonzero(self.rows == k):
             sizes = self.sizes.middle[[row]]
-            contribution = _divide(sizes, self.counts[[row]], _cell_shares(total))[0]
-            total = np.maximum(total - contribution, 0)
+            contribution = divide_among_classes(sizes, self.counts[[row]], _cell_shares(total))
+            total = np.maximum(total - contribution[0], 0)
 
         shares = _cell_shares(total)
         peer_sizes = total.sum(axis=1)
@@ -241,22 +238,6 @@ def _cell_shares(total: FloatArray) -> FloatArray:
     pooled = total.sum(axis=0) + MIN_CELL_SHARE
     with_prior = total + PRIOR_STRENGTH * pooled / pooled.sum()
     return np.asarray(with_prior / with_prior.sum(axis=1, keepdims=True))
-
-
-def _divide(class_sizes: FloatArray, counts: FloatArray, shares: FloatArray) -> FloatArray:
-    """Return (k, C, B) the expected samples of k clients by class and cell.
-
-    Parameters
-    ----------
-    class_sizes : ndarray of shape (k, C)
-        The clients' samples of each class.
-    counts : ndarray of shape (k, B)
-        Their counts of all classes together.
-    shares : ndarray of shape (C, B)
-        The shares of the cells within each class.
-    """
-    expected = np.maximum(class_sizes @ shares, MIN_CELL_SHARE)
-    return np.asarray(class_sizes[:, :, None] * shares * (counts / expected)[:, None])
 
 
 def other_mix_likelihood(ranks: FloatArray, lowest: float, highest: float) -> float:

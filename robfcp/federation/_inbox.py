@@ -48,6 +48,11 @@ class RoundStrata(NamedTuple):
     strata: Strata | None
     class_names: StratumNames | None
 
+    @property
+    def classes(self) -> Strata | None:
+        """The classes that totals are of, as strata; None without totals."""
+        return None if self.class_names is None else ("class", self.class_names)
+
 
 # The positions in the federation of some reports, by their rows; -1 where a report does not count.
 PositionsOf = Callable[[slice | IndexArray], IndexArray]

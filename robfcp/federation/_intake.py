@@ -605,9 +605,7 @@ def _build_stored_tables(
         counts = StoredCountTable(source, view, len(rows), n_cells, rows)
         return StratifiedTable(by, names, counts, rows, n_bins)
 
-    classes: Strata | None = None
-    if round_strata.class_names is not None:
-        classes = ("class", round_strata.class_names)
+    classes = round_strata.classes
     return {
         "table": StoredCountTable(source, pooled_view, len(has_strata), n_bins),
         "strata": stratified("strata", round_strata.strata, has_strata),

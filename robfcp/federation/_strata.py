@@ -309,12 +309,14 @@ def build_block(
     strata = _select_strata(
         tables.strata, round_strata.strata, report_rows, names_of_strata, header_index, n_bins
     )
-    classes: Strata | None = None
-    if round_strata.class_names is not None:
-        classes = ("class", round_strata.class_names)
     class_names = [header.class_names for header in headers]
     class_totals = _select_strata(
-        tables.class_totals, classes, report_rows, class_names, header_index, n_bins=1
+        tables.class_totals,
+        round_strata.classes,
+        report_rows,
+        class_names,
+        header_index,
+        n_bins=1,
     )
 
     # Clients that also report the scores of all labels.

@@ -11,6 +11,7 @@ import numpy as np
 from robfcp._typing import BoolArray, IntArray
 from robfcp._validation import MAX_SAMPLES
 from robfcp.federation import Block, SparseCounts
+from robfcp.reports import class_size_bounds
 
 MAX_ENTRIES_PER_REPORT = 2**20  # sums of so many counts stay within 64 bits
 
@@ -89,15 +90,12 @@ def _hold_minimum(rows: SparseCounts, n_bins_of_row: IntArray, min_counts: IntAr
 def _are_class_totals(block: Block, min_cell_count: IntArray) -> BoolArray:
     """Return (n,) in which rows the class totals can be those of the stated number of samples.
 
-    A class of s samples has a total T, a multiple of the minimum cell count m, with
-    T - m // 2 <= s <= T + (m - 1) // 2, and s >= 0.
-
     Parameters
     ----------
     block : Block
         The rows; those without totals are in no row that is asked for.
     min_cell_count : (n,) ndarray of int
-        m, of each row.
+        That of each row.
     """
     totals = block.class_totals
     divisor = min_cell_count[totals.owners]
@@ -105,10 +103,8 @@ def _are_class_totals(block: Block, min_cell_count: IntArray) -> BoolArray:
     is_wrong |= totals.values % divisor != 0
 
     values = np.clip(totals.values, 0, MAX_SAMPLES)
-    total = totals.sums(values)
-    least = totals.sums(np.maximum(values - divisor // 2, 0))
-    most = total + totals.lengths * ((min_cell_count - 1) // 2)
-    are_of_samples = (total > 0) & (least <= block.sizes) & (block.sizes <= most)
+    least, most = (totals.sums(sizes) for sizes in class_size_bounds(values, divisor))
+    are_of_samples = (totals.sums(values) > 0) & (least <= block.sizes) & (block.sizes <= most)
     return are_of_samples & (totals.sums(is_wrong) == 0)
 
 

@@ -6,7 +6,7 @@ reports, `terms` holds the registry of clients and the terms of a round. May imp
 """
 
 from robfcp.reports import signing, terms
-from robfcp.reports._class_totals import ClassTotals, round_class_totals
+from robfcp.reports._class_totals import ClassTotals, class_size_bounds, round_class_totals
 from robfcp.reports._coarsening import (
     DEFAULT_MIN_CELL_COUNT,
     MAX_MIN_CELL_COUNT,
@@ -77,6 +77,7 @@ __all__ = [
     "WireScore",
     "WireStratifiedCounts",
     "check_stratum_names",
+    "class_size_bounds",
     "coarsen_cells",
     "counts_in_lowest_bins",
     "decode_message",

@@ -70,11 +70,24 @@ def round_class_totals(class_sizes: IntArray, min_cell_count: int) -> IntArray:
     return (2 * class_sizes + min_cell_count) // (2 * min_cell_count) * min_cell_count
 
 
-def find_problem_of_totals(totals: Sequence[int], n_samples: int, min_cell_count: int) -> str:
-    """Return why rounded totals cannot be those of a report's samples; empty where they can.
+def class_size_bounds(totals: IntArray, min_cell_count: IntArray) -> tuple[IntArray, IntArray]:
+    """Return the least and the most samples that classes with these rounded totals can have.
 
     A class of s samples has a total T, a multiple of the minimum cell count m, with
     T - m // 2 <= s <= T + (m - 1) // 2, and s >= 0.
+
+    Parameters
+    ----------
+    totals : ndarray of int
+        T, of any shape.
+    min_cell_count : ndarray of int
+        m, of a shape that fits that of the totals.
+    """
+    return np.maximum(totals - min_cell_count // 2, 0), totals + (min_cell_count - 1) // 2
+
+
+def find_problem_of_totals(totals: Sequence[int], n_samples: int, min_cell_count: int) -> str:
+    """Return why rounded totals cannot be those of a report's samples; empty where they can.
 
     Parameters
     ----------
@@ -83,7 +96,7 @@ def find_problem_of_totals(totals: Sequence[int], n_samples: int, min_cell_count
     n_samples : int
         The stated number of samples, of all classes together.
     min_cell_count : int
-        m.
+        The stated minimum cell count.
     """
     if min(totals, default=0) < 0:
         return "a total is negative"
@@ -92,6 +105,7 @@ def find_problem_of_totals(totals: Sequence[int], n_samples: int, min_cell_count
     for total in totals:
         if total % min_cell_count:
             return f"{total} is no multiple of the minimum cell count {min_cell_count}"
+    # The bounds of `class_size_bounds`, for which plain numbers are faster than arrays here.
     least = sum(max(0, total - min_cell_count // 2) for total in totals)
     most = sum(totals) + len(totals) * ((min_cell_count - 1) // 2)
     if not least <= n_samples <= most:

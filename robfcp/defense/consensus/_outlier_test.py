@@ -15,6 +15,10 @@ import numpy as np
 
 from robfcp._typing import BoolArray, FloatArray, IndexArray
 from robfcp.defense.consensus._basis import ClientHistograms, ClientViews, ComparisonBasis
+from robfcp.defense.consensus._class_estimates import (
+    divide_among_classes,
+    estimate_class_counts,
+)
 from robfcp.defense.consensus._tuning import Tuning
 
 # Numerical guards: without effect on any client with samples.
@@ -193,13 +197,8 @@ def reference_counts(clients: ClientHistograms, members: BoolArray) -> FloatArra
     """Return (C, B) the weighted counts of a reference set, in one view; in samples.
 
     Of members with class totals alone it is not known which scores are of which class. Their counts
-    by class are the likeliest ones, given the shares p_cb of the reference set itself: by
-    expectation and maximization (Dempster, Laird and Rubin 1977), with
-
-        E:  h_b n_c p_cb / sum_c' n_c' p_c'b    samples of class c in bin b,
-
-    for a member of h_b samples in bin b and n_c samples of class c, and the shares of all these
-    counts together as the next p_cb. Nobody outside the reference set has a say in them.
+    by class are the likeliest ones, given the shares of the bins within each class of the reference
+    set itself (`_class_estimates`). Nobody outside the reference set has a say in them.
 
     Parameters
     ----------
@@ -217,14 +216,14 @@ def reference_counts(clients: ClientHistograms, members: BoolArray) -> FloatArra
     # The counts of the other members are known.
     tuning = clients.basis.tuning
     divided = clients.counts[is_divided]
-    class_sizes = divided.sum(axis=2)  # n_c, (k', C)
-    weighted_counts = clients.reference_weight[is_divided, 0] * divided.sum(axis=1)  # (k', B)
-    known = total - weighted[is_divided].sum(axis=0)
-    for _ in range(tuning.reference_em_rounds):
-        class_shares = smoothed_class_shares(total, total.sum(axis=0), tuning)
-        expected = np.maximum(class_sizes @ class_shares, _MIN_RATE)  # (k', B)
-        total = known + class_shares * (class_sizes.T @ (weighted_counts / expected))
-    return total
+    return estimate_class_counts(
+        class_sizes=divided.sum(axis=2),
+        counts=clients.reference_weight[is_divided, 0] * divided.sum(axis=1),
+        start=total,
+        shares_of=lambda counts: smoothed_class_shares(counts, counts.sum(axis=0), tuning),
+        n_rounds=tuning.reference_em_rounds,
+        known=total - weighted[is_divided].sum(axis=0),
+    )
 
 
 def _contributions(
@@ -251,9 +250,7 @@ def _contributions(
 
     counts = clients.counts[is_divided]
     class_shares = smoothed_class_shares(reference, reference.sum(axis=0), clients.basis.tuning)
-    expected = counts.sum(axis=2)[:, :, None] * class_shares  # n_c p_cb, (k', C, B)
-    expected_of_all = np.maximum(expected.sum(axis=1, keepdims=True), _MIN_RATE)
-    divided = expected * (counts.sum(axis=1, keepdims=True) / expected_of_all)
+    divided = divide_among_classes(counts.sum(axis=2), counts.sum(axis=1), class_shares)
     weighted = divided * clients.reference_weight[is_divided]
     contributions[is_divided] = np.minimum(weighted, reference)
     return contributions
@@ -425,9 +422,9 @@ def _chi2_ratio(
     About 1 for a client that differs by sampling alone, larger for others.
 
     The square root of a Poisson count plus 3/8 has a nearly constant variance (Anscombe 1948). A
-    count with noise of variance s, plus s, has the mean and variance of a Poisson count, so
-    s is added on both sides. A bin weighs by its mean over its variance: the reference's error
-    makes bins of large counts less certain.
+    count with noise of variance s, plus s, has the mean and variance of a Poisson count, so s is
+    added on both sides. A bin weighs by its mean over its variance: the reference's error makes
+    bins of large counts less certain.
 
     Parameters
     ----------

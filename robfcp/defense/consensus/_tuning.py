@@ -107,7 +107,8 @@ class Tuning:
 
     reference_em_rounds : int
         Rounds of expectation and maximization by which the scores of a reference's classes are
-        estimated where members state class totals alone. *Chosen*: more change nothing.
+        estimated where members state class totals alone. *Chosen*: twice as many change next to no
+        decision.
     fit_tail_probability : float
         A client fits a reference unless sampling alone gives a larger statistic with less than this
         probability. *Chosen*, as usual for one test.
