@@ -27,7 +27,8 @@ from robfcp.defense.consensus._basis import CoarseningError
 from robfcp.defense.consensus._tuning import Tuning
 from robfcp.experiments import outputs
 from robfcp.experiments.coarsening import as_default_reports
-from robfcp.federation import Federation, SparseTable, StratifiedTable
+from robfcp.experiments.scenarios import build_federation
+from robfcp.federation import Federation
 from robfcp.guarantees import fcp_bin_index, marginal_threshold_bin
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
@@ -168,21 +169,16 @@ def n_malicious_of(attack: str, n_clients: int) -> int:
 
 def exact_round(drawn: Draw, attack: str) -> Federation:
     """Return the exact reports by class of all clients, the malicious ones first."""
-    n_clients = len(drawn.rows)
-    n_malicious = n_malicious_of(attack, n_clients)
-    tables = np.zeros((n_clients, drawn.n_classes, BINNING.n_bins), dtype=np.int64)
+    n_malicious = n_malicious_of(attack, len(drawn.rows))
+    labels, scores = [], []
     for k, rows in enumerate(drawn.rows):
-        labels = drawn.samples.labels[rows]
-        bins = drawn.samples.bins[rows]
+        client_labels = drawn.samples.labels[rows]
+        client_bins = drawn.samples.bins[rows]
         if k < n_malicious:
-            labels, bins = attacked_pairs(drawn, attack, rows)
-        np.add.at(tables[k], (labels, bins), 1)
-    federation = Federation.from_counts(tables.sum(axis=1), BINNING)
-    by_class = SparseTable.from_dense(tables.reshape(n_clients, -1))
-    strata = StratifiedTable(
-        "class", drawn.n_classes, by_class, np.arange(n_clients), BINNING.n_bins
-    )
-    return replace(federation, strata=strata)
+            client_labels, client_bins = attacked_pairs(drawn, attack, rows)
+        labels.append(client_labels)
+        scores.append(BINNING.upper_edges[client_bins])
+    return build_federation(scores, BINNING, LAC, labels=labels, n_classes=drawn.n_classes)
 
 
 class Outcome(NamedTuple):

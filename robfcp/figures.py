@@ -226,9 +226,7 @@ def plot_cdf(calibration: Calibration, ax: Axes | None = None) -> Axes:
     sample_sizes = federation.sample_sizes
     bins = np.flatnonzero(np.isfinite(federation.binning.upper_edges))
     edges = federation.binning.upper_edges[bins]
-    cumulative = federation.map_blocks(
-        lambda block: block.at_midpoints(lambda bounded: bounded.cumulative_counts(bins))
-    )
+    cumulative = federation.cumulative_midpoints(bins)
     cdfs = cumulative / sample_sizes[:, None]
 
     low, high = np.quantile(cdfs[benign_mask], [0.05, 0.95], axis=0)

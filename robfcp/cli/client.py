@@ -484,9 +484,8 @@ def _coarsening_cost_text(result: ReportResult) -> str:
 
     # The bounds that a server has, and the bin that it takes at their midpoints.
     sent = result.report
-    counts_per_sample = 1 if sent.risk is None else sent.risk.resolution
     lowest = counts_in_lowest_bins(
-        sent.strata or single_stratum(sent.counts), sent.min_cell_count * counts_per_sample
+        sent.strata or single_stratum(sent.counts), sent.min_cell_count * sent.counts_per_sample
     )
     lower = np.cumsum(sent.counts)
     upper = np.cumsum(lowest)

@@ -487,15 +487,12 @@ class Federation:
             return self if is_everything else self._select(np.asarray(rows))
 
         selected = self._select(np.asarray(rows))
-        strata = selected.strata
-        all_label_counts = selected.all_label_counts
-        class_totals = selected.class_totals
         return replace(
             selected,
             table=selected.table.load(),
-            strata=None if strata is None else strata.load(),
-            all_label_counts=None if all_label_counts is None else all_label_counts.load(),
-            class_totals=None if class_totals is None else class_totals.load(),
+            strata=_load(selected.strata),
+            all_label_counts=_load(selected.all_label_counts),
+            class_totals=_load(selected.class_totals),
         )
 
     def _select(self, rows: IndexArray | slice) -> Federation:
@@ -509,20 +506,20 @@ class Federation:
         rows : (n,) ndarray of int, or slice
             Positions from 0, rising and all different.
         """
-        strata = self.strata
-        all_label_counts = self.all_label_counts
-        class_totals = self.class_totals
+        lowest_table = self.lowest_table
+        if lowest_table is not None:
+            lowest_table = lowest_table.select(rows)
         return replace(
             self,
             clients=_select_names(self.clients, rows),
             privacy=_select_values(self.privacy, rows),
             sample_sizes=self.sample_sizes[rows],
             table=self.table.select(rows),
-            strata=None if strata is None else strata.select(rows),
-            all_label_counts=None if all_label_counts is None else all_label_counts.select(rows),
-            class_totals=None if class_totals is None else class_totals.select(rows),
+            strata=_select_clients(self.strata, rows),
+            all_label_counts=_select_clients(self.all_label_counts, rows),
+            class_totals=_select_clients(self.class_totals, rows),
             min_cell_counts=self.min_cell_counts[rows],
-            lowest_table=None if self.lowest_table is None else self.lowest_table.select(rows),
+            lowest_table=lowest_table,
             rows=None,
         )
 
@@ -619,6 +616,38 @@ class Federation:
             return as_sent
         return (as_sent + read(self.counts_in_lowest_bins())) / 2
 
+    def cumulative_midpoints(self, edges: NDArray[np.intp] | None = None) -> NDArray[Any]:
+        """Return (K, H) estimates of `cumulative_counts`, or (K, E), wherever the counts are.
+
+        Those of coarsened reports are midpoints (`at_midpoints`); all others are the counts.
+
+        Parameters
+        ----------
+        edges
+            (E,) rising bin indices; all bins if None.
+        """
+
+        def read_block(block: Federation) -> NDArray[Any]:
+            return block.at_midpoints(lambda bounded: bounded.cumulative_counts(edges))
+
+        return self.map_blocks(read_block)
+
+    def pooled_midpoints(self, mask: NDArray[np.bool_] | None = None) -> NDArray[Any]:
+        """Return (H,) estimates of `pooled_counts`, wherever the counts are.
+
+        Parameters
+        ----------
+        mask
+            (K,) which clients; all of them if None.
+        """
+        if mask is None:
+            mask = np.ones(self.n_clients, dtype=bool)
+
+        def read_block(block: Federation, is_pooled: NDArray[np.bool_]) -> NDArray[Any]:
+            return block.at_midpoints(lambda bounded: bounded.pooled_counts(is_pooled))
+
+        return self.reduce_blocks(read_block, mask)
+
     def spread_counts(self, bin_ends: NDArray[np.intp]) -> NDArray[Any]:
         """Return (K, B) counts of merged bins, coarsened ones spread over where they may lie.
 
@@ -677,13 +706,12 @@ class Federation:
             The names of the M merged strata, or M.
         """
         assert self.strata is not None
-        in_memory = replace(self, strata=self.strata.load())
-        assert in_memory.strata is not None
-        merged = in_memory.strata.merge_strata(cluster, names)
+        strata = self.strata.load()
+        merged = strata.merge_strata(cluster, names)
         if not self.is_coarsened.any():
             return replace(self, strata=merged)
 
-        in_memory = replace(in_memory, table=self.table.load())
+        in_memory = replace(self, table=self.table.load(), strata=strata)
         lowest = in_memory.counts_in_lowest_bins()
         assert lowest.strata is not None
         lowest_strata = lowest.strata.merge_strata(cluster, names)
@@ -1190,6 +1218,18 @@ class Federation:
         if self._is_one_block:
             return numbers(self, *columns)
         return scatter(iter_block_results(self, numbers, columns), self.n_clients)
+
+
+def _load(strata: StratifiedTable | None) -> StratifiedTable | None:
+    """Return the counts of some clients in memory; None where no client has any."""
+    return None if strata is None else strata.load()
+
+
+def _select_clients(
+    strata: StratifiedTable | None, rows: IndexArray | slice
+) -> StratifiedTable | None:
+    """Return the counts of the clients at some positions; None where no client has any."""
+    return None if strata is None else strata.select(rows)
 
 
 def _select_names(names: Sequence[str], rows: IndexArray | slice) -> Sequence[str]:

@@ -38,21 +38,16 @@ def lowest_tables(
     strata : StratifiedTable or None
         The counts by stratum.
     """
-    n_clients = len(min_counts)
-    pooled_rows = np.arange(n_clients)
-    by_stratum = None
-    parts = []
-    if strata is not None:
-        pooled_rows = np.setdiff1d(pooled_rows, strata.rows, assume_unique=True)
-        cells = _coarsened_cells(strata.table, n_bins, min_counts[strata.rows])
+    reported = _ReportedCells.of(table, strata, n_bins, min_counts)
+    lowest_strata = None
+    if strata is not None and reported.by_stratum is not None:
         shape = (len(strata.rows), strata.table.n_bins)
-        by_stratum = replace(strata, table=SparseTable.from_cells(*cells.at_lowest(), shape))
-        parts.append(cells.of_clients(strata.rows, n_bins).at_lowest())
-    cells = _coarsened_cells(table.select(pooled_rows), n_bins, min_counts[pooled_rows])
-    parts.append(cells.of_clients(pooled_rows, n_bins).at_lowest())
+        lowest = SparseTable.from_cells(*reported.by_stratum.at_lowest(), shape)
+        lowest_strata = replace(strata, table=lowest)
 
+    parts = [cells.at_lowest() for cells in reported.of_clients]
     rows, bins, counts = (np.concatenate(columns) for columns in zip(*parts, strict=True))
-    return SparseTable.from_cells(rows, bins, counts, (n_clients, n_bins)), by_stratum
+    return SparseTable.from_cells(rows, bins, counts, (len(min_counts), n_bins)), lowest_strata
 
 
 def spread_counts(
@@ -72,13 +67,8 @@ def spread_counts(
         The last bin of each merged one, rising; the last one is H - 1.
     """
     counts = table.merge_bins(bin_ends).astype(np.float64)
-    pooled_rows = np.arange(len(min_counts))
-    if strata is not None:
-        pooled_rows = np.setdiff1d(pooled_rows, strata.rows, assume_unique=True)
-        cells = _coarsened_cells(strata.table, n_bins, min_counts[strata.rows])
-        counts += cells.of_clients(strata.rows, n_bins).moves_when_spread(bin_ends, counts.shape)
-    cells = _coarsened_cells(table.select(pooled_rows), n_bins, min_counts[pooled_rows])
-    counts += cells.of_clients(pooled_rows, n_bins).moves_when_spread(bin_ends, counts.shape)
+    for cells in _ReportedCells.of(table, strata, n_bins, min_counts).of_clients:
+        counts += cells.moves_when_spread(bin_ends, counts.shape)
     return np.maximum(counts, 0)  # sums of fractions may miss 0 by rounding
 
 
@@ -168,3 +158,40 @@ def _coarsened_cells(table: CountTable, n_bins: int, min_counts: IntArray) -> _C
     stratum, bins = np.divmod(cells, n_bins)
     loose = split_coarsened_cells(rows * n_strata + stratum, bins, counts, min_counts[rows])
     return _CoarsenedCells(rows, cells, counts, loose.counts, cells - bins + loose.lowest_bins)
+
+
+class _ReportedCells(NamedTuple):
+    """The cells of all clients, in the finest strata that each of them reports.
+
+    Attributes
+    ----------
+    by_stratum : _CoarsenedCells or None
+        Of the clients that report by stratum: rows and cells of their table.
+    of_clients : list of _CoarsenedCells
+        Of all clients, each in one entry: positions of clients, and bins.
+    """
+
+    by_stratum: _CoarsenedCells | None
+    of_clients: list[_CoarsenedCells]
+
+    @staticmethod
+    def of(
+        table: CountTable, strata: StratifiedTable | None, n_bins: int, min_counts: IntArray
+    ) -> _ReportedCells:
+        """Collect the cells of the clients that report by stratum, and of all others.
+
+        Parameters
+        ----------
+        table, strata, n_bins, min_counts
+            As `lowest_tables` takes them.
+        """
+        pooled_rows = np.arange(len(min_counts))
+        by_stratum = None
+        of_clients = []
+        if strata is not None:
+            pooled_rows = np.setdiff1d(pooled_rows, strata.rows, assume_unique=True)
+            by_stratum = _coarsened_cells(strata.table, n_bins, min_counts[strata.rows])
+            of_clients.append(by_stratum.of_clients(strata.rows, n_bins))
+        pooled = _coarsened_cells(table.select(pooled_rows), n_bins, min_counts[pooled_rows])
+        of_clients.append(pooled.of_clients(pooled_rows, n_bins))
+        return _ReportedCells(by_stratum, of_clients)

@@ -369,11 +369,7 @@ class CountBounds:
         """
         if self.noise_model is not None:
             return self._pooled_estimates(self.noise_model, benign_mask)
-        if benign_mask is None:
-            pooled = self.federation.reduce_blocks(_pooled_midpoints)
-        else:
-            pooled = self.federation.reduce_blocks(_pooled_midpoints, benign_mask)
-        return np.cumsum(pooled)
+        return np.cumsum(self.federation.pooled_midpoints(benign_mask))
 
     def _pooled_estimates(
         self, noise_model: NoiseModel, benign_mask: BoolArray | None
@@ -398,7 +394,7 @@ class CountBounds:
             is_benign: BoolArray,
         ) -> IntArray:
             """Return (H,) the half counts of a block's benign clients; columns are (K,)."""
-            cumulative = block.at_midpoints(lambda bounded: bounded.cumulative_counts())
+            cumulative = block.cumulative_midpoints()
             estimates = noise_model.estimates(
                 cumulative.T, cumulative[:, -1], block.total_counts, bins
             )
@@ -454,11 +450,6 @@ class CountBounds:
         n_largest = np.concatenate([[0], np.cumsum(n_clients[::-1])])
         n_samples_of_largest = np.concatenate([[0], np.cumsum(n_samples[::-1])])
         return n_largest, n_samples_of_largest
-
-
-def _pooled_midpoints(block: Federation, mask: BoolArray | None = None) -> NDArray[Any]:
-    """Return (H,) the counts of the clients of a (k,) mask, or of all, at their midpoints."""
-    return block.at_midpoints(lambda bounded: bounded.pooled_counts(mask))
 
 
 def count_bounds(federation: Federation) -> CountBounds:

@@ -383,6 +383,6 @@ def _reported_scores(client: Federation) -> FloatArray:
 
     Of a coarsened report score j is in the first bin up to which the midpoints count j scores.
     """
-    cumulative = client.at_midpoints(lambda bounded: bounded.cumulative_counts())[0]
+    cumulative = client.cumulative_midpoints()[0]
     orders = np.arange(1, int(cumulative[-1]) + 1)
     return np.asarray(client.binning.upper_edges[np.searchsorted(cumulative, orders)])

@@ -87,7 +87,7 @@ def page_data(calibration: Calibration, about: PageInfo) -> dict[str, Any]:
     """
     federation = calibration.federation
     first_level = calibration.levels[0]
-    pooled_counts = federation.with_integer_counts().reduce_blocks(_pooled_midpoints)
+    pooled_counts = federation.with_integer_counts().pooled_midpoints()
     bins = plot_bins(pooled_counts, federation.binning)
     diagnoses = diagnose(calibration)
     summary = summary_text(calibration, diagnoses)
@@ -216,11 +216,6 @@ def cdf_band(calibration: Calibration, bins: IndexArray) -> dict[str, list[float
     }
 
 
-def _pooled_midpoints(federation: Federation) -> FloatArray:
-    """Return (H,) the counts of all clients together, of coarsened ones the midpoints."""
-    return federation.at_midpoints(lambda bounded: bounded.pooled_counts())
-
-
 def _cumulative_counts_to_total(federation: Federation) -> FloatArray:
     """Return (K, H) counts at or below every edge, which end at each client's total.
 
@@ -229,9 +224,7 @@ def _cumulative_counts_to_total(federation: Federation) -> FloatArray:
     Private counts need not add up to n_k: what is left over by edge t of H is t/H of it, the best
     unbiased mean of the noisy sum up to t and of n_k less the noisy sum above.
     """
-    cumulative = federation.map_blocks(
-        lambda block: block.at_midpoints(lambda bounded: bounded.cumulative_counts())
-    )
+    cumulative = federation.cumulative_midpoints()
     if not federation.has_noise:
         return cumulative
 

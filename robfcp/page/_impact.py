@@ -149,11 +149,7 @@ def mean_sizes_by_bin(
     labels = federation.of_all_labels()
     is_used = benign_mask[label_counts.rows]
     n_samples = int(labels.sample_sizes[is_used].sum())
-
-    def read_block(block: Federation, mask: BoolArray) -> FloatArray:
-        return block.at_midpoints(lambda bounded: bounded.pooled_counts(mask))
-
-    n_labels = np.cumsum(labels.reduce_blocks(read_block, is_used))
+    n_labels = np.cumsum(labels.pooled_midpoints(is_used))
     return np.asarray(n_labels / max(1, n_samples))
 
 

@@ -184,7 +184,7 @@ class Report(msgspec.Struct, frozen=True, eq=False):
 
     def _checked_size(self, counts: CountSummary) -> int:
         """Return n_k; refuse counts that do not add up to it, or noise cannot make of it."""
-        counts_per_sample = 1 if self.risk is None else self.risk.resolution
+        counts_per_sample = self.counts_per_sample
         if self.privacy is None:
             return _checks.check_sample_size(
                 self.client, self.n_samples, counts.total, counts_per_sample
@@ -203,7 +203,7 @@ class Report(msgspec.Struct, frozen=True, eq=False):
         if self.strata is not None:
             cells = self.strata.cells
             cell_counts = self.strata.counts
-        min_count = min_cell_count * (1 if self.risk is None else self.risk.resolution)
+        min_count = min_cell_count * self.counts_per_sample
         _checks.check_coarsened_cells(
             self.client, cells.tolist(), cell_counts.tolist(), self.grid.n_bins, min_count
         )
@@ -235,6 +235,11 @@ class Report(msgspec.Struct, frozen=True, eq=False):
                 self.client, bins.tolist(), vector[bins].tolist(), n_bins, min_cell_count
             )
         return vector.astype(np.int64, copy=False)
+
+    @property
+    def counts_per_sample(self) -> int:
+        """How many counts one sample has: 1, or the resolution of a loss."""
+        return 1 if self.risk is None else self.risk.resolution
 
     @staticmethod
     def from_predictions(

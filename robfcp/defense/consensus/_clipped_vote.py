@@ -237,8 +237,7 @@ class ClippedVotes:
         standard_deviation = np.sqrt(variance)
         lower_clip = np.where(suspected_larger[rows, None], self.upper_clip, 1 / self.upper_clip)
 
-        cumulative = block.at_midpoints(lambda bounded: bounded.cumulative_counts(bins))
-        cdf = cumulative[rows] / sizes
+        cdf = block.cumulative_midpoints(bins)[rows] / sizes
         standardized = (cdf - self.corrected_level) / standard_deviation
         clipped = np.clip(standardized, -lower_clip, self.upper_clip)
         weights = np.minimum(sizes, self.max_weight)
