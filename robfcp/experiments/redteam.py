@@ -305,7 +305,7 @@ def _compare_on_dataset(
 
 
 def ranking(records: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return a record a method, means over the federations.
+    """Return one record for each method: means over the federations.
 
     A method that was run on default reports and on exact counts has a record for each, and
     `min_cell_count` says which. A record has what the method costs when nobody attacks, and for

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 import numpy as np
 
 from robfcp._typing import IndexArray
-from robfcp.federation._strata import StratifiedTable
 from robfcp.federation._tables import CountTable
 from robfcp.reports import (
     REPORT_SCHEMA,
@@ -22,6 +21,7 @@ from robfcp.reports import (
     to_wire_score,
 )
 
+T = TypeVar("T")
 _DENSE_ROWS = 512  # that are held in full at a time
 
 if TYPE_CHECKING:
@@ -43,18 +43,20 @@ def encode_reports(federation: Federation, report_of: Callable[[int], Report]) -
     strata = federation.strata
     all_labels = federation.all_label_counts
     n_clients = federation.n_clients
-    counts_of_clients = _iter_rows(federation.table, np.arange(n_clients), n_clients)
+    counts_of_clients = _iter_rows(federation.table)
     strata_of_clients: Iterator[WireCounts | None] = iter([None] * n_clients)
     if strata is not None:
-        strata_of_clients = _iter_rows(strata.table, strata.rows, n_clients)
+        strata_of_clients = _align(_iter_rows(strata.table), strata.rows, n_clients)
     labels_of_clients: Iterator[WireCounts | None] = iter([None] * n_clients)
     if all_labels is not None:
-        labels_of_clients = _iter_rows(all_labels.table, all_labels.rows, n_clients)
+        labels_of_clients = _align(_iter_rows(all_labels.table), all_labels.rows, n_clients)
 
     class_totals = federation.class_totals
     totals_of_clients: Iterator[list[int] | None] = iter([None] * n_clients)
     if class_totals is not None:
-        totals_of_clients = _iter_totals(class_totals, n_clients)
+        totals_of_clients = _align(
+            _iter_dense_rows(class_totals.table), class_totals.rows, n_clients
+        )
 
     # What all reports share is encoded once.
     binning = _encode(to_wire_binning(federation.binning))
@@ -110,40 +112,32 @@ def _encode(entry: object) -> msgspec.Raw | None:
     return None if entry is None else msgspec.Raw(msgspec.json.encode(entry))
 
 
-def _iter_totals(class_totals: StratifiedTable, n_clients: int) -> Iterator[list[int] | None]:
-    """Yield every client's class totals, those of all classes; None where it reports none."""
-    rows = _iter_dense_rows(class_totals.table)
-    has_totals = np.zeros(n_clients, dtype=bool)
-    has_totals[class_totals.rows] = True
-    for is_stated in has_totals.tolist():
-        yield next(rows) if is_stated else None
-
-
 def _iter_dense_rows(table: CountTable) -> Iterator[list[int]]:
     """Yield the counts of each row, those of 0 too, without a full table of many rows."""
     for first in range(0, table.n_rows, _DENSE_ROWS):
         yield from table.select(slice(first, first + _DENSE_ROWS)).dense().tolist()
 
 
-def _iter_rows(table: CountTable, rows: IndexArray, n_clients: int) -> Iterator[WireCounts | None]:
-    """Yield every client's counts as a report lists them; None without a row in the table.
+def _iter_rows(table: CountTable) -> Iterator[WireCounts]:
+    """Yield the counts of each row other than 0, as a report lists them; of a table in memory."""
+    starts, bins, counts = table.entries()
+    for first, stop in pairwise(starts.tolist()):
+        yield WireCounts(bins[first:stop].tolist(), counts[first:stop].tolist())
+
+
+def _align(values: Iterator[T], rows: IndexArray, n_clients: int) -> Iterator[T | None]:
+    """Yield a value for every client; None for clients without one.
 
     Parameters
     ----------
-    table : CountTable
-        Counts of R clients, in memory.
+    values : iterator
+        R values, in the order of the clients that have one.
     rows : (R,) ndarray of int
-        The positions of its rows among the clients, rising, for they are read one after the other.
+        The positions of these clients, rising.
     n_clients : int
         K.
     """
-    starts, bins, counts = table.entries()
-    has_row = np.zeros(n_clients, dtype=bool)
-    has_row[rows] = True
-    row_ends = pairwise(starts.tolist())
-    for is_row in has_row.tolist():
-        if is_row:
-            first, stop = next(row_ends)  # the entries of this row
-            yield WireCounts(bins[first:stop].tolist(), counts[first:stop].tolist())
-        else:
-            yield None
+    has_value = np.zeros(n_clients, dtype=bool)
+    has_value[rows] = True
+    for is_given in has_value.tolist():
+        yield next(values) if is_given else None

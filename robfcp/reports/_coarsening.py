@@ -168,6 +168,8 @@ def counts_in_lowest_bins(strata: StratifiedCounts, min_count: int) -> IntArray:
     stratum, bins = np.divmod(strata.cells, strata.n_bins)
     minima = np.full(len(bins), min_count)
     loose = split_coarsened_cells(stratum, bins, strata.counts, minima)
+
+    # Weighted counts are floats, which hold these whole numbers exactly.
     lowest = np.bincount(bins, strata.counts - loose.counts, strata.n_bins)
     lowest += np.bincount(loose.lowest_bins, loose.counts, strata.n_bins)
     return lowest.astype(np.int64)

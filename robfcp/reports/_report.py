@@ -942,7 +942,19 @@ def _keeps_strata(
 def _prepare_strata(
     strata: StratifiedCounts, min_class_count: int, min_cell_count: int, privacy: Privacy | None
 ) -> StratifiedCounts:
-    """Return exact counts by class or group as they are sent: merged, coarsened or with noise."""
+    """Return exact counts by class or group as they are sent: merged, coarsened or with noise.
+
+    Parameters
+    ----------
+    strata : StratifiedCounts
+        The exact counts.
+    min_class_count : int
+        Strata of fewer samples are merged into one. More than 1 is refused with privacy.
+    min_cell_count : int
+        The minimum cell count; 1 with privacy, as noise hides single samples by itself.
+    privacy : Privacy or None
+        The noise.
+    """
     if privacy is not None and min_class_count > 1:
         raise RobfcpError(
             "least: which classes are merged tells what noise should hide; "
