@@ -35,7 +35,7 @@ _REASONS = {
 _READ = os.O_RDONLY | _BINARY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL
 _OWNER_ONLY = 0o600
-_EVERYBODY = 0o666  # less what umask takes off
+_ALL_USERS = 0o666  # less what umask takes off
 
 
 def read_bounded(path: str | os.PathLike[str], max_bytes: int = MAX_FILE_BYTES) -> bytes:
@@ -138,7 +138,7 @@ def open_atomic(path: str | os.PathLike[str], *, private: bool = False) -> Itera
             with target.open("wb") as stream:
                 yield stream
         else:
-            mode = _OWNER_ONLY if private else _EVERYBODY
+            mode = _OWNER_ONLY if private else _ALL_USERS
             with _replace_atomically(target, mode) as stream:
                 yield stream
 
@@ -268,6 +268,23 @@ _TYPE_NAMES = {
     "null": "nothing",
 }
 # The parts of messages of msgspec and tomllib that tell what is wrong, and where.
+_MEANT_KEYS = {  # keys of files by other words for them
+    "classes": "class_totals",
+    "defence": "defense",
+    "delta": "dp-delta",
+    "epsilon": "dp-epsilon",
+    "grid": "binning",
+    "liars": "max_malicious",
+    "min-cell-size": "min-cell-count",
+    "n": "n_samples",
+    "neighbours": "neighbors",
+    "not_after": "not-after",
+    "sample_size": "n_samples",
+    "samples": "n-samples",
+    "samples_per_patient": "max_samples_per_patient",
+    "set_sizes": "all_label_counts",
+    "steps": "cell_steps",
+}
 _WRONG_FIELD = re.compile(r"Object (missing required|contains unknown) field `([^`]{1,60})")
 _WRONG_TYPE = re.compile(r"Expected `([^`]{1,60})`, got `([^`]{1,60})`")
 _PATH = re.compile(r"- at `\$?\.?([^`]{1,60})`")
@@ -287,8 +304,12 @@ def decode_error_reason(error: Exception) -> str:
     position = f" at {path[1]}" if path else ""
     wrong_field = _WRONG_FIELD.search(message)
     if wrong_field:
-        problem = "is missing" if wrong_field[1] == "missing required" else "is not known"
-        return f"{wrong_field[2]!r}{position} {problem}"
+        name = wrong_field[2]
+        if wrong_field[1] == "missing required":
+            return f"{name!r}{position} is missing"
+        meant_name = _MEANT_KEYS.get(name)
+        question = "" if meant_name is None else f"; did you mean {meant_name!r}?"
+        return f"{name!r}{position} is not known{question}"
     wrong_type = _WRONG_TYPE.search(message)
     if wrong_type:
         expected = _name_of_type(wrong_type[1])

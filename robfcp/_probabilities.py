@@ -251,8 +251,8 @@ def softmax(logits: ArrayLike) -> FloatArray:
 
     Parameters
     ----------
-    logits
-        (n, C) numbers of any float type, numpy's or a tensor's; (n,) or (n, 1) are the logits of
+    logits : array_like, shape (n, C)
+        Numbers of any float type, numpy's or a tensor's; (n,) or (n, 1) are the logits of
         class 1 of a model with two classes.
 
     Returns
@@ -293,7 +293,7 @@ def softmax(logits: ArrayLike) -> FloatArray:
 
 
 def checked_blocks(table: Probabilities) -> Iterator[tuple[slice, Probabilities]]:
-    """Yield blocks of rows; refuse negative or unnormalised ones, and NaN.
+    """Yield blocks of rows; refuse negative or unnormalized ones, and NaN.
 
     Parameters
     ----------
@@ -341,7 +341,7 @@ def _refuse_unnormalized(block: Probabilities, first_row: int) -> None:
         row = int(np.argmax(is_invalid))
         raise RobfcpError(
             f"probabilities: row {first_row + row} sums to {sums[row]:.6g}, not 1; "
-            "normalise the rows, or take logits through robfcp.softmax"
+            "normalize the rows, or take logits through robfcp.softmax"
         )
 
 
@@ -360,7 +360,7 @@ def sum_tolerance(n_classes: int) -> float:
 
 
 def check_labels(
-    labels: ArrayLike, shape: tuple[int, ...], names: Sequence[str] = ()
+    labels: ArrayLike, shape: tuple[int, ...], names: Sequence[str] = (), *, field: str = "labels"
 ) -> IndexArray:
     """Return the column of each label, looked up where the columns have names.
 
@@ -372,17 +372,21 @@ def check_labels(
         Of the table of the labels, (n, C).
     names : sequence of str, optional
         The names of its columns.
+    field : str
+        The argument that holds the labels, for errors.
 
     Returns
     -------
     (n,) array of int
         Column numbers from 0 to C - 1.
     """
-    values = as_array("labels", labels)
+    values = as_array(field, labels)
     n_rows = shape[0]
     if values.ndim != 1 or len(values) != n_rows:
-        raise RobfcpError(f"labels: shape {values.shape} does not fit {n_rows} rows; give one each")
-    reject_missing("labels", values)
+        raise RobfcpError(
+            f"{field}: shape {values.shape} does not fit {n_rows} rows; give one each"
+        )
+    reject_missing(field, values)
 
     kind = values.dtype.kind
     if names and kind in _TEXT_KINDS + "iu":

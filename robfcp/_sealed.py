@@ -23,14 +23,14 @@ FilePath = str | os.PathLike[str]
 _SCHEMA = 1
 _DECODE_ERRORS = (msgspec.MsgspecError, UnicodeError, RecursionError)
 _NAMES_OF_KINDS = {
-    "alarms": "a record of alarms",
+    "alarm-history": "a record of alarms",
     "monitor": "a monitor's state",
     "record": "a calibration's record",
     "report": "a site's report",
     "signed-report": "a site's signed report",
-    "e-report": "a monitor's e-report",
+    "e-value-report": "a monitor's e-value report",
     "privacy-ledger": "a privacy ledger",
-    "letter": "a site's letter",
+    "client-feedback": "a site's letter",
     "calibration": "a calibration",
 }
 
@@ -99,7 +99,7 @@ class SealedFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
         Parameters
         ----------
-        key
+        key : object
             The server's private key, as `robfcp.reports.signing.load_key` reads it, to sign with.
 
         Returns
@@ -120,9 +120,9 @@ class SealedFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
         Parameters
         ----------
-        data
+        data : bytes or str
             The file's contents.
-        source
+        source : str
             How errors name it.
         """
         source = source or cls.kind
@@ -179,9 +179,9 @@ class SealedFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
         Parameters
         ----------
-        path
+        path : path
             The file; an old one is replaced.
-        key
+        key : object
             The server's private key, as `robfcp.reports.signing.load_key` reads it, to sign with.
         """
         data = self.to_json(key)
@@ -195,9 +195,9 @@ class SealedFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
         Parameters
         ----------
-        path
+        path : path
             A file that `save` wrote.
-        server_key
+        server_key : str, optional
             The server's public key: a file that it has not signed is refused. Without it whoever
             can write the file can make it say anything; its digest shows accidents only.
         """
@@ -212,11 +212,11 @@ def check_signer(data: bytes | str, server_key: str, source: str) -> None:
 
     Parameters
     ----------
-    data
+    data : bytes or str
         The file's contents.
-    server_key
+    server_key : str
         The public key, as text.
-    source
+    source : str
         How errors name the file.
     """
     try:

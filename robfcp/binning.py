@@ -83,12 +83,12 @@ class Binning:
 
     Parameters
     ----------
-    edges
-        (H + 1,) rising numbers: the lower end of the range (possibly -inf) first, its top (possibly
+    edges : ndarray of float, shape (H + 1,)
+        Rising numbers: the lower end of the range (possibly -inf) first, its top (possibly
         inf) last.
-    name
+    name : str
         How a report names the binning; "edges" sends the edges themselves.
-    parameters
+    parameters : mapping of str to object
         With which parameters the name makes it again.
 
     Examples
@@ -104,15 +104,15 @@ class Binning:
 
     def __post_init__(self) -> None:
         # -0.0 becomes 0.0: equal edges, equal digests.
-        edges = as_float_array("grid", self.edges) + 0.0
+        edges = as_float_array("binning", self.edges) + 0.0
         if edges.ndim != 1 or edges.size < 2:
-            raise RobfcpError("grid: edges must be a vector of two numbers or more; give more")
+            raise RobfcpError("binning: edges must be a vector of two numbers or more; give more")
         if edges.size > MAX_BINS + 1:
-            raise RobfcpError(f"grid: more than {MAX_BINS} bins; use a coarser grid")
+            raise RobfcpError(f"binning: more than {MAX_BINS} bins; use fewer edges")
         if np.isnan(edges).any() or not (edges[1:] > edges[:-1]).all():
-            raise RobfcpError("grid: edges must increase strictly; sort them and drop repeats")
+            raise RobfcpError("binning: edges must increase strictly; sort them and drop repeats")
         if np.isinf(edges[1:-1]).any() or edges[0] == np.inf or edges[-1] == -np.inf:
-            raise RobfcpError("grid: only the outermost edges may be infinite; drop the others")
+            raise RobfcpError("binning: only the outermost edges may be infinite; drop the others")
         edges.flags.writeable = False
         set_fields(self, edges=edges, parameters=MappingProxyType(dict(self.parameters)))
 
@@ -151,11 +151,11 @@ class Binning:
 
         Parameters
         ----------
-        n_bins
+        n_bins : int
             How many, at most a million.
-        low
+        low : float
             The lower end of the range.
-        high
+        high : float
             Its top.
 
         Returns
@@ -169,11 +169,12 @@ class Binning:
         >>> robfcp.Binning.uniform(4).edges
         array([0.  , 0.25, 0.5 , 0.75, 1.  ])
         """
-        bins_given, low_end, high_end = as_float_array("grid", [n_bins, low, high])
+        bins_given, low_end, high_end = as_float_array("n_bins, low, high", [n_bins, low, high])
         is_count = 1 <= bins_given <= MAX_BINS and bins_given % 1 == 0
         if not is_count or not low_end < high_end:
             raise RobfcpError(
-                f"grid: uniform({n_bins}, {low}, {high}) needs 1 to {MAX_BINS} bins and low < high"
+                f"n_bins, low, high: {n_bins}, {low}, {high} are no binning; give 1 to {MAX_BINS} "
+                "bins and low < high"
             )
         n_bins = int(n_bins)
         with np.errstate(over="ignore", invalid="ignore"):
@@ -190,7 +191,7 @@ class Binning:
 
         Parameters
         ----------
-        edges
+        edges : array_like, optional
             Finite, rising numbers.
 
         Returns
@@ -206,9 +207,9 @@ class Binning:
         """
         if edges is None:
             return _open_ended_default()
-        inner_edges = as_float_array("grid", edges)
+        inner_edges = as_float_array("binning", edges)
         if inner_edges.ndim != 1 or not np.isfinite(inner_edges).all():
-            raise RobfcpError("grid: open_ended needs a vector of finite edges")
+            raise RobfcpError("binning: open_ended needs a vector of finite edges")
         return Binning(np.concatenate([[-np.inf], inner_edges, [np.inf]]), "open_ended")
 
     @staticmethod
@@ -255,7 +256,7 @@ class Binning:
 
         Parameters
         ----------
-        thresholds
+        thresholds : array_like
             Real numbers, of any shape; infinite ones too.
 
         Returns
@@ -278,7 +279,7 @@ class Binning:
 
         Parameters
         ----------
-        scores
+        scores : array_like
             Real numbers, of any shape.
 
         Returns
@@ -311,9 +312,9 @@ class Binning:
             raise RobfcpError(f"scores: row {row} is NaN; find the broken prediction first")
         if low < self.edges[0] or high > self.edges[-1]:
             raise RobfcpError(
-                f"scores: range [{low:g}, {high:g}] leaves the grid's "
+                f"scores: range [{low:g}, {high:g}] leaves the binning's "
                 f"[{self.edges[0]:g}, {self.edges[-1]:g}]; "
-                "use Binning.open_ended or a wider grid"
+                "use Binning.open_ended or a wider binning"
             )
 
     @cached_property
@@ -330,8 +331,8 @@ class Binning:
 
         Parameters
         ----------
-        scores
-            (n,) real numbers; those outside the range or NaN are refused.
+        scores : array_like, shape (n,)
+            Real numbers; those outside the range or NaN are refused.
 
         Returns
         -------
@@ -352,7 +353,7 @@ class Binning:
 
         Parameters
         ----------
-        coarse
+        coarse : Binning
             A binning whose edges are all among this one's, with the same ends.
 
         Returns
@@ -384,7 +385,7 @@ class Binning:
         return hash(self.digest)
 
     def __repr__(self) -> str:
-        return f"Grid({self.name}, {self.n_bins} bins, {self.digest[:8]})"
+        return f"Binning({self.name}, {self.n_bins} bins, {self.digest[:8]})"
 
 
 def _round_digits(values: FloatArray) -> FloatArray:
@@ -410,4 +411,4 @@ def named_binning(name: str, parameters: Mapping[str, Any]) -> Binning:
         return Binning.extended()
     if name == "uniform" and set(parameters) == {"bins", "low", "high"}:
         return Binning.uniform(parameters["bins"], parameters["low"], parameters["high"])
-    raise RobfcpError(f"grid: unknown grid {name!r} {dict(parameters)}; send its edges instead")
+    raise RobfcpError(f"binning: {name!r} is unknown {dict(parameters)}; send its edges instead")

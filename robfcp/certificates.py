@@ -9,19 +9,19 @@ import msgspec
 
 from robfcp.errors import RobfcpError
 
-CertificateKind = Literal["any-threshold", "marginal", "pac", "mix"]
+CertificateKind = Literal["any-threshold", "marginal", "pac", "label-distribution"]
 TRIVIAL_SETS = "every set is full"
 # By how much rounding may move an end, a fraction, out of [0, 1] or past the other end.
 _ROUNDING = 1e-9
 
 # Names of assumptions that `guarantees` writes and the methods of `Certificate` match. They stand
 # in saved certificates, so their values must not change. calibration/_thresholds.py matches
-# "liars" too.
-MAX_MALICIOUS = "liars"
-MAX_MALICIOUS_SAMPLES = "held"
-SAMPLING = "samples"
-TEST_DISTRIBUTION = "mixture"
-HETEROGENEITY = "alike"
+# "max_malicious" too.
+MAX_MALICIOUS = "max_malicious"
+MAX_MALICIOUS_SAMPLES = "max_malicious_samples"
+SAMPLING = "sampling"
+TEST_DISTRIBUTION = "test_distribution"
+HETEROGENEITY = "heterogeneity"
 HETEROGENEITY_WITHIN_CLASSES = "label_shift"
 # What only the guarantee's own threshold rests on, not a threshold that is merely given.
 _ONLY_OF_GUARANTEES = (MAX_MALICIOUS_SAMPLES, HETEROGENEITY, HETEROGENEITY_WITHIN_CLASSES)
@@ -51,32 +51,36 @@ class Assumption(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     text: str
 
 
-def max_malicious_assumption(m: int, n_clients: int, *, estimated: bool) -> Assumption:
+def max_malicious_assumption(
+    max_malicious: int, n_clients: int, *, max_malicious_estimated: bool
+) -> Assumption:
     """Return the assumption that at most m clients are malicious, and when m was chosen.
 
     Parameters
     ----------
-    m : int
+    max_malicious : int
         The most clients that may be malicious.
     n_clients : int
         How many clients reported.
-    estimated : bool
+    max_malicious_estimated : bool
         Whether m was read off the reports.
     """
-    when = "a number read off the reports" if estimated else "stated before they were seen"
-    text = f"at most {m} of the {n_clients} reporting sites lie, {when}"
-    return Assumption(MAX_MALICIOUS, m, text)
+    when = "stated before they were seen"
+    if max_malicious_estimated:
+        when = "a number read off the reports"
+    text = f"at most {max_malicious} of the {n_clients} reporting sites lie, {when}"
+    return Assumption(MAX_MALICIOUS, max_malicious, text)
 
 
 class CertificatePoint(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Coverage lies in [lower, upper], fractions, unless more than m clients are malicious."""
 
-    m: int
+    max_malicious: int
     lower: float
     upper: float
 
     def __post_init__(self) -> None:
-        _check_coverage_range(self.lower, self.upper, self.m)
+        _check_coverage_range(self.lower, self.upper, self.max_malicious)
 
     @property
     def is_vacuous(self) -> bool:
@@ -89,36 +93,36 @@ class Certificate(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
 
     Attributes
     ----------
-    kind : {"any-threshold", "marginal", "pac", "mix"}
+    kind : {"any-threshold", "marginal", "pac", "label-distribution"}
         Which theorem it is.
     lower, upper : float
         Coverage, a fraction, is at least and at most this; upper is 1 where there is no upper
-        bound. Under a loss: 1 less the mean loss, divided by `bound`.
+        bound. Under a loss: 1 less the mean loss, divided by `loss_bound`.
     confidence : float or None
         The confidence over the calibration data; None where the bound holds on average over them.
-    m : int
+    max_malicious : int
         The largest number of malicious clients.
     n_clients : int
-        Of how many clients: those whose reports it speaks of, without those under `n_outside`.
-    estimated : bool
+        The number of clients that it speaks of, without `n_uncovered_clients`.
+    max_malicious_estimated : bool
         Whether m is estimated from the reports; then it is no proof against malicious clients who
         hide.
     assumptions : tuple of Assumption
         What it rests on.
-    n_outside : int
+    n_uncovered_clients : int
         How many missing and rejected clients there are, which it does not speak of.
-    outside : str
+    exclusions : str
         Whose reports it does not speak of, in words; empty if there are none.
-    floor, trusted : float or None, int
+    trusted_lower, n_trusted_samples : float or None, int
         What is covered on average whoever is malicious, and by how many trusted samples, where
         there are any.
-    full_sets_from : int or None
+    breakdown_point : int or None
         The number of malicious clients that can make every set full, where it is known.
     note : str
         What else must be said.
-    samples : int or None
+    max_malicious_samples : int or None
         The largest number of samples that malicious clients hold together, where it was stated.
-    risk, bound : str, float or None
+    risk, loss_bound : str, float or None
         The loss that is bounded in place of coverage, and the most that one sample can lose.
     by : str
         "class", "group" or "cluster" where it holds for every one of them at once.
@@ -136,23 +140,23 @@ class Certificate(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
     lower: float
     upper: float
     confidence: float | None
-    m: int
+    max_malicious: int
     n_clients: int
-    estimated: bool = False
+    max_malicious_estimated: bool = False
     assumptions: tuple[Assumption, ...] = ()
-    n_outside: int = 0
-    full_sets_from: int | None = None
+    n_uncovered_clients: int = 0
+    breakdown_point: int | None = None
     note: str = ""
-    samples: int | None = None
+    max_malicious_samples: int | None = None
     risk: str = ""
-    bound: float | None = None
+    loss_bound: float | None = None
     by: str = ""
-    outside: str = ""
-    floor: float | None = None
-    trusted: int = 0
+    exclusions: str = ""
+    trusted_lower: float | None = None
+    n_trusted_samples: int = 0
 
     def __post_init__(self) -> None:
-        _check_coverage_range(self.lower, self.upper, self.m)
+        _check_coverage_range(self.lower, self.upper, self.max_malicious)
         is_possible = self.confidence is None or 0 < self.confidence < 1
         if self.n_clients < 1 or not is_possible:
             raise RobfcpError("a certificate's confidence, or its number of sites, cannot be")
@@ -200,9 +204,10 @@ class Certificate(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
             With which it does.
         """
         text = (
-            f"at most {point.m} of the {self.n_clients} reporting sites lie; the number may be any"
+            f"at most {point.max_malicious} of the {self.n_clients} reporting clients are "
+            "malicious; the number may be any"
         )
-        assumptions = [Assumption(MAX_MALICIOUS, point.m, text)]
+        assumptions = [Assumption(MAX_MALICIOUS, point.max_malicious, text)]
         for assumption in self.assumptions:
             if assumption.name == SAMPLING:
                 assumptions.append(Assumption(SAMPLING, *INDEPENDENCE_ASSUMPTION))
@@ -214,11 +219,11 @@ class Certificate(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
             lower=point.lower,
             upper=point.upper,
             confidence=confidence,
-            m=point.m,
+            max_malicious=point.max_malicious,
             assumptions=tuple(assumptions),
-            full_sets_from=None,
+            breakdown_point=None,
             note="",
-            samples=None,
+            max_malicious_samples=None,
         )
 
     def of_reported_classes(self) -> Certificate:
@@ -233,7 +238,7 @@ class Certificate(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
         return msgspec.structs.replace(
             self,
             assumptions=tuple(assumptions),
-            outside="cases of a class at sites that merged it",
+            exclusions="cases of a class at sites that merged it",
         )
 
     def __str__(self) -> str:
@@ -247,15 +252,16 @@ class Certificate(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
         else:
             sentences = [self._guarantee_statement()]
 
-        if self.n_outside:
-            clients = "site" if self.n_outside == 1 else "sites"
-            sentences.append(f"outside it: {self.n_outside} missing or faulty {clients}")
-        if self.outside:
-            sentences.append(f"outside it: {self.outside}")
-        if self.floor is not None:
-            covered = format_lower(self.floor)
+        if self.n_uncovered_clients:
+            clients = "site" if self.n_uncovered_clients == 1 else "sites"
+            sentences.append(f"outside it: {self.n_uncovered_clients} missing or faulty {clients}")
+        if self.exclusions:
+            sentences.append(f"outside it: {self.exclusions}")
+        if self.trusted_lower is not None:
+            covered = format_lower(self.trusted_lower)
             sentences.append(
-                f"whoever lies, at least {covered} on average over {self.trusted} trusted samples"
+                f"whatever malicious clients report, at least {covered} on average over "
+                f"{self.n_trusted_samples} trusted samples"
             )
         if self.note:
             sentences.append(self.note)
@@ -270,13 +276,16 @@ class Certificate(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
             bounded = f"mean {self.risk}" if self.risk else "coverage"
             if self.by:
                 bounded += f" of every {self.by}"
-            return f"nothing is proved about {bounded} if {self.m} of {self.n_clients} sites lie"
+            return (
+                f"the certificate is vacuous: nothing is certified about {bounded} if "
+                f"{self.max_malicious} of {self.n_clients} clients are malicious"
+            )
 
         confidence = format_lower(self.confidence or 0)
-        if self.m == 0:
+        if self.max_malicious == 0:
             exception = f"at least one of the {self.n_clients} sites lies"
         else:
-            exception = f"more than {self.m} of the {self.n_clients} sites lie"
+            exception = f"more than {self.max_malicious} of the {self.n_clients} sites lie"
         return f"with {confidence} confidence, either {exception} or {self._range_statement()}"
 
     def _guarantee_statement(self) -> str:
@@ -286,9 +295,9 @@ class Certificate(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
         if per_client_lower is not None and not self.risk:
             statement += f", and at every honest site at least {format_lower(per_client_lower)}"
 
-        malicious = f"at most {self.m} of {self.n_clients} sites"
-        if self.samples is not None:
-            malicious += f" with at most {self.samples} samples together"
+        malicious = f"at most {self.max_malicious} of {self.n_clients} sites"
+        if self.max_malicious_samples is not None:
+            malicious += f" with at most {self.max_malicious_samples} samples together"
         statement += f", whatever {malicious} do"
 
         if self.confidence is None:
@@ -304,7 +313,7 @@ class Certificate(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
 
         The lower end of coverage is the upper end of the loss.
         """
-        bound = self.bound or 1.0
+        bound = self.loss_bound or 1.0
         largest = format_loss_upper((1 - self.lower) * bound, bound)
         if self.upper < 1:
             smallest = _format_loss((1 - self.upper) * bound, bound, ROUND_FLOOR)
@@ -316,7 +325,7 @@ class Certificate(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
         coverage = "coverage"
         if self.by:
             coverage += f" of every {self.by}"
-        if self.kind == "mix":
+        if self.kind == "label-distribution":
             coverage += " of the stated label mix"
 
         lowest = format_lower(self.lower)

@@ -38,7 +38,7 @@ class RobfcpError(ValueError):
 
     Parameters
     ----------
-    message
+    message : str
         What was refused and what to do; unprintable characters are escaped, long texts cut.
 
     Examples
@@ -48,7 +48,7 @@ class RobfcpError(ValueError):
     ...     robfcp.Binning([0.0, 0.0, 1.0])
     ... except robfcp.RobfcpError as error:
     ...     print(error)
-    grid: edges must increase strictly; sort them and drop repeats
+    binning: edges must increase strictly; sort them and drop repeats
     """
 
     def __init__(self, message: str) -> None:
@@ -60,13 +60,13 @@ class ReportError(RobfcpError):
 
     Parameters
     ----------
-    client
+    client : str
         The client's name.
-    field
+    field : str
         The part of the report that was wrong.
-    problem
+    problem : str
         What was wrong with it.
-    remedy
+    remedy : str
         What to do about it.
 
     Examples
@@ -85,6 +85,27 @@ class ReportError(RobfcpError):
         self.problem = printable(problem, MAX_TEXT // 2)
         self.remedy = remedy
         super().__init__(f"{self.client}: {self.problem}; {remedy}")
+
+
+class RobfcpWarning(UserWarning):
+    """A probable mistake, or a limit that the caller has to know; the call goes on.
+
+    All warnings of robfcp are of this class, so that one filter silences or raises them.
+
+    Parameters
+    ----------
+    message : str
+        What is probably wrong; unprintable characters are escaped, long texts cut.
+
+    Examples
+    --------
+    >>> import warnings
+    >>> import robfcp
+    >>> warnings.simplefilter("error", robfcp.RobfcpWarning)
+    """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(printable(message))
 
 
 class QuorumError(RobfcpError):

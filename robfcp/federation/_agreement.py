@@ -1,6 +1,6 @@
 """Which of the valid reports count in a round: those that agree with the server or with most.
 
-What the server does not state (grid, score, round, model, noise) is what most reports have. The
+What the server does not state (binning, score, round, model, noise) is what most reports have. The
 vote on classes and groups is in `_round_strata`.
 """
 
@@ -305,10 +305,10 @@ def require_equal(name: str, expected: Any, votes: HeaderCounts) -> HeaderCheck:
 
     Parameters
     ----------
-    name : {"grid", "score", "round", "model", "risk"}
+    name : {"binning", "score", "round", "model", "risk"}
         The entry, as reports call it.
     expected : object
-        What the server states, a `BinningDigest` for "grid"; what most reports have if None.
+        What the server states, a `BinningDigest` for "binning"; what most reports have if None.
     votes : HeaderCounts
         The reports that vote where the server states nothing.
 
@@ -322,12 +322,11 @@ def require_equal(name: str, expected: Any, votes: HeaderCounts) -> HeaderCheck:
     RobfcpError
         Where the two most frequent values have equally many reports.
     """
-    attribute = "binning" if name == "grid" else name
     if expected is None and votes:
-        expected = _most_common_value(name, attribute, votes)
+        expected = _most_common_value(name, votes)
 
     def check(header: Header) -> RejectionReason | None:
-        value = getattr(header, attribute)
+        value = getattr(header, name)
         if value == expected:
             return None
         return RejectionReason(
@@ -337,22 +336,20 @@ def require_equal(name: str, expected: Any, votes: HeaderCounts) -> HeaderCheck:
     return check
 
 
-def _most_common_value(name: str, attribute: str, votes: HeaderCounts) -> Any:
+def _most_common_value(name: str, votes: HeaderCounts) -> Any:
     """Return the value of most reports; refuse a tie.
 
     Parameters
     ----------
     name : str
-        The entry of a header, as messages call it.
-    attribute : str
-        The same entry, as `Header` calls it.
+        The entry of a header.
     votes : HeaderCounts
         One report at least.
     """
 
     # None is a value here: most reports may name no score. The tuple lets it be counted.
     def value_in_tuple(header: Header) -> tuple[Any]:
-        return (getattr(header, attribute),)
+        return (getattr(header, name),)
 
     ranked = count_values(votes, value_in_tuple).most_common(2)
     first, n_first = ranked[0]
@@ -450,8 +447,8 @@ def _usual_min_cell_count(votes: HeaderCounts) -> int:
     reports that are rejected for it.
     """
     while True:
-        stated = count_values(votes, lambda header: header.min_cell_count)
-        largest = max(DEFAULT_MIN_CELL_COUNT, int(_upper_median(stated)))
+        declared = count_values(votes, lambda header: header.min_cell_count)
+        largest = max(DEFAULT_MIN_CELL_COUNT, int(_upper_median(declared)))
         allowed = [vote for vote in votes if vote[0].min_cell_count <= largest]
         if len(allowed) == len(votes):
             return largest
@@ -464,8 +461,8 @@ def _require_budget(agreed: Privacy) -> HeaderCheck:
     def check(header: Header) -> RejectionReason | None:
         if header.privacy == agreed:
             return None
-        stated = "not private" if header.privacy is None else header.privacy.statement
-        problem = f"is {stated}, but agreed was: {agreed.statement}"
+        declared = "not private" if header.privacy is None else header.privacy.statement
+        problem = f"is {declared}, but agreed was: {agreed.statement}"
         return RejectionReason("privacy", problem, "use the round's privacy")
 
     return check
@@ -568,6 +565,6 @@ def _required_reports(quorum: int | float | Fraction | None, n_awaited: int) -> 
     if quorum is None:
         return 1
     if isinstance(quorum, (float, np.floating, Fraction)):
-        share = check_fraction("quorum", quorum, "give a number or a share", allow_one=True)
-        return max(1, ceil(Fraction(str(share)) * n_awaited))
+        fraction = check_fraction("quorum", quorum, "give a number or a share", allow_one=True)
+        return max(1, ceil(Fraction(str(fraction)) * n_awaited))
     return check_integer("quorum", quorum, "give a number or a share of the reports")

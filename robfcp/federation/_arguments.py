@@ -45,10 +45,10 @@ def privacy_of_clients(
 def check_cell_count(min_cell_count: object) -> int:
     """Return a minimum cell count; refuse what no report may state."""
     remedy = f"give 5, or 1 for exact counts; {MAX_MIN_CELL_COUNT} at most"
-    number = check_integer("min_cell_count", min_cell_count, remedy, 1)
-    if number > MAX_MIN_CELL_COUNT:
-        raise RobfcpError(f"min_cell_count: {number} is too large; {remedy}")
-    return number
+    count = check_integer("min_cell_count", min_cell_count, remedy, 1)
+    if count > MAX_MIN_CELL_COUNT:
+        raise RobfcpError(f"min_cell_count: {count} is too large; {remedy}")
+    return count
 
 
 def check_exact_counts(counts: IntArray) -> None:
@@ -65,7 +65,7 @@ def check_distinct_names(clients: Sequence[str] | None, n_clients: int) -> tuple
         return default_client_names(n_clients, len(str(n_clients - 1)))
     names = tuple(clients)
     if len(names) != n_clients or len(set(names)) != n_clients:
-        raise RobfcpError("ids: need one distinct name a site")
+        raise RobfcpError("clients: need one distinct name for each client")
     return names
 
 
@@ -101,7 +101,9 @@ def sizes_of_noisy_counts(
         return np.asarray(sample_sizes).astype(np.int64)
     are_hidden = any(noise is not None and noise.protects_sample_size for noise in privacy)
     if not are_hidden:
-        raise RobfcpError("sizes: private counts need the true sizes beside them")
+        raise RobfcpError(
+            "sample_sizes: private counts need them; pass the true numbers of samples"
+        )
     return np.maximum(counts.sum(axis=1), 1)
 
 
@@ -121,9 +123,13 @@ def load_public_keys(
         compares it.
     """
     if keys is None:
-        raise RobfcpError("--revoked: goes with --keys, whose registry it is about; pass both")
+        raise RobfcpError(
+            "revoked (--revoked): belongs to the registry of keys (--keys); pass both"
+        )
     if round is None:
-        raise RobfcpError("--keys: needs --round, or an old report could be used again")
+        raise RobfcpError(
+            "keys (--keys): need round (--round), or an old report could be used again"
+        )
     if not isinstance(keys, Mapping):
         return read_keys(keys, revoked)
     if revoked is None:

@@ -81,7 +81,7 @@ def encode_reports(federation: Federation, report_of: Callable[[int], Report]) -
             "kind": Report.KIND,
             "schema": REPORT_SCHEMA,
             "client": federation.clients[position],
-            "grid": binning,
+            "binning": binning,
             "n_samples": int(federation.sample_sizes[position]),
         }
         if client_strata is None:
@@ -99,7 +99,7 @@ def encode_reports(federation: Federation, report_of: Callable[[int], Report]) -
             steps = np.diff(client_strata.bins, prepend=0).tolist()
             message["strata"] = WireStratifiedCounts(strata.by, names, steps, client_strata.counts)
         if labels is not None:
-            message["set_sizes"] = labels
+            message["all_label_counts"] = labels
         message["min_cell_count"] = int(federation.min_cell_counts[position])
         if totals is not None:
             assert class_names is not None

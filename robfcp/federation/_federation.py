@@ -67,49 +67,49 @@ class Federation:
 
     Attributes
     ----------
-    clients
+    clients : sequence of str
         (K,) the clients' names: a tuple, or `PackedNames` where counts are stored.
-    table
+    table : CountTable
         Their counts.
-    sample_sizes
-        (K,) n_k; noisy totals where not `sizes_known`.
-    binning
+    sample_sizes : ndarray of int, shape (K,)
+        N_k; noisy totals where not `sizes_known`.
+    binning : Binning
         The bins all reports share.
-    score
+    score : Score, optional
         The score that all reports name, if any.
-    round
+    round : str, optional
         The round that all reports name, if any.
-    model
+    model : str, optional
         The model that all reports name, if any.
-    rejected_reports
+    rejected_reports : tuple of RejectedReport
         The reports that were rejected, and why.
-    missing_clients
+    missing_clients : tuple of str
         The expected or registered clients that sent nothing.
-    resubmitted_clients
+    resubmitted_clients : tuple of str
         The clients that sent the same report twice; it counts once.
-    sizes_registered
+    sizes_registered : bool
         Whether sizes were registered beforehand.
-    privacy
+    privacy : tuple[Privacy or None, ...]
         An entry for each client if any report is private; empty otherwise.
-    sizes_known
+    sizes_known : bool
         Whether sizes are exact: no report hides its sample size, or sizes are registered.
-    risk
+    risk : Risk, optional
         The loss whose counts the reports hold in place of those of scores, if any.
-    strata
+    strata : StratifiedTable, optional
         The counts by class or group of the clients that report them.
-    all_label_counts
+    all_label_counts : StratifiedTable, optional
         Counts of the scores of all labels, of the clients that report them; one stratum.
-    class_totals
+    class_totals : StratifiedTable, optional
         (R, C) the rounded samples of each class, of the clients that report them beside pooled
         counts; one bin.
-    min_cell_counts
-        (K,) the stated minimum cell counts: 1 where counts are exact, or hold noise.
-    lowest_table
+    min_cell_counts : ndarray of int, shape (K,)
+        The stated minimum cell counts: 1 where counts are exact, or hold noise.
+    lowest_table : CountTable, optional
         The counts as low as coarsened reports allow, where they no longer follow from `table`:
         of merged classes. None elsewhere.
-    verification
+    verification : round_terms.Verification
         How each part of the reports was checked, for the record.
-    rows
+    rows : ndarray of int, optional
         Of one class or group: the positions of its clients in the round.
 
     Examples
@@ -270,15 +270,15 @@ class Federation:
         """N, the calibration samples of all valid reports; noisy where not `sizes_known`."""
         return int(self.sample_sizes.sum())
 
-    def threshold_at(self, index: int | None) -> float:
-        """Return the threshold at the upper edge of bin `index`; infinity where there is none.
+    def threshold_at(self, bin_index: int | None) -> float:
+        """Return the threshold at the upper edge of bin `bin_index`; infinity where there is none.
 
         Also infinite in the last bin where reports are private: their scores beyond the binning,
         and those that are not numbers, count there.
 
         Parameters
         ----------
-        index
+        bin_index : int or None
             A bin's index, or None.
 
         Returns
@@ -292,19 +292,19 @@ class Federation:
         >>> robfcp.Federation.from_counts([[1, 2], [4, 0]]).threshold_at(0)
         0.5
         """
-        if index is None or index >= self.binning.n_bins:
+        if bin_index is None or bin_index >= self.binning.n_bins:
             return float(np.inf)
-        is_last_bin = index == self.binning.n_bins - 1
+        is_last_bin = bin_index == self.binning.n_bins - 1
         if is_last_bin and self.has_private_reports:
             return float(np.inf)
-        return float(self.binning.upper_edges[index])
+        return float(self.binning.upper_edges[bin_index])
 
-    def cumulative_count(self, index: int) -> NDArray[np.int64]:
-        """Return (K,) counts at or below the upper edge of bin `index`.
+    def cumulative_count(self, bin_index: int) -> NDArray[np.int64]:
+        """Return (K,) counts at or below the upper edge of bin `bin_index`.
 
         Parameters
         ----------
-        index
+        bin_index : int
             A bin's index.
 
         Examples
@@ -313,15 +313,15 @@ class Federation:
         >>> robfcp.Federation.from_counts([[1, 2, 3], [4, 0, 0]]).cumulative_count(1)
         array([3, 4])
         """
-        return self.table.cumulative_count(index)
+        return self.table.cumulative_count(bin_index)
 
-    def cumulative_counts(self, edges: NDArray[np.intp] | None = None) -> NDArray[np.int64]:
+    def cumulative_counts(self, bin_indices: NDArray[np.intp] | None = None) -> NDArray[np.int64]:
         """Return (K, H) counts at or below every upper edge, or (K, E) at some of them.
 
         Parameters
         ----------
-        edges
-            (E,) rising bin indices; all bins if None.
+        bin_indices : ndarray of int, shape (E,), optional
+            Rising bin indices; all bins if None.
 
         Returns
         -------
@@ -335,20 +335,20 @@ class Federation:
         array([[1, 3, 6],
                [4, 4, 4]])
         """
-        if edges is None:
+        if bin_indices is None:
             return np.cumsum(self.table.dense(), axis=1)
         # Merged bins must end with the last one, which is cut off again.
-        with_last_bin = np.append(edges, self.binning.n_bins - 1)
+        with_last_bin = np.append(bin_indices, self.binning.n_bins - 1)
         bin_ends = np.unique(with_last_bin).astype(np.intp)
-        return np.cumsum(self.merge_bins(bin_ends), axis=1)[:, : len(edges)]
+        return np.cumsum(self.merge_bins(bin_ends), axis=1)[:, : len(bin_indices)]
 
     def pooled_counts(self, mask: NDArray[np.bool_] | None = None) -> NDArray[np.int64]:
         """Return (H,) counts of some clients together.
 
         Parameters
         ----------
-        mask
-            (K,) which clients; all of them if None.
+        mask : ndarray of bool, shape (K,), optional
+            Which clients; all of them if None.
 
         Examples
         --------
@@ -358,13 +358,13 @@ class Federation:
         """
         return self.table.pooled_counts(mask)
 
-    def merge_bins(self, ends: NDArray[np.intp]) -> NDArray[np.int64]:
+    def merge_bins(self, bin_ends: NDArray[np.intp]) -> NDArray[np.int64]:
         """Return (K, B) counts of merged bins.
 
         Parameters
         ----------
-        ends
-            (B,) the last bin of each merged one, rising, as `Binning.merged_bin_ends` gives them;
+        bin_ends : ndarray of int, shape (B,)
+            The last bin of each merged one, rising, as `Binning.merged_bin_ends` gives them;
             the last one is H - 1.
 
         Examples
@@ -374,15 +374,15 @@ class Federation:
         array([[1, 5],
                [4, 0]])
         """
-        return self.table.merge_bins(np.asarray(ends))
+        return self.table.merge_bins(np.asarray(bin_ends))
 
     def select(self, mask: NDArray[np.bool_]) -> Federation:
         """Return the federation of some clients.
 
         Parameters
         ----------
-        mask
-            (K,) which clients.
+        mask : ndarray of bool, shape (K,)
+            Which clients.
 
         Returns
         -------
@@ -435,14 +435,15 @@ class Federation:
         unknown = sorted(excluded - clients_of_round)
         if unknown:
             raise RobfcpError(
-                f"exclude: no client of this round is called {abbreviate(unknown)}; check the name"
+                f"clients (--exclude): no client of this round is called {abbreviate(unknown)}; "
+                "check the name"
             )
 
         is_excluded = np.array([client in excluded for client in self.clients], dtype=bool)
         if not is_excluded.any():
             return self
         if is_excluded.all():
-            raise RobfcpError("exclude: no report is left; exclude fewer clients")
+            raise RobfcpError("clients (--exclude): no report is left; exclude fewer clients")
 
         rejections = []
         for client in self.names_of(is_excluded):
@@ -455,15 +456,15 @@ class Federation:
             resubmitted_clients=tuple(resubmitted),
         )
 
-    def names_of(self, chosen: NDArray[Any]) -> Sequence[str]:
+    def names_of(self, selected: NDArray[Any]) -> Sequence[str]:
         """Return the names of some clients.
 
         Parameters
         ----------
-        chosen
+        selected : ndarray
             Their positions from 0, or (K,) a mask.
         """
-        rows = np.asarray(chosen)
+        rows = np.asarray(selected)
         if rows.dtype == bool:
             rows = np.flatnonzero(rows)
         return _select_names(self.clients, rows)
@@ -473,7 +474,7 @@ class Federation:
 
         Parameters
         ----------
-        rows
+        rows : ndarray of int
             Rising positions from 0, all different.
 
         Examples
@@ -523,7 +524,7 @@ class Federation:
             rows=None,
         )
 
-    def select_stratum(self, number: int) -> Federation:
+    def select_stratum(self, stratum: int) -> Federation:
         """Return one class or group as a federation of the clients that hold it.
 
         Where reports are private the numbers of samples are protected too: sizes are then noisy,
@@ -531,7 +532,7 @@ class Federation:
 
         Parameters
         ----------
-        number
+        stratum : int
             The position of the class among the names of `strata`.
 
         Examples
@@ -542,11 +543,14 @@ class Federation:
         2
         """
         if self.strata is None:
-            raise RobfcpError("by: the reports keep no counts by class; make them with --by-class")
+            raise RobfcpError(
+                "by: the reports hold no counts by class; recreate them with --stratify-by-class "
+                "(stratify_by_class=True)"
+            )
         is_noisy = None  # (R,) of the clients with counts by stratum
         if self.has_noise:
             is_noisy = np.array([self.privacy[row] is not None for row in self.strata.rows])
-        rows, counts, lowest_counts = self.strata.select_stratum(number, is_noisy)
+        rows, counts, lowest_counts = self.strata.select_stratum(stratum, is_noisy)
 
         sizes = np.zeros(0, dtype=np.int64)
         if len(rows) > 0:
@@ -616,19 +620,19 @@ class Federation:
             return as_sent
         return (as_sent + read(self.counts_in_lowest_bins())) / 2
 
-    def cumulative_midpoints(self, edges: NDArray[np.intp] | None = None) -> NDArray[Any]:
+    def cumulative_midpoints(self, bin_indices: NDArray[np.intp] | None = None) -> NDArray[Any]:
         """Return (K, H) estimates of `cumulative_counts`, or (K, E), wherever the counts are.
 
         Those of coarsened reports are midpoints (`at_midpoints`); all others are the counts.
 
         Parameters
         ----------
-        edges
-            (E,) rising bin indices; all bins if None.
+        bin_indices : ndarray of int, shape (E,), optional
+            Rising bin indices; all bins if None.
         """
 
         def read_block(block: Federation) -> NDArray[Any]:
-            return block.at_midpoints(lambda bounded: bounded.cumulative_counts(edges))
+            return block.at_midpoints(lambda bounded: bounded.cumulative_counts(bin_indices))
 
         return self.map_blocks(read_block)
 
@@ -637,8 +641,8 @@ class Federation:
 
         Parameters
         ----------
-        mask
-            (K,) which clients; all of them if None.
+        mask : ndarray of bool, shape (K,), optional
+            Which clients; all of them if None.
         """
         if mask is None:
             mask = np.ones(self.n_clients, dtype=bool)
@@ -656,8 +660,8 @@ class Federation:
 
         Parameters
         ----------
-        bin_ends
-            (B,) the last bin of each merged one, rising; the last one is H - 1.
+        bin_ends : ndarray of int, shape (B,)
+            The last bin of each merged one, rising; the last one is H - 1.
         """
 
         def read(block: Federation) -> NDArray[Any]:
@@ -699,10 +703,10 @@ class Federation:
 
         Parameters
         ----------
-        cluster
+        cluster : sequence of int
             (C,) the index of the merged stratum that each stratum goes to: 0 to M - 1, all of them
             used.
-        names
+        names : StratumNames
             The names of the M merged strata, or M.
         """
         assert self.strata is not None
@@ -764,7 +768,7 @@ class Federation:
             privacy=privacy,
             risk=self.risk,
             strata=self._stratified_counts(position, is_private=privacy is not None),
-            set_sizes=all_label_counts,
+            all_label_counts=all_label_counts,
             min_cell_count=int(self.min_cell_counts[position]),
             class_totals=class_totals,
         )
@@ -802,19 +806,19 @@ class Federation:
 
         Parameters
         ----------
-        counts
-            (K, H) counts; with `privacy` they hold its noise and may be negative.
-        binning
+        counts : array_like, shape (K, H)
+            Counts; with `privacy` they hold its noise and may be negative.
+        binning : Binning, optional
             The bins; H uniform ones on [0, 1] if None.
-        clients
+        clients : sequence of str, optional
             (K,) distinct names; client-00, client-01, ... if None.
-        score
+        score : Score, optional
             What the scores are.
-        privacy
+        privacy : Privacy or Sequence[Privacy or None], optional
             The noise the counts hold, one for all or one a client; none if None.
-        sample_sizes
-            (K,) the n_k beside noisy counts; hidden where they are not given.
-        min_cell_count
+        sample_sizes : array_like, shape (K,), optional
+            The n_k beside noisy counts; hidden where they are not given.
+        min_cell_count : int
             The minimum cell count that the counts without noise were coarsened to; 1 if they are
             exact.
 
@@ -840,7 +844,7 @@ class Federation:
         if binning is None:
             binning = Binning.uniform(n_bins)
         if n_bins != binning.n_bins:
-            raise RobfcpError(f"counts: {n_bins} bins do not fit the grid's {binning.n_bins}")
+            raise RobfcpError(f"counts: {n_bins} bins do not fit the binning's {binning.n_bins}")
         names = check_distinct_names(clients, n_clients)
         min_cell_count = check_cell_count(min_cell_count)
         noises = privacy_by_client or (None,) * n_clients
@@ -862,20 +866,34 @@ class Federation:
         )
 
     @staticmethod
-    def from_files(paths: Any, **agreed: Any) -> Federation:
+    def from_files(
+        paths: Any,
+        *,
+        keys: Mapping[str, str] | FilePath | None = None,
+        registered_sizes: Mapping[str, int] | FilePath | None = None,
+        quorum: int | float | None = None,
+        round: str | None = None,
+        model: str | None = None,
+        score: Score | None = None,
+        binning: Binning | None = None,
+        max_client_share: float | None = None,
+        privacy: Privacy | None = None,
+        min_cell_count: int | None = None,
+        revoked: FilePath | None = None,
+        terms: round_terms.RoundTerms | FilePath | None = None,
+        expected_clients: Iterable[str] = (),
+    ) -> Federation:
         """Read the federation in report files; unreadable ones are rejected, by their file name.
 
         Parameters
         ----------
-        paths
+        paths : object
             Report files, signed or not; tables of reports in Parquet, whose counts stay there if
             they are many; folders, of which the .json files and the tables, also those in folders
             below, are read; or a Spark frame of such tables, whose counts stay on the cluster.
-        agreed
-            Who may report and what was agreed, as `from_reports` takes it: `keys`,
-            `registered_sizes`, `quorum`, `round`, `model`, `score`, `binning`,
-            `max_client_share`, `privacy`, `min_cell_count`, `revoked`, `terms`,
-            `expected_clients`.
+        keys, registered_sizes, quorum, round, model, score, binning, max_client_share, privacy,
+        min_cell_count, revoked, terms, expected_clients
+            Who may report and the terms of the round, as `from_reports` takes them.
 
         Returns
         -------
@@ -893,7 +911,22 @@ class Federation:
         from robfcp.fleet import is_dataframe, read_dataframe, read_report_files  # only for files
 
         read: Callable[[Any], Any] = read_dataframe if is_dataframe(paths) else read_report_files
-        return Federation.from_reports(read(paths), **agreed)
+        return Federation.from_reports(
+            read(paths),
+            keys=keys,
+            registered_sizes=registered_sizes,
+            quorum=quorum,
+            round=round,
+            model=model,
+            score=score,
+            binning=binning,
+            max_client_share=max_client_share,
+            privacy=privacy,
+            min_cell_count=min_cell_count,
+            revoked=revoked,
+            terms=terms,
+            expected_clients=expected_clients,
+        )
 
     @staticmethod
     def from_reports(
@@ -922,42 +955,42 @@ class Federation:
 
         Parameters
         ----------
-        reports
+        reports : iterable of UntrustedReport
             `Report` objects, their JSON, or what JSON decodes to, from any sender.
-        keys
+        keys : mapping, optional
             By which key each client's report must be signed: a mapping, or the path of a registry.
             Needs `round`. Without keys a signature must only be by the key its report names.
-        registered_sizes
+        registered_sizes : mapping, optional
             Who may report and with how many samples, registered beforehand: a mapping, or the path
             of a registry.
-        quorum
+        quorum : int or float, optional
             The least number of valid reports, or their least fraction of those awaited: all that
             came, the `expected_clients` and the registered.
-        round
+        round : str, optional
             The expected round; the majority's if None.
-        model
+        model : str, optional
             The expected model; the majority's if None.
-        score
+        score : Score, optional
             The expected score; the majority's if None.
-        binning
+        binning : Binning, optional
             The expected binning; reports on others are rejected unread. The majority's if None.
-        max_client_share
+        max_client_share : float, optional
             Clients that claim a larger fraction of all samples are rejected.
-        privacy
+        privacy : Privacy, optional
             The agreed privacy; if None no report may claim more noise than most reports hold.
-        min_cell_count
+        min_cell_count : int, optional
             The agreed minimum cell count: reports of larger cells are rejected. If None it is 5,
             or that of most reports where these state a larger one.
-        revoked
+        revoked : path, optional
             A file of public keys that are no longer valid, one a line.
-        terms
+        terms : round_terms.RoundTerms or path, optional
             What was agreed for the round, or the path of its file; it gives round, model, score,
             binning and privacy where these arguments are None.
-        expected_clients
+        expected_clients : iterable of str
             Who should report; the silent ones are listed as missing.
-        rejected
+        rejected : iterable of RejectedReport
             Reports that were rejected before.
-        signatures
+        signatures : str, optional
             How an engine checked identities, for the record.
 
         Returns
@@ -990,7 +1023,7 @@ class Federation:
         # also fields of `Verification`.
         expected: dict[str, Any] = {
             "score": score,
-            "grid": binning,
+            "binning": binning,
             "round": round,
             "model": model,
             "privacy": privacy,
@@ -1028,8 +1061,8 @@ class Federation:
         embedded_signatures = fields.pop("signatures")
         verification = round_terms.Verification(
             signatures=signatures or embedded_signatures,
-            sizes="claimed" if registered_sizes is None else "registered",
-            **{name: "as stated" for name, value in expected.items() if value is not None},
+            sample_sizes="claimed" if registered_sizes is None else "registered",
+            **{name: "given" for name, value in expected.items() if value is not None},
         )
         federation = Federation(**fields, verification=verification)
         if max_client_share is None:
@@ -1041,7 +1074,7 @@ class Federation:
 
         Parameters
         ----------
-        path
+        path : path
             Where: "round.parquet".
 
         Examples
@@ -1120,11 +1153,13 @@ class Federation:
         Fractions are of the samples of all clients, also of those that are then left out; these are
         listed as rejected.
         """
-        max_share = check_fraction("max_share", max_share, "give 0.2, say", allow_one=True)
+        max_share = check_fraction("max_client_share", max_share, "give 0.2, say", allow_one=True)
         fractions = self.sample_sizes / self.n_samples
         is_above = fractions > max_share
         if is_above.all():
-            raise RobfcpError(f"max_share: every site holds more than {max_share:g}; raise it")
+            raise RobfcpError(
+                f"max_client_share: every site holds more than {max_share:g}; raise it"
+            )
         if not is_above.any():
             return self
 
@@ -1164,12 +1199,12 @@ class Federation:
 
         Parameters
         ----------
-        summary
+        summary : callable
             Takes a block, a federation of some clients, and the rows of every column that belong
             to it; returns what can be added.
         columns
             Arrays with a row a client.
-        add
+        add : Add[S]
             Adds two summaries, in any order, for blocks of stored counts come in any; + if not
             given.
 
@@ -1191,13 +1226,13 @@ class Federation:
         return reduce(add, (result for _, result in results))
 
     def map_blocks(
-        self, numbers: Callable[..., NDArray[Any]], *columns: NDArray[Any]
+        self, block_values: Callable[..., NDArray[Any]], *columns: NDArray[Any]
     ) -> NDArray[Any]:
         """Return a few numbers of every client, block by block.
 
         Parameters
         ----------
-        numbers
+        block_values : callable
             Takes a block, a federation of some clients, and the rows of every column that belong
             to it; returns an array with a row for each of these clients.
         columns
@@ -1216,8 +1251,8 @@ class Federation:
         array([3, 4])
         """
         if self._is_one_block:
-            return numbers(self, *columns)
-        return scatter(iter_block_results(self, numbers, columns), self.n_clients)
+            return block_values(self, *columns)
+        return scatter(iter_block_results(self, block_values, columns), self.n_clients)
 
 
 def _load(strata: StratifiedTable | None) -> StratifiedTable | None:

@@ -67,11 +67,11 @@ class RejectedReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     Parameters
     ----------
-    client
+    client : str
         The client's name, or the file's where the client is not known.
-    field
+    field : str
         The part of the report that was wrong.
-    reason
+    reason : str
         What was wrong and what to do, on one printable line.
 
     Examples
@@ -96,7 +96,7 @@ class RejectedReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
         Parameters
         ----------
-        error
+        error : ReportError
             What reading the report raised.
         """
         return RejectedReport(error.client, error.field, str(error))
@@ -238,7 +238,7 @@ class StoredTable:
         order, the same at every call. Only after `set_positions`.
     names_builder : callable
         `names_builder([])` makes a collector of names that takes little memory; it has
-        `extend(names)` and `whole()`.
+        `extend(names)` and `finish()`.
     """
 
     name: Any
@@ -346,17 +346,17 @@ class AcceptedReports:
     n_signed: int
 
 
-def narrowed(numbers: NDArray[Any]) -> NDArray[Any]:
+def narrowed(values: NDArray[Any]) -> NDArray[Any]:
     """Return whole numbers in the smallest unsigned type; as they are if one is negative.
 
     Beyond 32 bits it is int64: numpy has no integer type for the sum of int64 and uint64.
     """
-    if numbers.min(initial=0) < 0:
-        return numbers
-    largest = int(numbers.max(initial=0))
+    if values.min(initial=0) < 0:
+        return values
+    largest = int(values.max(initial=0))
     if largest >= 2**32:
-        return numbers.astype(np.int64, copy=False)
-    return numbers.astype(np.min_scalar_type(largest), copy=False)
+        return values.astype(np.int64, copy=False)
+    return values.astype(np.min_scalar_type(largest), copy=False)
 
 
 class GrowingColumn:
@@ -372,21 +372,21 @@ class GrowingColumn:
         self._array: NDArray[Any] = np.zeros(0, np.uint8)
         self._length = 0
 
-    def append(self, number: int) -> None:
+    def append(self, value: int) -> None:
         """Append one number."""
-        self._recent.append(number)
+        self._recent.append(value)
         if len(self._recent) >= _MAX_RECENT:
             self._settle()
 
-    def extend(self, numbers: Sequence[int] | NDArray[Any]) -> None:
+    def extend(self, values: Sequence[int] | NDArray[Any]) -> None:
         """Append (n,) whole numbers."""
-        if not isinstance(numbers, np.ndarray):
-            self._recent.extend(numbers)
-        elif len(numbers) < _MAX_RECENT:
-            self._recent.frombytes(numbers.astype(np.int64).tobytes())
+        if not isinstance(values, np.ndarray):
+            self._recent.extend(values)
+        elif len(values) < _MAX_RECENT:
+            self._recent.frombytes(values.astype(np.int64).tobytes())
         else:
             self._settle()
-            self._join(numbers)
+            self._join(values)
         if len(self._recent) >= _MAX_RECENT:
             self._settle()
 
@@ -396,22 +396,22 @@ class GrowingColumn:
         self._recent = array("q")
         self._join(recent)
 
-    def _join(self, numbers: NDArray[Any]) -> None:
+    def _join(self, values: NDArray[Any]) -> None:
         """Append numbers to the array; none may wait that came before them."""
-        numbers = narrowed(numbers)
-        wider_type = np.promote_types(self._array.dtype, numbers.dtype)
+        values = narrowed(values)
+        wider_type = np.promote_types(self._array.dtype, values.dtype)
         joined = self._array.astype(wider_type, copy=False)
         start = self._length
-        stop = start + len(numbers)
+        stop = start + len(values)
         if stop > len(joined):
             # An eighth is left free, so that few appended numbers seldom need a larger array.
             # `whole` hands the array out only at the end, so nobody else refers to it.
             joined.resize(stop + stop // 8, refcheck=False)
-        joined[start:stop] = numbers
+        joined[start:stop] = values
         self._array = joined
         self._length = stop
 
-    def whole(self) -> NDArray[Any]:
+    def concatenated(self) -> NDArray[Any]:
         """Return all numbers in the smallest type; nothing may be appended any more."""
         self._settle()
         self._array.resize(self._length, refcheck=False)
@@ -444,10 +444,10 @@ class GrowingRows:
         self._cells.extend(rows.bins)
         self._counts.extend(rows.values)
 
-    def whole(self) -> SparseCounts:
+    def concatenated(self) -> SparseCounts:
         """Return all rows; nothing may be appended any more."""
         return SparseCounts.from_lengths(
-            self._lengths.whole(), self._cells.whole(), self._counts.whole()
+            self._lengths.concatenated(), self._cells.concatenated(), self._counts.concatenated()
         )
 
 
@@ -587,7 +587,7 @@ class Inbox:
             return self._read_json(item.data, item.source)
         if isinstance(item, Report):
             if self._binning is not None:
-                require_expected_binning(item.client, item.grid, self._binning)
+                require_expected_binning(item.client, item.binning, self._binning)
             return self._read_object(item)
         if isinstance(item, Mapping):
             try:
@@ -622,8 +622,8 @@ class Inbox:
         if strata is not None:
             listed_strata = CellCounts(strata.cells, strata.counts)
         all_labels = None
-        if report.set_sizes is not None:
-            all_labels = _nonzero_counts(report.set_sizes)
+        if report.all_label_counts is not None:
+            all_labels = _nonzero_counts(report.all_label_counts)
         totals = None
         if report.class_totals is not None:
             totals = _nonzero_counts(report.class_totals.totals)
@@ -638,14 +638,14 @@ class Inbox:
         Objects of one program share their parts. So the header of the object before is returned
         where the parts are the very same ones.
         """
-        binning = report.grid
+        binning = report.binning
         strata = None
         stratum_parts: tuple[object, ...] = (None, None)
         if report.strata is not None:
             strata = (report.strata.by, report.strata.names)
             stratum_parts = strata
         class_names = None if report.class_totals is None else report.class_totals.names
-        parts = (
+        fields = (
             binning,
             report.score,
             report.round,
@@ -656,7 +656,7 @@ class Inbox:
             class_names,
             *stratum_parts,
         )
-        if self._last_object_header is not None and all(map(is_, parts, self._last_parts)):
+        if self._last_object_header is not None and all(map(is_, fields, self._last_parts)):
             return self._last_object_header
 
         header = Header(
@@ -670,7 +670,7 @@ class Inbox:
             report.min_cell_count,
             class_names,
         )
-        self._last_parts = parts
+        self._last_parts = fields
         self._last_object_header = header
         return header
 
@@ -807,23 +807,23 @@ class Inbox:
         clients: Any = self._names
         if self._packed_names is not None:
             self._pack_names()
-            clients = self._packed_names.whole()
+            clients = self._packed_names.finish()
 
         self._rejected.sort(key=itemgetter(0))  # a chunk's other rows may come in any order
         rejected = [(f"report #{position + 1}", report) for position, report in self._rejected]
         tables = ReportTables(
-            self._counts.whole(),
-            self._strata.whole(),
-            self._all_labels.whole(),
-            self._class_totals.whole(),
+            self._counts.concatenated(),
+            self._strata.concatenated(),
+            self._all_labels.concatenated(),
+            self._class_totals.concatenated(),
         )
         no_digests = np.zeros((0, 2), np.uint64)
         return AcceptedReports(
             clients=clients,
-            sizes=self._sizes.whole(),
+            sizes=self._sizes.concatenated(),
             headers=list(self._headers),
-            header_index=self._header_index.whole(),
-            has_all_labels=self._has_all_labels.whole().astype(bool),
+            header_index=self._header_index.concatenated(),
+            has_all_labels=self._has_all_labels.concatenated().astype(bool),
             tables=tables,
             digests=np.concatenate([no_digests, *self._digests]),
             is_in_memory=~_mask_of(self._stored_rows, self._n_rows),

@@ -77,7 +77,7 @@ def read_reports(
     reports : iterable
         Reports from anybody, and tables of them.
     expected : mapping
-        What the server states under "score", "grid" (a `Binning`), "round", "model" and "risk";
+        What the server states under "score", "binning" (a `Binning`), "round", "model" and "risk";
         None where it is what most reports have.
     rejected : iterable of RejectedReport
         What was rejected before.
@@ -109,8 +109,8 @@ def read_reports(
     if registered_sizes is not None:
         registered_sizes = _check_registered_sizes(registered_sizes)
 
-    # Reports that are valid by themselves. Those on another grid are refused before it is built.
-    inbox = Inbox(expected.get("grid"))
+    # Reports that are valid by themselves. Those on another binning are refused before it is built.
+    inbox = Inbox(expected.get("binning"))
     for item in reports:
         inbox.add(item)
     selection = ReportSelection(inbox.finish())
@@ -296,11 +296,15 @@ def _check_registered_sizes(sizes: Mapping[str, int]) -> dict[str, int]:
         Where nobody is registered, a name is no client's, or a size is no whole number from 1 on.
     """
     if not isinstance(sizes, Mapping) or not sizes:
-        raise RobfcpError("sizes: registers nobody; map site names to numbers of samples")
+        raise RobfcpError(
+            "registered_sizes: registers nobody; map site names to numbers of samples"
+        )
     for client in sizes:
         check_client_name(client)
     return {
-        str(client): check_integer(f"sizes: {client}", size, "register its number of samples", 1)
+        str(client): check_integer(
+            f"registered_sizes: {client}", size, "register its number of samples", 1
+        )
         for client, size in sizes.items()
     }
 
@@ -344,7 +348,7 @@ def build_fields(
     ----------
     selection : ReportSelection
         One valid report at least, and one at most of each client. All valid headers agree on
-        grid, score, round, model and risk.
+        binning, score, round, model and risk.
     registered_sizes : mapping of str to int, optional
         The sample sizes of reports that hide theirs.
     round_strata : RoundStrata
@@ -519,8 +523,8 @@ def _privacy_of_clients(
 
 def _min_cell_counts(header_index: IntArray, headers: Sequence[Header]) -> IntArray:
     """Return (K,) the minimum cell count that each client's report states."""
-    stated = np.array([header.min_cell_count for header in headers], dtype=np.int64)
-    return stated[header_index]
+    declared = np.array([header.min_cell_count for header in headers], dtype=np.int64)
+    return declared[header_index]
 
 
 def _build_block_in_memory(

@@ -45,8 +45,8 @@ def lowest_tables(
         lowest = SparseTable.from_cells(*reported.by_stratum.at_lowest(), shape)
         lowest_strata = replace(strata, table=lowest)
 
-    parts = [cells.at_lowest() for cells in reported.of_clients]
-    rows, bins, counts = (np.concatenate(columns) for columns in zip(*parts, strict=True))
+    tables = [cells.at_lowest() for cells in reported.of_clients]
+    rows, bins, counts = (np.concatenate(columns) for columns in zip(*tables, strict=True))
     return SparseTable.from_cells(rows, bins, counts, (len(min_counts), n_bins)), lowest_strata
 
 

@@ -109,8 +109,8 @@ def _most_common_strata(votes: HeaderCounts) -> Strata | None:
     n_classes = n_strata(classes)
     if n_classes > max_strata:
         raise RobfcpError(
-            f"classes: {n_classes} of them on this grid are too many for a round; use a grid of at "
-            f"most {MAX_ROUND_CELLS // n_classes} bins, or merge classes"
+            f"classes: {n_classes} of them on this binning are too many for a round; use a "
+            f"binning of at most {MAX_ROUND_CELLS // n_classes} bins, or merge classes"
         )
 
     # The few must all have these classes; votes without strata pass the check.
@@ -198,9 +198,9 @@ def _most_common_classes(name_counts: Mapping[StratumNames, int]) -> StratumName
 
     # A number wins where its votes exceed those of every set of names.
     if number_votes:
-        number = max(number_votes, key=lambda number: (number_votes[number], number))
-        if number_votes[number] > max(backed_votes.values(), default=0):
-            return number
+        n_classes = max(number_votes, key=lambda n: (number_votes[n], n))
+        if number_votes[n_classes] > max(backed_votes.values(), default=0):
+            return n_classes
 
     selected = max(
         backed_votes,

@@ -187,9 +187,9 @@ class StoredCountTable:
 
         return replace(self, view=sliced_view, n_bins=n_bins)
 
-    def cumulative_count(self, index: int) -> IntArray:
-        """Return (K,) counts up to and with bin `index`."""
-        return self.map_blocks(lambda counts: counts.cumulative_count(index))
+    def cumulative_count(self, bin_index: int) -> IntArray:
+        """Return (K,) counts up to and with bin `bin_index`."""
+        return self.map_blocks(lambda counts: counts.cumulative_count(bin_index))
 
     def merge_bins(self, bin_ends: IndexArray) -> IntArray:
         """Return (K, B) counts of merged bins; `bin_ends` are their last bins."""

@@ -417,7 +417,7 @@ def pool_strata(counts: SparseCounts, strata: SparseCounts, n_bins: int) -> Spar
             entry_rows, entry_bins, values.astype(np.int64), n_rows
         )
         pooled.extend(SparseCounts.from_lengths(lengths, bins, sums))
-    return pooled.whole()
+    return pooled.concatenated()
 
 
 def _sum_duplicate_cells(

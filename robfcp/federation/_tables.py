@@ -58,8 +58,8 @@ class CountTable(Protocol):
     def is_nonempty(self) -> BoolArray:
         """(K,) which clients have a count other than 0."""
 
-    def cumulative_count(self, index: int) -> IntArray:
-        """Return (K,) counts up to and with bin `index`."""
+    def cumulative_count(self, bin_index: int) -> IntArray:
+        """Return (K,) counts up to and with bin `bin_index`."""
 
     def merge_bins(self, bin_ends: IndexArray) -> IntArray:
         """Return (K, B) counts of merged bins.
@@ -184,10 +184,10 @@ class SparseTable:
         """(K,) which clients have a count other than 0."""
         return np.asarray(np.diff(self.csr.indptr) > 0)
 
-    def cumulative_count(self, index: int) -> IntArray:
-        """Return (K,) counts up to and with bin `index`."""
+    def cumulative_count(self, bin_index: int) -> IntArray:
+        """Return (K,) counts up to and with bin `bin_index`."""
         # As a matrix product: sums of rows without a copy of the columns.
-        is_counted = np.arange(self.n_bins) <= index
+        is_counted = np.arange(self.n_bins) <= bin_index
         return _as_int64(self.csr @ is_counted.astype(self.csr.dtype))
 
     def merge_bins(self, bin_ends: IndexArray) -> IntArray:
@@ -445,6 +445,6 @@ def check_table_size(n_clients: int, n_bins: int) -> None:
     """
     if n_bins > _MANY_BINS and n_clients * n_bins > _MAX_CELLS:
         raise RobfcpError(
-            f"grid: {n_bins} bins are too many for {n_clients} sites; use one of at most "
+            f"binning: {n_bins} bins are too many for {n_clients} sites; use one of at most "
             f"{_MANY_BINS} bins"
         )

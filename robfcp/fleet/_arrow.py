@@ -37,7 +37,7 @@ def import_pyarrow() -> Any:
         import_module("pyarrow.parquet")
         return import_module("pyarrow")
     except ImportError:
-        raise RobfcpError("Parquet: needs pyarrow; pip install 'robfcp[parquet]'") from None
+        raise RobfcpError("Parquet: needs pyarrow; pip install 'robfcp[fleet]'") from None
 
 
 class ArrowNames(Sequence[str]):
@@ -105,7 +105,7 @@ class ArrowNames(Sequence[str]):
             same_as_next = first + np.flatnonzero(compute.equal(names[:-1], names[1:]))
             for positions in (same_as_next, same_as_next + 1):
                 repeated.extend(positions if sorted_rows is None else sorted_rows[positions])
-        return np.unique(repeated.whole()).astype(np.intp)
+        return np.unique(repeated.concatenated()).astype(np.intp)
 
 
 class ArrowNamesBuilder:
@@ -126,7 +126,7 @@ class ArrowNamesBuilder:
         pa = import_pyarrow()
         self._arrays.append(pa.array(names).cast(pa.string()))
 
-    def whole(self) -> ArrowNames:
+    def finish(self) -> ArrowNames:
         """Return all names; nothing may be appended any more."""
         pa = import_pyarrow()
         arrays = self._arrays

@@ -357,7 +357,7 @@ def write_table(federation: Federation, path: FilePath) -> None:
     shared: dict[str, Any] = {
         "kind": "report",
         "schema": REPORT_SCHEMA,
-        "grid": to_wire_binning(federation.binning),
+        "binning": to_wire_binning(federation.binning),
         "round": federation.round,
         "model": federation.model,
         "risk": federation.risk,
@@ -365,31 +365,31 @@ def write_table(federation: Federation, path: FilePath) -> None:
         "strata": None if strata is None else {"by": strata.by, "names": strata.names},
         "class_totals": None if totals is None else {"names": totals.names},
     }
-    stated = {name: value for name, value in shared.items() if value is not None}
+    declared = {name: value for name, value in shared.items() if value is not None}
     rows = (
         _row_of_report(msgspec.json.decode(data), federation.binning.n_bins)
         for data in federation.to_json()
     )
-    write_rows(path, rows, schema(msgspec.json.encode(stated)))
+    write_rows(path, rows, schema(msgspec.json.encode(declared)))
 
 
 def _row_of_report(report: dict[str, Any], n_bins: int) -> dict[str, Any]:
     """Return a decoded report as a row of a table."""
     row = {
         "client": report["client"],
-        "n": report.get("n_samples"),
+        "n_samples": report.get("n_samples"),
         "min_cell_count": report["min_cell_count"],
     }
     strata = report.get("strata")
     if strata is not None:
-        classes, bins = np.divmod(np.cumsum(strata["steps"]), n_bins)
+        classes, bins = np.divmod(np.cumsum(strata["cell_steps"]), n_bins)
         row |= {"classes": classes, "bins": bins, "counts": strata["counts"]}
     if "counts" in report:
         row["bins"], row["counts"] = _listed_counts(report["counts"])
     if "class_totals" in report:
         row["class_totals"] = report["class_totals"]["totals"]
-    if "set_sizes" in report:
-        row["set_size_bins"], row["set_size_counts"] = _listed_counts(report["set_sizes"])
+    if "all_label_counts" in report:
+        row["all_label_bins"], row["all_label_counts"] = _listed_counts(report["all_label_counts"])
     if "privacy" in report:
         row["privacy"] = msgspec.json.encode(report["privacy"]).decode()
     return row
@@ -432,10 +432,10 @@ def _iter_verdicts(
     reasons = iter(flagged.values())
     for client, is_benign in zip(federation.clients, benign_mask, strict=True):
         if is_benign:
-            yield client, "trusted", None
+            yield client, "benign", None
         else:
             yield client, "flagged", next(reasons)
     for rejected in federation.rejected_reports:
-        yield rejected.client, "faulty", rejected.reason
+        yield rejected.client, "rejected", rejected.reason
     for client in federation.missing_clients:
         yield client, "missing", None

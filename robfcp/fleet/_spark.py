@@ -43,9 +43,9 @@ def read_tables(paths: Iterable[object], url: str) -> Any:
 
     Parameters
     ----------
-    paths
+    paths : iterable of object
         Files and folders: s3a://bucket/round, say.
-    url
+    url : str
         Spark's master: local[2], spark://host:7077, yarn.
     """
     try:
@@ -202,7 +202,7 @@ class SparkTable(StoredTable):
         for result in table.column("result"):
             yield _decode(result.as_py())
 
-    def iter_chunks(self, grid: Binning | None) -> Iterator[TableChunk]:
+    def iter_chunks(self, binning: Binning | None) -> Iterator[TableChunk]:
         """Yield the rows without their counts, checked where they are.
 
         Keeps the header and the blocks' identities for `iter_blocks`, which refuses blocks that
@@ -210,10 +210,10 @@ class SparkTable(StoredTable):
 
         Parameters
         ----------
-        grid : Binning or None
+        binning : Binning or None
             The round's binning where it is stated: rows on another one are refused.
         """
-        shared = self._shared = TableHeader.read(self._metadata, self.name, grid)
+        shared = self._shared = TableHeader.read(self._metadata, self.name, binning)
 
         def check(partition: int, batches: Iterable[Any]) -> Iterator[Any]:
             for batch in batches:
@@ -251,7 +251,11 @@ class SparkTable(StoredTable):
         def work_on_blocks(partition: int, batches: Iterable[Any]) -> Iterator[Any]:
             # One result for each block, in a tuple; an empty tuple where blocks are not those of
             # `iter_chunks`.
-            expected = [index for index, (number, _) in enumerate(block_ids) if number == partition]
+            expected = [
+                index
+                for index, (block_number, _) in enumerate(block_ids)
+                if block_number == partition
+            ]
             remaining = iter(expected)
             for batch in batches:
                 index = next(remaining, None)

@@ -43,9 +43,9 @@ if TYPE_CHECKING:
 SHARED = b"robfcp"  # the key of what all rows share, in a file's metadata
 HINT = "write it with robfcp collect"
 CLASS_TOTALS = "class_totals"
-LIST_COLUMNS = ("classes", "bins", "counts", "set_size_bins", "set_size_counts", CLASS_TOTALS)
+LIST_COLUMNS = ("classes", "bins", "counts", "all_label_bins", "all_label_counts", CLASS_TOTALS)
 MIN_CELL_COUNT = "min_cell_count"
-_REQUIRED_COLUMNS = ("client", "n", MIN_CELL_COUNT, "bins", "counts")
+_REQUIRED_COLUMNS = ("client", "n_samples", MIN_CELL_COUNT, "bins", "counts")
 _MAX_CLASS = 2**31  # a class beyond it could leave 64 bits times the bins
 _MAX_INT64 = 2**63 - 1
 
@@ -65,7 +65,7 @@ def schema(shared: bytes | None = None) -> pa.Schema:
     "robfcp" is a report's JSON without all that stands in columns.
     """
     pa = import_pyarrow()
-    columns = [("client", pa.string()), ("n", pa.int64()), (MIN_CELL_COUNT, pa.int32())]
+    columns = [("client", pa.string()), ("n_samples", pa.int64()), (MIN_CELL_COUNT, pa.int32())]
     for name in LIST_COLUMNS:
         is_count = "counts" in name or name == CLASS_TOTALS
         columns.append((name, pa.list_(pa.int64() if is_count else pa.int32())))
@@ -82,7 +82,7 @@ def find_schema_mismatch(columns: pa.Schema) -> str:
                 return f"has no column {name!r}"
             continue
         pattern = _TEXT_TYPE
-        if name in ("n", MIN_CELL_COUNT):
+        if name in ("n_samples", MIN_CELL_COUNT):
             pattern = _INTEGER_TYPE
         elif name in LIST_COLUMNS:
             pattern = _LIST_TYPE
@@ -121,21 +121,21 @@ class TableHeader:
             The round's binning where it is known.
         """
         try:
-            stated = msgspec.json.decode(metadata or b"")
+            declared = msgspec.json.decode(metadata or b"")
         except (msgspec.DecodeError, RecursionError, UnicodeError):
-            stated = None
-        if not isinstance(stated, dict):
+            declared = None
+        if not isinstance(declared, dict):
             raise RobfcpError(f"{name}: its metadata do not say what its rows share; {HINT}")
 
         # The metadata with one sample are a report.
         sample: dict[str, Any] = {"client": name, "n_samples": 1, MIN_CELL_COUNT: 1}
-        if isinstance(stated.get("strata"), dict):
-            sample["strata"] = {**stated["strata"], "steps": [0], "counts": [1]}
+        if isinstance(declared.get("strata"), dict):
+            sample["strata"] = {**declared["strata"], "cell_steps": [0], "counts": [1]}
         else:
             sample["counts"] = {"bins": [0], "counts": [1]}
         # A report has totals or counts by class, and the rows of a table may have either.
-        classes = stated.get(CLASS_TOTALS)
-        without_totals = {key: value for key, value in stated.items() if key != CLASS_TOTALS}
+        classes = declared.get(CLASS_TOTALS)
+        without_totals = {key: value for key, value in declared.items() if key != CLASS_TOTALS}
         data = msgspec.json.encode({**without_totals, **sample})
         report = parse_report(data, name, binning)
         header = HeaderReader(binning).read(report)
@@ -144,12 +144,12 @@ class TableHeader:
         check_text(name, "round", header.round)
         check_text(name, "model", header.model)
 
-        is_of_scores = report.strata is not None or report.set_sizes is not None
+        is_of_scores = report.strata is not None or report.all_label_counts is not None
         is_contradictory = report.risk is not None and is_of_scores
         if report.privacy is not None or is_contradictory:
             Report.from_json(data, name, binning)  # which finds the words
             raise RobfcpError(f"{name}: its metadata say too much; {HINT}")
-        return TableHeader(stated, header)
+        return TableHeader(declared, header)
 
     def headers_with(self, min_cell_counts: Iterable[int]) -> list[Header]:
         """Return the headers of rows without strata and class totals, with strata, with totals.
@@ -161,11 +161,11 @@ class TableHeader:
         """
         headers = []
         for min_cell_count in min_cell_counts:
-            stated = self.header._replace(min_cell_count=min_cell_count)
+            declared = self.header._replace(min_cell_count=min_cell_count)
             headers += [
-                stated._replace(strata=None, class_names=None),
-                stated._replace(class_names=None),
-                stated._replace(strata=None),
+                declared._replace(strata=None, class_names=None),
+                declared._replace(class_names=None),
+                declared._replace(strata=None),
             ]
         return headers
 
@@ -217,8 +217,8 @@ class TableHeader:
             lengths[name] = _as_integers(pa.compute.list_value_length(columns[name]).fill_null(0))
         has_strata = np.array(columns["classes"].is_valid())
         is_in_columns = lengths["bins"] == lengths["counts"]
-        is_in_columns &= lengths["set_size_bins"] == lengths["set_size_counts"]
-        is_in_columns &= lengths["set_size_counts"] <= n_bins
+        is_in_columns &= lengths["all_label_bins"] == lengths["all_label_counts"]
+        is_in_columns &= lengths["all_label_counts"] <= n_bins
         is_in_columns &= lengths["bins"] <= n_bins * self.header.n_strata
         may_have_strata = self.header.strata is not None
         are_classes_listed = (lengths["classes"] == lengths["bins"]) & may_have_strata
@@ -231,7 +231,7 @@ class TableHeader:
         is_in_columns &= ~has_totals | are_totals_listed
 
         # Noise is not checked in columns.
-        for name in columns.keys() & {"client", "n", MIN_CELL_COUNT, "privacy"}:
+        for name in columns.keys() & {"client", "n_samples", MIN_CELL_COUNT, "privacy"}:
             is_stated = np.array(columns[name].is_valid())
             is_in_columns &= ~is_stated if name == "privacy" else is_stated
         min_cell_count_of_row = np.ones(len(batch), dtype=np.int64)
@@ -252,7 +252,7 @@ class TableHeader:
         min_cell_counts, index = np.unique(min_cell_count_of_row, return_inverse=True)
         block = Block(
             names=columns.get("client"),
-            sizes=_as_integers(columns["n"]) if "n" in columns else lengths["bins"],
+            sizes=_as_integers(columns["n_samples"]) if "n_samples" in columns else lengths["bins"],
             headers=self.headers_with(min_cell_counts.tolist()),
             header_index=3 * index.reshape(-1) + has_strata + 2 * has_totals,
             counts=SparseCounts.from_lengths(
@@ -266,7 +266,7 @@ class TableHeader:
                 counts[is_of_strata],
             ),
             all_label_counts=SparseCounts.from_lengths(
-                lengths["set_size_counts"], values["set_size_bins"], values["set_size_counts"]
+                lengths["all_label_counts"], values["all_label_bins"], values["all_label_counts"]
             ),
             class_totals=SparseCounts.from_lengths(
                 lengths[CLASS_TOTALS],
@@ -311,7 +311,7 @@ class TableHeader:
 
         in_columns = ("strata", CLASS_TOTALS)
         report = {name: value for name, value in self.raw_header.items() if name not in in_columns}
-        report |= {"client": values["client"], "n_samples": values["n"]}
+        report |= {"client": values["client"], "n_samples": values["n_samples"]}
         report[MIN_CELL_COUNT] = values[MIN_CELL_COUNT]
         bins = values["bins"] or []
         counts = values["counts"] or []
@@ -321,23 +321,23 @@ class TableHeader:
         else:
             steps = self._steps_of(classes, bins)
             strata = self.raw_header.get("strata", {})
-            report["strata"] = {**strata, "steps": steps, "counts": counts}
+            report["strata"] = {**strata, "cell_steps": steps, "counts": counts}
 
         totals = values.get(CLASS_TOTALS)
         if totals is not None:
             report[CLASS_TOTALS] = {**self.raw_header.get(CLASS_TOTALS, {}), "totals": totals}
-        label_bins = values.get("set_size_bins")
-        label_counts = values.get("set_size_counts")
+        label_bins = values.get("all_label_bins")
+        label_counts = values.get("all_label_counts")
         if label_bins is not None or label_counts is not None:
-            report["set_sizes"] = {"bins": label_bins or [], "counts": label_counts or []}
+            report["all_label_counts"] = {"bins": label_bins or [], "counts": label_counts or []}
         privacy = values.get("privacy")
         if privacy is not None:
             try:
                 report["privacy"] = msgspec.json.decode(privacy)
             except (msgspec.DecodeError, RecursionError):
                 report["privacy"] = privacy
-        stated = {name: value for name, value in report.items() if value is not None}
-        return msgspec.json.encode(stated)
+        declared = {name: value for name, value in report.items() if value is not None}
+        return msgspec.json.encode(declared)
 
     def _steps_of(self, classes: list[int | None], bins: list[int | None]) -> list[int]:
         """Return how far each cell is from the one before, as a report lists cells.
@@ -398,27 +398,27 @@ class TableHeader:
         )
 
 
-def _read_class_names(stated: Any, name: str) -> StratumNames:
+def _read_class_names(declared: Any, name: str) -> StratumNames:
     """Return the classes of class totals that a table's metadata state; refuse what are none.
 
     Parameters
     ----------
-    stated : object
+    declared : object
         What stands under "class_totals".
     name : str
         How errors name the table.
     """
-    if not isinstance(stated, dict) or set(stated) != {"names"}:
+    if not isinstance(declared, dict) or set(declared) != {"names"}:
         raise RobfcpError(f"{name}: its metadata do not name the classes of totals; {HINT}")
     try:
-        return check_stratum_names("class", stated["names"])
+        return check_stratum_names("class", declared["names"])
     except RobfcpError as error:
         raise RobfcpError(f"{name}: {error}") from None
 
 
 def _as_integers(column: pa.Array) -> IntArray:
     """Return whole numbers as int64; what is none becomes -1, what is too large stays so."""
-    numbers = column.fill_null(-1).to_numpy(zero_copy_only=False)
-    if numbers.dtype == np.uint64:
-        numbers = np.minimum(numbers, np.uint64(_MAX_INT64))
-    return numbers.astype(np.int64, copy=False)
+    integers = column.fill_null(-1).to_numpy(zero_copy_only=False)
+    if integers.dtype == np.uint64:
+        integers = np.minimum(integers, np.uint64(_MAX_INT64))
+    return integers.astype(np.int64, copy=False)

@@ -75,16 +75,16 @@ def _hold_minimum(rows: SparseCounts, n_bins_of_row: IntArray, min_counts: IntAr
     min_counts : (n,) ndarray of int
         The minimum of each row's cells, in counts.
     """
-    used = rows.without_zeros()
-    owners = used.owners
+    cells_used = rows.without_zeros()
+    owners = cells_used.owners
     n_bins = n_bins_of_row[owners]
     min_count = min_counts[owners]
-    stratum, bins = np.divmod(used.bins, n_bins)
+    stratum, bins = np.divmod(cells_used.bins, n_bins)
     is_first = np.diff(owners, prepend=-1) != 0
     is_first |= np.diff(stratum, prepend=-1) != 0
-    fits_first = (used.values >= min_count) | (bins == n_bins - 1)
-    fits = np.where(is_first, fits_first, used.values % min_count == 0)
-    return used.sums(~fits) == 0
+    fits_first = (cells_used.values >= min_count) | (bins == n_bins - 1)
+    fits = np.where(is_first, fits_first, cells_used.values % min_count == 0)
+    return cells_used.sums(~fits) == 0
 
 
 def _are_class_totals(block: Block, min_cell_count: IntArray) -> BoolArray:
@@ -103,8 +103,8 @@ def _are_class_totals(block: Block, min_cell_count: IntArray) -> BoolArray:
     is_wrong |= totals.values % divisor != 0
 
     values = np.clip(totals.values, 0, MAX_SAMPLES)
-    least, most = (totals.sums(sizes) for sizes in class_size_bounds(values, divisor))
-    are_of_samples = (totals.sums(values) > 0) & (least <= block.sizes) & (block.sizes <= most)
+    lower, upper = (totals.sums(sizes) for sizes in class_size_bounds(values, divisor))
+    are_of_samples = (totals.sums(values) > 0) & (lower <= block.sizes) & (block.sizes <= upper)
     return are_of_samples & (totals.sums(is_wrong) == 0)
 
 

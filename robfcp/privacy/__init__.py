@@ -6,10 +6,11 @@ private modules.
 """
 
 from robfcp.privacy._budget import Privacy, logistic_binning, parse_binning, recommend_binning
-from robfcp.privacy._ledger import PrivacyLedger
+from robfcp.privacy._ledger import LedgerFile, PrivacyLedger
 from robfcp.privacy._noise import Noise, add_noise, noise_bound
 
 __all__ = [
+    "LedgerFile",
     "Noise",
     "Privacy",
     "PrivacyLedger",

@@ -33,21 +33,21 @@ class Privacy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     Parameters
     ----------
-    epsilon
+    epsilon : float
         The budget; smaller is more private.
-    delta
+    delta : float
         The chance of exceeding it; Gaussian noise needs one above 0.
-    neighbours
+    neighbors : Adjacency
         "substitution" protects what a sample is and leaves n_k public; "add-remove" protects that
         it is there at all, so that n_k is not sent either.
-    samples_per_patient
+    max_samples_per_patient : int
         The stated most samples of one person; all of them are then protected together. 1 protects
         single samples.
-    rounds
+    n_rounds : int
         The number of reports that share (epsilon, delta); each gets its part.
-    mechanism
+    mechanism : Mechanism or Literal['auto']
         "laplace", "gaussian", or "auto" for whichever needs less noise.
-    scale
+    scale : float
         Of the noise; found from the budget, or larger if stated.
 
     References
@@ -66,9 +66,9 @@ class Privacy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     epsilon: float
     delta: float = 0.0
-    neighbours: Adjacency = "substitution"
-    samples_per_patient: int = 1
-    rounds: int = 1
+    neighbors: Adjacency = "substitution"
+    max_samples_per_patient: int = 1
+    n_rounds: int = 1
     mechanism: Mechanism | Literal["auto"] = "auto"
     scale: float = 0.0
 
@@ -106,12 +106,12 @@ class Privacy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """The distribution of the noise on every count."""
         return Noise(self.noise_name, self.scale)
 
-    def noise_for_counts(self, unit: int) -> Noise:
-        """Return the distribution of the noise where one sample has `unit` counts.
+    def noise_for_counts(self, counts_per_sample: int) -> Noise:
+        """Return the distribution of the noise where one sample has `counts_per_sample` counts.
 
         Parameters
         ----------
-        unit
+        counts_per_sample : int
             The counts of one sample: 1 in a histogram, the resolution of a loss.
 
         Examples
@@ -120,20 +120,20 @@ class Privacy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         >>> robfcp.Privacy(epsilon=1).noise_for_counts(360).scale
         720.0
         """
-        return Noise(self.noise_name, self.scale * unit)
+        return Noise(self.noise_name, self.scale * counts_per_sample)
 
     @property
     def sensitivity(self) -> tuple[float, float]:
         """How far one person moves the counts: L1 2s and L2 s sqrt 2, or s and s if add-remove."""
-        s = self.samples_per_patient
-        if self.neighbours == "substitution":
+        s = self.max_samples_per_patient
+        if self.neighbors == "substitution":
             return 2.0 * s, s * sqrt(2)
         return 1.0 * s, 1.0 * s
 
     @property
     def protects_sample_size(self) -> bool:
         """Whether n_k is protected too, and known to the server only if registered."""
-        return self.neighbours == "add-remove"
+        return self.neighbors == "add-remove"
 
     @property
     def pure_epsilon(self) -> float:
@@ -155,10 +155,10 @@ class Privacy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def statement(self) -> str:
         """The budget in words."""
         protected = "sample"
-        if self.samples_per_patient > 1:
-            protected = f"patient (at most {self.samples_per_patient} samples each)"
-        change = "substituting" if self.neighbours == "substitution" else "adding or removing"
-        rounds = "" if self.rounds == 1 else f" over {self.rounds} rounds"
+        if self.max_samples_per_patient > 1:
+            protected = f"patient (at most {self.max_samples_per_patient} samples each)"
+        change = "substituting" if self.neighbors == "substitution" else "adding or removing"
+        rounds = "" if self.n_rounds == 1 else f" over {self.n_rounds} rounds"
         return (
             f"({self.epsilon:g}, {self.delta:g})-differentially private{rounds} under {change} one "
             f"{protected}, by discrete {self.noise_name} noise of scale {self.scale:g}"
@@ -173,12 +173,12 @@ class Accountant:
 
     def spend(self, privacy: Privacy) -> Accountant:
         """Return the accountant with one more report; all must protect the same."""
-        protected = (privacy.neighbours, privacy.samples_per_patient)
+        protected = (privacy.neighbors, privacy.max_samples_per_patient)
         for release in self.releases:
-            if (release.neighbours, release.samples_per_patient) != protected:
+            if (release.neighbors, release.max_samples_per_patient) != protected:
                 raise RobfcpError(
-                    "privacy: budgets for different units cannot be added up; keep neighbours and "
-                    "samples_per_patient the same in every round"
+                    "privacy: budgets for different units cannot be added up; keep neighbors and "
+                    "max_samples_per_patient the same in every round"
                 )
         return replace(self, releases=(*self.releases, privacy))
 
@@ -244,9 +244,9 @@ def _check_fields(privacy: Privacy) -> None:
     require("epsilon", is_epsilon, f"give a number from {MIN_EPSILON:g}, such as 1")
     is_probability = _is_in_range(privacy.delta, 0, nextafter(1, 0))
     require("delta", is_probability, "give 0 or a tiny chance such as 1e-6")
-    is_adjacency = privacy.neighbours in get_args(Adjacency)
-    require("neighbours", is_adjacency, "use substitution or add-remove")
-    for field in ("samples_per_patient", "rounds"):
+    is_adjacency = privacy.neighbors in get_args(Adjacency)
+    require("neighbors", is_adjacency, "use substitution or add-remove")
+    for field in ("max_samples_per_patient", "n_rounds"):
         is_count = _is_in_range(getattr(privacy, field), 1, MAX_COUNT, int)
         require(field, is_count, "give a whole number from 1")
     is_mechanism = privacy.mechanism in (*get_args(Mechanism), "auto")
@@ -274,10 +274,10 @@ def _min_scale(privacy: Privacy, mechanism: Mechanism) -> float:
     l1_sensitivity, l2_sensitivity = privacy.sensitivity
     rho = 0.0
     if privacy.delta:
-        rho = zcdp_rho(privacy.epsilon, privacy.delta) / privacy.rounds
+        rho = zcdp_rho(privacy.epsilon, privacy.delta) / privacy.n_rounds
     if mechanism == "gaussian":
         return l2_sensitivity / sqrt(2 * rho) if rho else inf
-    return l1_sensitivity / max(privacy.epsilon / privacy.rounds, sqrt(2 * rho))
+    return l1_sensitivity / max(privacy.epsilon / privacy.n_rounds, sqrt(2 * rho))
 
 
 _MIN_BINS = 8
@@ -304,14 +304,14 @@ def parse_binning(text: str) -> Binning:
             return Binning.uniform(int(n_bins))
         if kind == "logistic":
             return logistic_binning(int(n_bins))
-    known = "default, extended, open-ended, uniform:100 or logistic:32"
-    raise RobfcpError(f"grid: {text!r} is unknown; use {known}")
+    names = "default, extended, open-ended, uniform:100 or logistic:32"
+    raise RobfcpError(f"binning: {text!r} is unknown; use {names}")
 
 
 def logistic_binning(bins: int) -> Binning:
     """Return `bins` bins on [0, 1], evenly spaced in log p/(1 - p) between 0.1% and 99.9%."""
     if not _MIN_BINS <= bins <= _MAX_LOGISTIC_BINS:
-        raise RobfcpError(f"grid: a logistic grid has {_MIN_BINS} to 10000 bins, not {bins}")
+        raise RobfcpError(f"binning: a logistic binning has {_MIN_BINS} to 10000 bins, not {bins}")
     logits = np.linspace(-_MAX_LOGIT, _MAX_LOGIT, bins - 1)
     inner_edges = [float(f"{edge:.8g}") for edge in 1 / (1 + np.exp(-logits))]
     return Binning(np.array([0.0, *inner_edges, 1.0]))
@@ -329,18 +329,18 @@ def recommend_binning(
 
     Parameters
     ----------
-    privacy
+    privacy : Privacy or float
         What the reports will have, or just epsilon (one round, single samples).
-    n_samples
+    n_samples : int
         About how many samples a client has.
-    n_clients
+    n_clients : int
         About how many clients there are.
-    prior
-        Scores that need no protection (public data, a simulation). The grid then follows their
+    prior : array_like, optional
+        Scores that need no protection (public data, a simulation). The binning then follows their
         quantiles, half of its bins around those at and above the wanted level. Without a prior it
         is logistic, for scores in [0, 1].
-    confidence_level
-        The wanted level, for grids from a prior.
+    confidence_level : float
+        The wanted level, for binnings from a prior.
 
     Returns
     -------
@@ -356,7 +356,9 @@ def recommend_binning(
     254
     """
     if n_samples < 1 or n_clients < 1:
-        raise RobfcpError("grid: n_samples and n_clients are numbers from 1")
+        raise RobfcpError(
+            "n_samples, n_clients: are not integers from 1; give for example 500 and 20"
+        )
     budget = privacy if isinstance(privacy, Privacy) else Privacy(privacy)
     n_bins = _recommended_n_bins(budget, n_samples, n_clients)
     if prior is None:
@@ -364,7 +366,7 @@ def recommend_binning(
 
     scores = np.asarray(prior, dtype=np.float64)
     if scores.ndim != 1 or scores.size < n_bins or not np.isfinite(scores).all():
-        raise RobfcpError(f"grid: a prior needs at least {n_bins} finite scores in a vector")
+        raise RobfcpError(f"prior: needs at least {n_bins} finite scores in a vector; pass more")
     if not 0 < confidence_level < 1:
         raise RobfcpError(f"confidence_level: {confidence_level} is not between 0 and 1")
     return _binning_of_prior(scores, n_bins, confidence_level)
@@ -384,10 +386,10 @@ def _recommended_n_bins(privacy: Privacy, n_samples: int, n_clients: int) -> int
 def _binning_of_prior(scores: FloatArray, n_bins: int, level: float) -> Binning:
     """Return bins between quantiles of scores, half of them around those at and above a level."""
     n_below = n_bins // 2
-    below = np.arange(1, n_below + 1) / (n_below + 1) * level
+    cumulative = np.arange(1, n_below + 1) / (n_below + 1) * level
     tail = np.linspace(0.02, _RESOLVED_TAIL, n_bins - 1 - n_below)
     above = level + (1 - level) * tail
-    inner_edges = np.quantile(scores, np.concatenate([below, above]))
+    inner_edges = np.quantile(scores, np.concatenate([cumulative, above]))
 
     low, high = -np.inf, np.inf
     if scores.min() >= 0 and scores.max() <= 1:

@@ -28,7 +28,7 @@ class Release(msgspec.Struct, forbid_unknown_fields=True):
     privacy: Privacy
 
 
-class _LedgerFile(
+class LedgerFile(
     msgspec.Struct, forbid_unknown_fields=True, tag_field="kind", tag="privacy-ledger"
 ):
     releases: list[Release]
@@ -42,17 +42,17 @@ class PrivacyLedger:
 
     Parameters
     ----------
-    path
+    path : path
         The site's file; it is made with the first report, and must not be removed as long as the
         data are in use.
-    dataset
+    dataset : str, optional
         The name of the data it speaks of; a ledger of other data is refused.
 
     Examples
     --------
     >>> import robfcp
     >>> ledger = robfcp.PrivacyLedger("ledger.json", dataset="patients of 2025")
-    >>> privacy = robfcp.Privacy(epsilon=1.0, rounds=2)
+    >>> privacy = robfcp.Privacy(epsilon=1.0, n_rounds=2)
     >>> for name in ("spring", "autumn"):
     ...     spent = ledger.charge(privacy, name)
     >>> spent.epsilon()
@@ -115,9 +115,9 @@ class PrivacyLedger:
 
         Parameters
         ----------
-        privacy
+        privacy : Privacy
             What the report will have.
-        round
+        round : str, optional
             The name of the round.
 
         Returns
@@ -149,7 +149,7 @@ class PrivacyLedger:
             self._check_budget(spent, privacy)
 
             releases = [*ledger.releases, Release(round, privacy)]
-            updated = _LedgerFile(releases, self.dataset or ledger.dataset)
+            updated = LedgerFile(releases, self.dataset or ledger.dataset)
             write_atomically(real_path, msgspec.json.encode(updated), private=True)
             _write_count(handle, len(releases))
         return spent.spend(privacy)
@@ -166,12 +166,12 @@ class PrivacyLedger:
             "use fresh calibration data"
         )
 
-    def _read(self) -> _LedgerFile:
+    def _read(self) -> LedgerFile:
         """Return what the file holds, nothing where there is none; refuse another ledger."""
         if not Path(self.path).exists():
-            return _LedgerFile([])
+            return LedgerFile([])
         try:
-            ledger = msgspec.json.decode(read_bounded(self.path), type=_LedgerFile)
+            ledger = msgspec.json.decode(read_bounded(self.path), type=LedgerFile)
         except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
             raise RobfcpError(
                 f"{self.path}: not a privacy ledger ({decode_error_reason(error)}); "

@@ -105,7 +105,7 @@ def upper_tail(terms: Terms, value: int) -> float:
 
 
 @lru_cache(maxsize=4096)
-def noise_bound(terms: Terms, chance: float) -> int:
+def noise_bound(terms: Terms, tail_probability: float) -> int:
     """Return the least b >= 0 with P(sum > b) <= chance; the same bound holds for P(-sum > b).
 
     Also a bound for the sum of any part of the terms: adding symmetric noise to symmetric noise
@@ -117,23 +117,23 @@ def noise_bound(terms: Terms, chance: float) -> int:
     noise, n_draws = terms[0]
     if len(terms) == 1 and n_draws == 1 and noise.mechanism == "laplace":
         # of one Laplace draw P(X > b) = a^(b + 1)/(1 + a)
-        return max(0, ceil(-noise.scale * log(chance * (1 + noise._ratio))) - 1)
+        return max(0, ceil(-noise.scale * log(tail_probability * (1 + noise._ratio))) - 1)
 
     radius = _sum_support_radius(terms)
     if radius > _MAX_EXACT_VALUES:
-        return _chernoff_bound(terms, chance)
-    allowed = chance - _ROUNDING
+        return _chernoff_bound(terms, tail_probability)
+    allowed = tail_probability - _ROUNDING
     return bisect_left(range(radius), True, key=lambda b: upper_tail(terms, b + 1) <= allowed)
 
 
-def _chernoff_bound(terms: Terms, chance: float) -> int:
+def _chernoff_bound(terms: Terms, tail_probability: float) -> int:
     """Return min over t of (log E exp(t sum) + log(1/chance)) / t, rounded up: a bound for any t.
 
     log E exp(tX) is log (1 - a)^2 / ((1 - a e^t)(1 - a e^-t)) for Laplace, at most t^2 scale^2 / 2
     for the discrete Gaussian.
     """
     t = np.geomspace(1e-9, 1 - 1e-9, 999) / max(noise.scale for noise, _ in terms)
-    exponent: FloatArray = np.full(len(t), -log(chance))
+    exponent: FloatArray = np.full(len(t), -log(tail_probability))
     for noise, n_draws in terms:
         if noise.mechanism == "laplace":
             numerator = 2 * np.log(-np.expm1(-1 / noise.scale))
@@ -183,7 +183,7 @@ def _product_of_characteristics(terms: Terms, angles: FloatArray) -> FloatArray:
     return np.asarray(np.exp(sum(logs)))
 
 
-def add_noise(counts: IntArray, privacy: Privacy | None, unit: int = 1) -> IntArray:
+def add_noise(counts: IntArray, privacy: Privacy | None, counts_per_sample: int = 1) -> IntArray:
     """Return the counts with fresh noise from OpenDP, whose own bound on the budget is checked.
 
     Parameters
@@ -192,24 +192,24 @@ def add_noise(counts: IntArray, privacy: Privacy | None, unit: int = 1) -> IntAr
         The counts.
     privacy : Privacy or None
         The budget; None adds nothing.
-    unit : int, default=1
+    counts_per_sample : int, default=1
         How many counts one sample has: 1 in a histogram, the resolution of a loss.
     """
     if privacy is None:
         return counts
     dp = opendp_parts()
     l1_sensitivity, l2_sensitivity = privacy.sensitivity
-    scale = privacy.noise_for_counts(unit).scale
+    scale = privacy.noise_for_counts(counts_per_sample).scale
     domain = dp.domains.vector_domain(dp.domains.atom_domain(T=dp.typing.i64))
     if privacy.noise_name == "laplace":
         distance = dp.metrics.l1_distance(T=dp.typing.i64)
         measurement = dp.measurements.make_laplace(domain, distance, scale=scale)
-        spent = measurement.map(int(unit * l1_sensitivity))
+        spent = measurement.map(int(counts_per_sample * l1_sensitivity))
         allowed = privacy.pure_epsilon
     else:
         distance = dp.metrics.l2_distance(T=float)
         measurement = dp.measurements.make_gaussian(domain, distance, scale=scale)
-        spent = measurement.map(unit * l2_sensitivity)
+        spent = measurement.map(counts_per_sample * l2_sensitivity)
         allowed = privacy.rho
     if spent > allowed * (1 + LEEWAY):
         raise RobfcpError(f"privacy: OpenDP accounts {spent} for one report; raise epsilon")

@@ -92,7 +92,7 @@ def as_count_vector(client: str, field: str, values: Any, n_bins: int) -> NDArra
         problem = f"counts are not a vector of integers ({counts.dtype}, {counts.ndim}-d)"
         raise ReportError(client, field, problem, REBUILD_HINT)
     if counts.size != n_bins:
-        problem = f"{counts.size} counts do not fit the grid's {n_bins} bins"
+        problem = f"{counts.size} counts do not fit the binning's {n_bins} bins"
         raise ReportError(client, field, problem, REBUILD_HINT)
     return counts
 
@@ -201,9 +201,9 @@ def check_coarsened_cells(
     """
     if min_count == 1:
         return
-    below = find_cell_below_minimum(cells, counts, n_bins, min_count)
-    if below is not None:
-        cell, count = below
+    lower = find_cell_below_minimum(cells, counts, n_bins, min_count)
+    if lower is not None:
+        cell, count = lower
         problem = (
             f"bin {cell % n_bins} holds {count} counts, which coarsening to cells of at least "
             f"{min_count} does not give"
@@ -246,20 +246,22 @@ def check_class_totals(
 def check_all_labels_allowed(client: str, privacy: Privacy | None, risk: Risk | None) -> None:
     """Refuse the scores of all labels in private reports, and in those of losses."""
     if privacy is not None:
-        raise ReportError(client, "set_sizes", ALL_LABELS_NOT_PRIVATE, ALL_LABELS_NOT_PRIVATE_HINT)
+        raise ReportError(
+            client, "all_label_counts", ALL_LABELS_NOT_PRIVATE, ALL_LABELS_NOT_PRIVATE_HINT
+        )
     if risk is not None:
         problem = "sizes of sets go with scores, not with losses"
-        raise ReportError(client, "set_sizes", problem, REBUILD_HINT)
+        raise ReportError(client, "all_label_counts", problem, REBUILD_HINT)
 
 
 def check_all_label_counts(client: str, counts: CountSummary, n_samples: int) -> None:
     """Refuse scores of all labels that are not as many for each sample."""
-    check_limits(client, "set_sizes", counts)
+    check_limits(client, "all_label_counts", counts)
     if counts.smallest < 0:
-        raise ReportError(client, "set_sizes", "a count of labels is negative", REBUILD_HINT)
+        raise ReportError(client, "all_label_counts", "a count of labels is negative", REBUILD_HINT)
     if counts.total < n_samples or counts.total % n_samples:
         problem = f"{counts.total} labels do not make as many for each of {n_samples} samples"
-        raise ReportError(client, "set_sizes", problem, REBUILD_HINT)
+        raise ReportError(client, "all_label_counts", problem, REBUILD_HINT)
 
 
 def check_noisy_size(

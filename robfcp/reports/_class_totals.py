@@ -24,10 +24,10 @@ class ClassTotals:
 
     Parameters
     ----------
-    names
+    names : StratumNames
         The classes' names in order, or only their number.
-    totals
-        (C,) rounded numbers of samples.
+    totals : ndarray of int, shape (C,)
+        Rounded numbers of samples.
     """
 
     names: StratumNames
@@ -106,9 +106,9 @@ def find_problem_of_totals(totals: Sequence[int], n_samples: int, min_cell_count
         if total % min_cell_count:
             return f"{total} is no multiple of the minimum cell count {min_cell_count}"
     # The bounds of `class_size_bounds`, for which plain numbers are faster than arrays here.
-    least = sum(max(0, total - min_cell_count // 2) for total in totals)
-    most = sum(totals) + len(totals) * ((min_cell_count - 1) // 2)
-    if not least <= n_samples <= most:
-        possible = f"{least}" if least == most else f"{least} to {most}"
+    lower = sum(max(0, total - min_cell_count // 2) for total in totals)
+    upper = sum(totals) + len(totals) * ((min_cell_count - 1) // 2)
+    if not lower <= n_samples <= upper:
+        possible = f"{lower}" if lower == upper else f"{lower} to {upper}"
         return f"they stand for {possible} samples, not for {n_samples}"
     return ""

@@ -51,17 +51,17 @@ def check_patient_ids(
     if patient_ids is None:
         return
     if privacy is None:
-        raise RobfcpError("patients: only privacy protects them; pass privacy=")
-    ids = as_array("patients", patient_ids)
+        raise RobfcpError("patient_ids: only privacy protects them; pass privacy=")
+    ids = as_array("patient_ids", patient_ids)
     if ids.shape != (n_samples,):
-        raise RobfcpError(f"patients: need one name a score ({n_samples})")
+        raise RobfcpError(f"patient_ids: need one name a score ({n_samples})")
 
     samples_of_patients = np.unique(ids, return_counts=True)[1]
-    most = int(samples_of_patients.max())
-    if most > privacy.samples_per_patient:
+    max_samples = int(samples_of_patients.max())
+    if max_samples > privacy.max_samples_per_patient:
         raise RobfcpError(
-            f"patients: somebody has {most} samples but samples_per_patient is "
-            f"{privacy.samples_per_patient}; drop the surplus or state the larger bound"
+            f"patient_ids: somebody has {max_samples} samples but max_samples_per_patient is "
+            f"{privacy.max_samples_per_patient}; drop the surplus or state the larger bound"
         )
 
 
@@ -71,7 +71,7 @@ def add_noise_to_strata(strata: StratifiedCounts, privacy: Privacy) -> Stratifie
     if counts.size > MAX_NOISY_CELLS:
         raise RobfcpError(
             f"privacy: {strata.n_strata} x {strata.n_bins} cells would drown in noise; "
-            f"use a coarse grid, at most {MAX_NOISY_CELLS} cells"
+            f"use a coarse binning, at most {MAX_NOISY_CELLS} cells"
         )
     cells = np.arange(counts.size)
     noisy = add_noise(counts, privacy)

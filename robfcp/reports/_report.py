@@ -27,7 +27,7 @@ from robfcp._validation import (
     set_fields,
 )
 from robfcp.binning import Binning
-from robfcp.errors import ReportError, RobfcpError
+from robfcp.errors import ReportError, RobfcpError, RobfcpWarning
 from robfcp.privacy import Privacy, add_noise
 from robfcp.reports import _checks, _noising, _wire
 from robfcp.reports._checks import REBUILD_HINT, CountSummary, StratumSummary
@@ -52,44 +52,44 @@ _NOT_STATED: Any = None  # of an argument that follows from the others, or must 
 
 
 class Report(msgspec.Struct, frozen=True, eq=False):
-    """One client's counts on the shared grid, checked on construction.
+    """One client's counts on the shared binning, checked on construction.
 
     With `privacy` the counts hold noise: they may be negative, and n_samples must be stated, unless
     it is protected too; it is then the noisy total, at least 1.
 
     Parameters
     ----------
-    client
+    client : str
         The client's name.
-    counts
-        (H,) how many calibration scores fall into each bin of the grid.
-    grid
+    counts : ndarray of int, shape (H,)
+        How many calibration scores fall into each bin of the binning.
+    binning : Binning
         The bins, the same for all clients of a round.
-    score
+    score : Score, optional
         What the scores are; with it a calibration can predict by itself.
-    round
+    round : str, optional
         The name of the round; the server may refuse others.
-    model
+    model : str, optional
         The name or digest of the model; the server may refuse others.
-    n_samples
+    n_samples : int
         n_k; the sum of the counts unless stated.
-    privacy
+    privacy : Privacy, optional
         What noise the counts hold; none if None.
-    risk
+    risk : Risk, optional
         The loss whose falls are counted in place of scores, if so; n_samples must be stated.
-    strata
+    strata : StratifiedCounts, optional
         Counts by class or by another grouping, where the report keeps them.
-    set_sizes
-        (H,) how many labels of all samples have their score in each bin, so that the mean size of
+    all_label_counts : ndarray of int, shape (H,), optional
+        How many labels of all samples have their score in each bin, so that the mean size of
         the sets is known for every threshold; never with privacy.
-    min_cell_count
+    min_cell_count : int
         The minimum cell count: at least so many samples are in every cell but the last bin's. The
         counts were coarsened for it, and the server computes with the bounds that follow. 1: exact
         counts, or counts with noise.
-    class_totals
+    class_totals : ClassTotals, optional
         The samples of each class to the nearest multiple of the minimum cell count, beside counts
         of all classes together.
-    schema
+    schema : {2}
         The version of the file.
 
     Raises
@@ -107,7 +107,7 @@ class Report(msgspec.Struct, frozen=True, eq=False):
 
     client: str
     counts: IntArray = _NOT_STATED  # the sums of the strata
-    grid: Binning = _NOT_STATED  # which is refused
+    binning: Binning = _NOT_STATED  # which is refused
     score: Score | None = None
     round: str | None = None
     model: str | None = None
@@ -115,7 +115,7 @@ class Report(msgspec.Struct, frozen=True, eq=False):
     privacy: Privacy | None = None
     risk: Risk | None = None
     strata: StratifiedCounts | None = None
-    set_sizes: IntArray | None = None
+    all_label_counts: IntArray | None = None
     min_cell_count: int = 1
     class_totals: ClassTotals | None = None
     schema: Literal[2] = 2
@@ -125,7 +125,7 @@ class Report(msgspec.Struct, frozen=True, eq=False):
     def __post_init__(self) -> None:
         check_client_name(self.client)
         client = str(self.client)
-        _check_context(client, self.grid, self.score, self.privacy)
+        _check_context(client, self.binning, self.score, self.privacy)
         check_text(client, "round", self.round)
         check_text(client, "model", self.model)
         if self.risk is not None and not isinstance(self.risk, Risk):
@@ -142,18 +142,18 @@ class Report(msgspec.Struct, frozen=True, eq=False):
             client=client,
             counts=counts,
             n_samples=n_samples,
-            set_sizes=self._checked_set_sizes(n_samples, min_cell_count),
+            all_label_counts=self._checked_all_label_counts(n_samples, min_cell_count),
             min_cell_count=min_cell_count,
         )
 
     def _checked_counts(self) -> tuple[IntArray, CountSummary]:
         """Return the counts, read-only, and their summary; refuse what they must not be."""
-        stated: Any = self.counts
-        are_derived = stated is None and isinstance(self.strata, StratifiedCounts)
+        declared: Any = self.counts
+        are_derived = declared is None and isinstance(self.strata, StratifiedCounts)
         if are_derived:
             assert self.strata is not None
-            stated = self.strata.pooled_counts
-        vector = _checks.as_count_vector(self.client, "counts", stated, self.grid.n_bins)
+            declared = self.strata.pooled_counts
+        vector = _checks.as_count_vector(self.client, "counts", declared, self.binning.n_bins)
         summary = _checks.summarize_array(vector)
         _checks.check_limits(self.client, "counts", summary)
         if self.privacy is None:
@@ -176,8 +176,8 @@ class Report(msgspec.Struct, frozen=True, eq=False):
             problem = "counts by class go with scores, not with losses"
             raise ReportError(self.client, "strata", problem, REBUILD_HINT)
         _checks.check_strata_go_with_scores(self.client, self.risk)
-        if strata.n_bins != self.grid.n_bins:
-            problem = f"counts by {strata.by} are for {strata.n_bins} bins, not the grid's"
+        if strata.n_bins != self.binning.n_bins:
+            problem = f"counts by {strata.by} are for {strata.n_bins} bins, not the binning's"
             raise ReportError(self.client, "strata", problem, REBUILD_HINT)
         if self.privacy is None:
             _checks.check_positive_strata(self.client, _summarize_strata(strata))
@@ -205,7 +205,7 @@ class Report(msgspec.Struct, frozen=True, eq=False):
             cell_counts = self.strata.counts
         min_count = min_cell_count * self.counts_per_sample
         _checks.check_coarsened_cells(
-            self.client, cells.tolist(), cell_counts.tolist(), self.grid.n_bins, min_count
+            self.client, cells.tolist(), cell_counts.tolist(), self.binning.n_bins, min_count
         )
 
     def _check_class_totals(self, n_samples: int, min_cell_count: int) -> None:
@@ -220,13 +220,15 @@ class Report(msgspec.Struct, frozen=True, eq=False):
             self.client, totals, n_samples, min_cell_count, self.privacy, self.risk
         )
 
-    def _checked_set_sizes(self, n_samples: int, min_cell_count: int) -> IntArray | None:
+    def _checked_all_label_counts(self, n_samples: int, min_cell_count: int) -> IntArray | None:
         """Return the scores of all labels as counts; refuse what they must not be."""
-        if self.set_sizes is None:
+        if self.all_label_counts is None:
             return None
         _checks.check_all_labels_allowed(self.client, self.privacy, self.risk)
-        n_bins = self.grid.n_bins
-        vector = _checks.as_count_vector(self.client, "set_sizes", self.set_sizes, n_bins)
+        n_bins = self.binning.n_bins
+        vector = _checks.as_count_vector(
+            self.client, "all_label_counts", self.all_label_counts, n_bins
+        )
         summary = _checks.summarize_array(vector)
         _checks.check_all_label_counts(self.client, summary, n_samples)
         if min_cell_count > 1:
@@ -252,10 +254,14 @@ class Report(msgspec.Struct, frozen=True, eq=False):
         groups: ArrayLike | None = None,
         stratify_by_class: bool | None = None,
         include_all_labels: bool = False,
+        binning: Binning | None = None,
+        min_class_count: int = 1,
         min_cell_count: int = DEFAULT_MIN_CELL_COUNT,
+        round: str | None = None,
+        model: str | None = None,
         privacy: Privacy | None = None,
+        patient_ids: ArrayLike | None = None,
         rng: Rng = None,
-        **options: Any,
     ) -> Report:
         """The report of a client's predictions and their true labels.
 
@@ -266,38 +272,37 @@ class Report(msgspec.Struct, frozen=True, eq=False):
 
         Parameters
         ----------
-        client
+        client : str
             The client's name.
-        probabilities
-            (n, C) class probabilities, an array or a frame whose columns are the classes; what the
+        probabilities : array_like, shape (n, C)
+            Class probabilities, an array or a frame whose columns are the classes; what the
             score takes, where it is one for numbers.
-        labels
-            (n,) class numbers, or names of `classes` or of the frame's columns.
-        score
+        labels : array_like, shape (n,)
+            Class numbers, or names of `classes` or of the frame's columns.
+        score : Score or str
             How strange a label is, or its name: LAC if not agreed otherwise.
-        classes
+        classes : Sequence[str] or int, optional
             The classes' names in the order of the columns, or their number; with `groups` the
             groups there are.
-        groups
-            (n,) another grouping (scanner, age band, ...) in place of the classes.
-        stratify_by_class
+        groups : array_like, shape (n,), optional
+            Another grouping (scanner, age band, ...) in place of the classes.
+        stratify_by_class : bool, optional
             Whether counts are kept by class, for thresholds by class; coarsened ones need about 25
             samples of each class. If None they are where they are exact and without noise, and
             else class totals are stated, but for private reports. If False the report says nothing
             about labels.
-        include_all_labels
+        include_all_labels : bool
             Whether to tell how large sets are at every threshold; not with `privacy`.
-        min_cell_count
+        min_cell_count : int
             The minimum cell count: so many samples are in every cell of the report, at least. 1
             means exact counts: a reader sees scores of single samples. Private reports hold noise
             instead.
-        privacy
+        privacy : Privacy, optional
             Adds noise to the counts (extra: privacy).
-        rng
-            A seed or generator, for randomised scores.
-        options
-            `binning`, `min_class_count`, `round`, `model` and `patient_ids`, as `from_scores` takes
-            them.
+        rng : int, Generator or None
+            A seed or generator, for randomized scores.
+        binning, min_class_count, round, model, patient_ids : optional
+            As `from_scores` takes them.
 
         Returns
         -------
@@ -337,7 +342,10 @@ class Report(msgspec.Struct, frozen=True, eq=False):
                         "stratify_by_class": stratify_by_class,
                     }
             elif stratify_by_class or include_all_labels:
-                raise RobfcpError(f"by_class, set_sizes: {score.name} has no classes; leave it out")
+                raise RobfcpError(
+                    f"stratify_by_class, include_all_labels: {score.name} has no classes; leave "
+                    "them out"
+                )
 
             generator = as_generator(rng)
             generator_for_all_labels = deepcopy(generator)  # every label has the true one's draw
@@ -348,13 +356,20 @@ class Report(msgspec.Struct, frozen=True, eq=False):
             all_label_scores = None
             if include_all_labels and isinstance(score, ClassificationScore):
                 all_label_scores = score.score_all_labels(probabilities, generator_for_all_labels)
-        options |= {
-            "score": score,
-            "privacy": privacy,
-            "all_label_scores": all_label_scores,
-            "min_cell_count": min_cell_count,
-        }
-        return Report.from_scores(client, scores, **strata_options, **options)
+        return Report.from_scores(
+            client,
+            scores,
+            binning,
+            score=score,
+            all_label_scores=all_label_scores,
+            min_class_count=min_class_count,
+            min_cell_count=min_cell_count,
+            round=round,
+            model=model,
+            privacy=privacy,
+            patient_ids=patient_ids,
+            **strata_options,
+        )
 
     @staticmethod
     def from_scores(
@@ -375,49 +390,49 @@ class Report(msgspec.Struct, frozen=True, eq=False):
         privacy: Privacy | None = None,
         patient_ids: ArrayLike | None = None,
     ) -> Report:
-        """The report of a client's calibration scores, on the score's own grid if none is given.
+        """The report of a client's calibration scores, on the score's own binning if none is given.
 
         Parameters
         ----------
-        client
+        client : str
             The client's name.
-        scores
-            (n,) nonconformity scores of its calibration samples. With `privacy` those outside the
-            grid count in its end bins and NaN in the top one: nothing shows by a refusal.
-        binning
-            The bins all clients share; that of the score, or the default grid, if None.
-        score
+        scores : array_like, shape (n,)
+            Nonconformity scores of its calibration samples. With `privacy` those outside the
+            binning count in its end bins and NaN in the top one: nothing shows by a refusal.
+        binning : Binning, optional
+            The bins all clients share; that of the score, or the default binning, if None.
+        score : Score, optional
             What the scores are; with it a calibration can predict by itself.
-        labels
-            (n,) the true labels, as class numbers or names: the report then keeps counts by class,
+        labels : array_like, shape (n,), optional
+            The true labels, as class numbers or names: the report then keeps counts by class,
             or class totals.
-        classes
+        classes : Sequence[str] or int, optional
             The classes' names in the order of the columns, or their number; needed with `labels`.
             With `groups` the groups there are; with `privacy` they must be stated, since which
             ones occur is data.
-        groups
-            (n,) another grouping (scanner, age band, ...) in place of labels.
-        stratify_by_class
+        groups : array_like, shape (n,), optional
+            Another grouping (scanner, age band, ...) in place of labels.
+        stratify_by_class : bool, optional
             Whether counts are kept by class, of `labels`. If None they are where they are exact, or
             private; else the report states class totals. If False labels are not used.
-        all_label_scores
-            (n, C) the scores of all labels, as `score.score_all_labels` gives them: the report then
+        all_label_scores : array_like, shape (n, C), optional
+            The scores of all labels, as `score.score_all_labels` gives them: the report then
             also tells how large sets are at every threshold; not with `privacy`.
-        min_class_count
+        min_class_count : int
             Classes or groups with fewer samples are merged into one more, "(other)", where counts
             are kept by them; not with `privacy`, since which ones are merged is data.
-        min_cell_count
+        min_cell_count : int
             The minimum cell count, 1 for exact counts: so many samples are in every cell but the
             last bin's, moved up for it. Without effect where noise is added.
-        round
+        round : str, optional
             The name of the round; the server may refuse others.
-        model
+        model : str, optional
             The name or digest of the model; the server may refuse others.
-        privacy
-            Adds noise to the counts (extra: privacy); the grid should then be a coarse one fixed
+        privacy : Privacy, optional
+            Adds noise to the counts (extra: privacy); the binning should then be a coarse one fixed
             before the round, see `robfcp.recommend_binning`.
-        patient_ids
-            (n,) whose sample each score is; refused if somebody has more than privacy states.
+        patient_ids : array_like, shape (n,), optional
+            Whose sample each score is; refused if somebody has more than privacy states.
 
         Returns
         -------
@@ -489,7 +504,7 @@ class Report(msgspec.Struct, frozen=True, eq=False):
             n_samples=stated_size,
             privacy=privacy,
             strata=strata,
-            set_sizes=set_sizes,
+            all_label_counts=set_sizes,
             min_cell_count=min_cell_count,
             class_totals=class_totals,
         )
@@ -510,13 +525,13 @@ class Report(msgspec.Struct, frozen=True, eq=False):
 
         Parameters
         ----------
-        losses
-            (n, L) loss of every sample at every lambda, falling along each row.
-        lambdas
-            (L,) rising; beyond the last one every label is taken.
-        risk
+        losses : array_like, shape (n, L)
+            Loss of every sample at every lambda, falling along each row.
+        lambdas : array_like, shape (L,)
+            Rising; beyond the last one every label is taken.
+        risk : str or Risk
             The loss by name, or a `Risk` that states its bound.
-        privacy
+        privacy : Privacy, optional
             Adds noise; one sample moves the falls by at most twice the bound.
         client, round, model, patient_ids
             As `from_scores` takes them.
@@ -538,7 +553,7 @@ class Report(msgspec.Struct, frozen=True, eq=False):
             risk = _get_risk(risk, privacy)
         with _errors_begin_with(client):
             if privacy is not None:
-                losses = _noising.clip_losses(losses, risk.bound)
+                losses = _noising.clip_losses(losses, risk.upper_bound)
             binning, loss_drops, n_samples = risk.count_loss_drops(losses, lambdas)
             _noising.check_patient_ids(privacy, n_samples, patient_ids)
         counts = add_noise(loss_drops, privacy, risk.resolution)
@@ -563,17 +578,17 @@ class Report(msgspec.Struct, frozen=True, eq=False):
 
         Parameters
         ----------
-        probabilities
-            (n, C) one probability a label, each in [0, 1]; masks of pixels may have more axes.
-        labels
+        probabilities : array_like, shape (n, C)
+            One probability a label, each in [0, 1]; masks of pixels may have more axes.
+        labels : array_like
             As many true labels, 0 or 1.
-        binning
+        binning : Binning, optional
             The lambdas; fine ones on [0, 1] if none is given.
-        risk
+        risk : str
             "fnr" or "miss-rate"; "top-weighted" where there are weights.
-        weights
-            (C,) what a missed label counts; all alike if empty.
-        min_cell_count
+        weights : array_like, shape (C,)
+            What a missed label counts; all alike if empty.
+        min_cell_count : int
             The minimum cell count: falls are moved up until those of so many samples' worth are
             together. 1: every loss falls at its own lambda. Without effect where noise is added.
         client, round, model, privacy, patient_ids
@@ -582,7 +597,7 @@ class Report(msgspec.Struct, frozen=True, eq=False):
         Returns
         -------
         Report
-            To be calibrated with `calibrate(reports, risk=0.1)`.
+            To be calibrated with `calibrate(reports, risk_level=0.1)`.
 
         Examples
         --------
@@ -646,7 +661,7 @@ class Report(msgspec.Struct, frozen=True, eq=False):
             "schema": self.schema,
             "client": self.client,
             "counts": None,
-            "grid": _wire.to_wire_binning(self.grid),
+            "binning": _wire.to_wire_binning(self.binning),
             "score": _wire.to_wire_score(self.score),
             "round": self.round,
             "model": self.model,
@@ -654,7 +669,7 @@ class Report(msgspec.Struct, frozen=True, eq=False):
             "privacy": self.privacy,
             "risk": self.risk,
             "strata": None,
-            "set_sizes": None,
+            "all_label_counts": None,
             "min_cell_count": self.min_cell_count,
             "class_totals": None,
         }
@@ -666,24 +681,26 @@ class Report(msgspec.Struct, frozen=True, eq=False):
             fields["class_totals"] = _wire.to_wire_class_totals(self.class_totals)
         if self.privacy is not None and self.privacy.protects_sample_size:
             fields["n_samples"] = None
-        if self.set_sizes is not None:
-            fields["set_sizes"] = _wire.to_wire_counts(self.set_sizes)
-        stated = {name: value for name, value in fields.items() if value is not None}
-        return msgspec.json.encode(stated)
+        if self.all_label_counts is not None:
+            fields["all_label_counts"] = _wire.to_wire_counts(self.all_label_counts)
+        declared = {name: value for name, value in fields.items() if value is not None}
+        return msgspec.json.encode(declared)
 
     @staticmethod
-    def from_json(data: bytes | str, source: str = "report", grid: Binning | None = None) -> Report:
+    def from_json(
+        data: bytes | str, source: str = "report", binning: Binning | None = None
+    ) -> Report:
         """A report from untrusted JSON; `source` names it in errors until its client is known.
 
         Parameters
         ----------
-        data
+        data : bytes or str
             JSON from anybody.
-        source
+        source : str
             How errors name the report while its client is not known.
-        grid
-            The round's grid where it is known; a report on another one is refused before that one
-            is built.
+        binning : Binning, optional
+            The round's binning where it is known; a report on another one is refused before that
+            one is built.
 
         Returns
         -------
@@ -702,17 +719,17 @@ class Report(msgspec.Struct, frozen=True, eq=False):
         >>> robfcp.Report.from_json(data).n_samples
         3
         """
-        row = validate_report(_wire.parse_report(data, source, grid), HeaderReader(grid))
-        return _report_of_row(row, row.header.binning.binning() if grid is None else grid)
+        row = validate_report(_wire.parse_report(data, source, binning), HeaderReader(binning))
+        return _report_of_row(row, row.header.binning.binning() if binning is None else binning)
 
     def save(self, path: FilePath, key: Ed25519PrivateKey | None = None) -> None:
         """Write the JSON whole or not at all.
 
         Parameters
         ----------
-        path
+        path : path
             The file; an old one is replaced.
-        key
+        key : Ed25519PrivateKey, optional
             Signs the report, which must name its round.
 
         Examples
@@ -723,14 +740,14 @@ class Report(msgspec.Struct, frozen=True, eq=False):
         write_atomically(path, self.to_json() if key is None else sign(self, key))
 
     @staticmethod
-    def load(path: FilePath, limit: int = MAX_FILE_BYTES) -> Report:
+    def load(path: FilePath, max_bytes: int = MAX_FILE_BYTES) -> Report:
         """Read and validate one report file.
 
         Parameters
         ----------
-        path
+        path : path
             A file that `save` wrote.
-        limit
+        max_bytes : int
             Files of more bytes are refused.
 
         Returns
@@ -745,7 +762,7 @@ class Report(msgspec.Struct, frozen=True, eq=False):
         >>> robfcp.Report.load("a.json").client
         'a'
         """
-        return Report.from_json(read_bounded(path, limit), source=os.fspath(path))
+        return Report.from_json(read_bounded(path, max_bytes), source=os.fspath(path))
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Report) and self.to_json() == other.to_json()
@@ -759,7 +776,7 @@ class Report(msgspec.Struct, frozen=True, eq=False):
         """A line without the counts, which need not be in a log."""
         by = "" if self.strata is None else f", by {self.strata.by}"
         noise = "" if self.privacy is None else f", {self.privacy!r}"
-        return f"Report({self.client!r}, {self.n_samples} samples, {self.grid!r}{by}{noise})"
+        return f"Report({self.client!r}, {self.n_samples} samples, {self.binning!r}{by}{noise})"
 
 
 def _report_of_row(row: ReportRow, binning: Binning) -> Report:
@@ -786,7 +803,7 @@ def _report_of_row(row: ReportRow, binning: Binning) -> Report:
         privacy=header.privacy,
         risk=header.risk,
         strata=strata,
-        set_sizes=_dense(row.all_label_counts, n_bins),
+        all_label_counts=_dense(row.all_label_counts, n_bins),
         min_cell_count=header.min_cell_count,
         class_totals=class_totals,
     )
@@ -806,11 +823,11 @@ def _summarize_strata(strata: StratifiedCounts) -> StratumSummary:
     return StratumSummary(strata.by, strata.n_strata, _checks.summarize_array(strata.counts))
 
 
-def _check_context(client: str, grid: object, score: object, privacy: object) -> None:
-    """Refuse what is no grid, no score or no privacy."""
-    if not isinstance(grid, Binning):
-        problem = f"{type(grid).__name__} is not a grid"
-        raise ReportError(client, "grid", problem, "pass Binning.default(), say")
+def _check_context(client: str, binning: object, score: object, privacy: object) -> None:
+    """Refuse what is no binning, no score or no privacy."""
+    if not isinstance(binning, Binning):
+        problem = f"{type(binning).__name__} is not a binning"
+        raise ReportError(client, "binning", problem, "pass Binning.default(), say")
     if score is not None and (isinstance(score, type) or not isinstance(score, Score)):
         raise ReportError(client, "score", f"{score!r} is not a score", "pass LAC(), say")
     if privacy is not None and not isinstance(privacy, Privacy):
@@ -892,7 +909,7 @@ def _warn_of_small_classes(client: str, n_samples: int, n_classes: int) -> None:
         f"{client}: {n_samples} samples of {n_classes} classes are fewer than "
         f"{MIN_SAMPLES_PER_CLASS} of each: coarsened counts by class are rough; leave out "
         "stratify_by_class unless thresholds by class are needed",
-        UserWarning,
+        RobfcpWarning,
         stacklevel=3,
     )
 
@@ -957,7 +974,7 @@ def _prepare_strata(
     """
     if privacy is not None and min_class_count > 1:
         raise RobfcpError(
-            "least: which classes are merged tells what noise should hide; "
+            "min_class_count: which classes are merged tells what noise should hide; "
             "merge them beforehand, for all sites alike"
         )
     if min_class_count > 1:
@@ -972,13 +989,13 @@ def _count_all_labels(
     all_label_scores: ArrayLike, n_samples: int, binning: Binning, min_cell_count: int
 ) -> IntArray:
     """Return (H,) counts of the scores of all labels, in cells of at least so many of them."""
-    scores = as_float_array("label_scores", all_label_scores)
+    scores = as_float_array("all_label_scores", all_label_scores)
     if scores.ndim != 2 or len(scores) != n_samples:
         raise RobfcpError(
-            f"label_scores: need (n, C) scores of {n_samples} samples; "
-            "pass score.all_labels(probabilities)"
+            f"all_label_scores: need (n, C) scores of {n_samples} samples; "
+            "pass score.score_all_labels(probabilities)"
         )
-    with _errors_begin_with("label_scores"):
+    with _errors_begin_with("all_label_scores"):
         counts = binning.counts(scores.ravel())
     return coarsen_counts(counts, min_cell_count)
 

@@ -39,13 +39,13 @@ class BinningDigest:
 
     Parameters
     ----------
-    digest
+    digest : str
         What the edges make; equal digests are one binning.
-    n_bins
+    n_bins : int
         H.
     name, parameters
         How the binning is built again.
-    explicit
+    explicit : Binning, optional
         The binning itself where nothing but its edges tells it.
     """
 
@@ -56,7 +56,7 @@ class BinningDigest:
     explicit: Binning | None = field(compare=False)
 
     def __str__(self) -> str:
-        return f"Grid({self.name}, {self.n_bins} bins, {self.digest[:8]})"
+        return f"Binning({self.name}, {self.n_bins} bins, {self.digest[:8]})"
 
     @staticmethod
     def of(binning: Binning) -> BinningDigest:
@@ -197,7 +197,7 @@ class HeaderReader:
         """Return the header, built from its names and parameters."""
         binning = self._expected
         if binning is None:
-            binning = _wire.from_wire_binning(report.grid)
+            binning = _wire.from_wire_binning(report.binning)
         score = _wire.from_wire_score(report.score)
         strata = None
         if report.strata is not None:
@@ -238,7 +238,7 @@ def _header_json(report: WireReport) -> bytes:
     names = None if strata is None else strata.names
     return msgspec.json.encode(
         (
-            report.grid,
+            report.binning,
             report.score,
             report.round,
             report.model,
@@ -299,8 +299,8 @@ def validate_report(report: WireReport, headers: HeaderReader) -> ReportRow:
         strata = _read_strata(client, report.strata, n_bins * header.n_strata)
     elif report.counts is not msgspec.UNSET:
         counts = _read_counts(client, report.counts, n_bins)
-    if report.set_sizes is not None:
-        all_labels = _read_counts(client, report.set_sizes, n_bins)
+    if report.all_label_counts is not None:
+        all_labels = _read_counts(client, report.all_label_counts, n_bins)
 
     check_text(client, "round", report.round)
     check_text(client, "model", report.model)
@@ -326,7 +326,7 @@ def validate_report(report: WireReport, headers: HeaderReader) -> ReportRow:
         totals = _read_class_totals(client, header, report.class_totals.totals, n_samples)
     if all_labels is not None:
         _checks.check_all_labels_allowed(client, header.privacy, header.risk)
-        _check_is_vector(client, "set_sizes", all_labels, n_bins)
+        _check_is_vector(client, "all_label_counts", all_labels, n_bins)
         label_summary = _checks.summarize_list(all_labels.counts, n_bins)
         _checks.check_all_label_counts(client, label_summary, n_samples)
         all_labels = _without_zeros(all_labels)
@@ -351,42 +351,42 @@ def _read_class_totals(
     return _without_zeros(CellCounts(range(n_classes), totals))
 
 
-def _read_counts(client: str, stated: list[int] | WireCounts, n_bins: int) -> CellCounts:
+def _read_counts(client: str, declared: list[int] | WireCounts, n_bins: int) -> CellCounts:
     """Return the bins and counts that a file lists; refuse bins beyond the binning."""
-    if isinstance(stated, WireCounts):
-        bins = stated.bins
-        if len(bins) != len(stated.counts):
+    if isinstance(declared, WireCounts):
+        bins = declared.bins
+        if len(bins) != len(declared.counts):
             problem = "counts: bins and counts differ in length; rebuild the report"
             raise _wire.as_report_error(client, RobfcpError(problem))
         if bins and (bins[-1] >= n_bins or not all(map(lt, bins, bins[1:]))):
             problem = f"counts: bins must rise strictly within 0..{n_bins - 1}; rebuild it"
             raise _wire.as_report_error(client, RobfcpError(problem))
-        return CellCounts(bins, stated.counts)
+        return CellCounts(bins, declared.counts)
 
-    return CellCounts(range(n_bins), stated)
+    return CellCounts(range(n_bins), declared)
 
 
 def _check_is_vector(client: str, field: str, counts: CellCounts, n_bins: int) -> None:
     """Refuse a list that is not of one integer of 64 bits for each bin."""
-    stated = counts.counts
+    declared = counts.counts
     if not isinstance(counts.cells, range):
         return
-    if len(stated) == n_bins and min(stated) >= _MIN_INT64 and max(stated) <= _MAX_INT64:
+    if len(declared) == n_bins and min(declared) >= _MIN_INT64 and max(declared) <= _MAX_INT64:
         return
-    _checks.as_count_vector(client, field, stated, n_bins)
+    _checks.as_count_vector(client, field, declared, n_bins)
 
 
-def _read_strata(client: str, stated: WireStratifiedCounts, n_cells: int) -> CellCounts:
+def _read_strata(client: str, declared: WireStratifiedCounts, n_cells: int) -> CellCounts:
     """Return the cells and counts by class that a file lists; refuse cells beyond the classes."""
-    steps = stated.steps
-    if len(steps) != len(stated.counts):
+    steps = declared.cell_steps
+    if len(steps) != len(declared.counts):
         problem = "strata: cells and counts differ in length; rebuild the report"
         raise _wire.as_report_error(client, RobfcpError(problem))
     cells = list(accumulate(steps))
     if cells and (cells[-1] >= n_cells or 0 in steps[1:]):
         problem = f"strata: cells must rise strictly within 0..{n_cells - 1}; rebuild it"
         raise _wire.as_report_error(client, RobfcpError(problem))
-    return CellCounts(cells, stated.counts)
+    return CellCounts(cells, declared.counts)
 
 
 def _check_counts(client: str, header: Header, counts: CellCounts) -> CountSummary:
@@ -435,16 +435,16 @@ def _check_strata(client: str, header: Header, strata: CellCounts) -> StratumSum
 def _check_size(
     client: str,
     header: Header,
-    stated: int | None,
+    declared: int | None,
     counts: CountSummary,
     strata: StratumSummary | None,
 ) -> int:
     """Return n_k; refuse counts that cannot come from it."""
     counts_per_sample = header.counts_per_sample
     if header.privacy is None:
-        return _checks.check_sample_size(client, stated, counts.total, counts_per_sample)
+        return _checks.check_sample_size(client, declared, counts.total, counts_per_sample)
     return _checks.check_noisy_size(
-        client, header.privacy, stated, counts_per_sample, counts, strata
+        client, header.privacy, declared, counts_per_sample, counts, strata
     )
 
 

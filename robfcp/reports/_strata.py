@@ -30,15 +30,15 @@ class StratifiedCounts:
 
     Parameters
     ----------
-    by
+    by : StratumKind
         "class" (the label) or "group" (any other grouping).
-    names
+    names : StratumNames
         The strata's names in order, or only their number.
-    cells
-        (U,) the cells in use, rising.
-    counts
-        (U,) what they hold; never 0 unless they hold noise.
-    n_bins
+    cells : ndarray of int, shape (U,)
+        The cells in use, rising.
+    counts : ndarray of int, shape (U,)
+        What they hold; never 0 unless they hold noise.
+    n_bins : int
         H, the bins of the binning.
     """
 
@@ -137,10 +137,12 @@ class StratifiedCounts:
         occurring = np.unique(strata).tolist() if names is None else names
         known_names = check_stratum_names(by, occurring)
         if not isinstance(known_names, int) and OTHER_STRATUM in known_names:
-            raise RobfcpError(f"{by}: {OTHER_STRATUM!r} is kept for what is merged; rename it")
+            raise RobfcpError(
+                f"{_names_field(by)}: {OTHER_STRATUM!r} is reserved for merged strata; rename it"
+            )
         values = as_array("scores", scores)
         if values.shape != strata.shape:
-            raise RobfcpError(f"{by}: {len(strata)} do not fit scores of shape {values.shape}")
+            raise RobfcpError(f"{field}: {len(strata)} do not fit scores of shape {values.shape}")
 
         if is_private:
             index = _stratum_indices_or_minus_one(strata, known_names)
@@ -230,20 +232,27 @@ def check_stratum_names(by: str, names: Any) -> StratumNames:
     is_number = isinstance(names, (int, np.integer)) and not isinstance(names, bool)
     if by == "class" and is_number:
         if not 1 <= names <= MAX_STRATA:
-            raise RobfcpError(f"{by}: {names} of them; give 1 to {MAX_STRATA}")
+            raise RobfcpError(f"{_names_field(by)}: {names} of them; give 1 to {MAX_STRATA}")
         return int(names)
 
     if isinstance(names, (bool, str, Mapping)) or not isinstance(names, Iterable):
-        raise RobfcpError(f"{by}: {names!r:.40} is no list of names; give ['a', 'b'], say")
+        raise RobfcpError(
+            f"{_names_field(by)}: {names!r:.40} is not a list of names; give for example ['a', 'b']"
+        )
     plain_names = tuple(str(name) if isinstance(name, str) else name for name in names)
     if not 1 <= len(plain_names) <= MAX_STRATA:
-        raise RobfcpError(f"{by}: {len(plain_names)} of them; give 1 to {MAX_STRATA}")
+        raise RobfcpError(f"{_names_field(by)}: {len(plain_names)} of them; give 1 to {MAX_STRATA}")
     for name in plain_names:
         if not isinstance(name, str) or not 0 < len(name) <= MAX_NAME or not name.isprintable():
-            raise RobfcpError(f"{by}: {name!r:.40} is no name; use plain text")
+            raise RobfcpError(f"{_names_field(by)}: {name!r:.40} is not a name; use plain text")
     if len(set(plain_names)) < len(plain_names):
-        raise RobfcpError(f"{by}: a name comes twice; rename one")
+        raise RobfcpError(f"{_names_field(by)}: a name comes twice; rename one")
     return plain_names
+
+
+def _names_field(by: str) -> str:
+    """Return the argument in which the names of classes or groups are given."""
+    return "classes" if by == "class" else "groups"
 
 
 def _stratum_indices_or_minus_one(labels: NDArray[Any], names: StratumNames) -> IntArray:

@@ -21,7 +21,7 @@ from robfcp.reports._class_totals import ClassTotals
 from robfcp.reports._strata import MAX_STRATA, StratifiedCounts, StratumKind
 from robfcp.scores import BUILTIN_SCORES, Risk, Score, get_score
 
-MAX_WIRE_BINS = 20_000  # of a report: twenty times the default grid
+MAX_WIRE_BINS = 20_000  # of a report: twenty times the default binning
 REPORT_SCHEMA = 2  # 1 did not state the minimum cell count
 
 Parameter = bool | int | float | str
@@ -29,7 +29,7 @@ T = TypeVar("T", bound=msgspec.Struct)
 
 
 class WireBinning(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """A grid by name and parameters, or by its finite edges; always with its digest."""
+    """A binning by name and parameters, or by its finite edges; always with its digest."""
 
     name: str
     digest: str
@@ -66,7 +66,7 @@ class WireStratifiedCounts(msgspec.Struct, forbid_unknown_fields=True, gc=False)
 
     by: StratumKind
     names: msgspec.Raw
-    steps: list[Step]
+    cell_steps: list[Step]
     counts: list[Count]
 
 
@@ -80,11 +80,41 @@ class WireClassTotals(msgspec.Struct, forbid_unknown_fields=True, gc=False):
 class WireReport(
     msgspec.Struct, forbid_unknown_fields=True, tag_field="kind", tag="report", gc=False
 ):
-    """A report as it stands in a file, each field of the right type and nothing else checked."""
+    """A report as it stands in a file, each field of the right type and nothing else checked.
+
+    Attributes
+    ----------
+    schema : int
+        The version of the format.
+    client : str
+        The name of the client.
+    binning : WireBinning
+        The binning of the scores, the same for all clients of a round.
+    min_cell_count : int
+        Every cell but the last bin's holds at least so many samples, or none; 1 for exact counts.
+    n_samples : int, optional
+        The number of calibration samples; not stated where noise protects it.
+    counts : list of int, or WireCounts
+        The number of scores in each bin, or in the non-empty bins. Not with `strata`.
+    score : WireScore, optional
+        The nonconformity score.
+    round, model : str, optional
+        The name of the round, and the name or digest of the model.
+    risk : Risk, optional
+        The loss whose drops are counted in place of scores.
+    strata : WireStratifiedCounts, optional
+        The counts by class or by group, in place of `counts`.
+    class_totals : WireClassTotals, optional
+        The number of samples of each class, rounded to multiples of `min_cell_count`.
+    all_label_counts : list of int, or WireCounts, optional
+        The counts of the scores of all labels, from which mean set sizes follow.
+    privacy : Privacy, optional
+        The budget whose noise the counts hold.
+    """
 
     schema: Literal[2]
     client: str
-    grid: WireBinning
+    binning: WireBinning
     min_cell_count: int | msgspec.UnsetType = msgspec.UNSET
     n_samples: int | None = None
     counts: list[int] | WireCounts | msgspec.UnsetType = msgspec.UNSET
@@ -94,17 +124,17 @@ class WireReport(
     risk: Risk | None = None
     strata: WireStratifiedCounts | None = None
     class_totals: WireClassTotals | None = None
-    set_sizes: list[int] | WireCounts | None = None
+    all_label_counts: list[int] | WireCounts | None = None
     privacy: Privacy | None = None
 
 
 class _MessageHeader(msgspec.Struct):
-    """As much as is read of what may be broken: whose it is, what it is, on which grid."""
+    """As much as is read of what may be broken: whose it is, what it is, on which binning."""
 
     client: Any = None
     kind: Any = None
     schema: Any = None
-    grid: Any = None
+    binning: Any = None
     privacy: Any = None
 
 
@@ -139,7 +169,7 @@ def parse_report(data: bytes | str, source: str, expected: Binning | None = None
         # What must be stated of noise cannot be told from defaults any more.
         return decode_message(WireReport, data, source, _REPORT_HINT, expected, REPORT_SCHEMA)
     if expected is not None:
-        require_expected_binning(report.client, report.grid, expected)
+        require_expected_binning(report.client, report.binning, expected)
     return report
 
 
@@ -174,11 +204,13 @@ def decode_message(
         header = msgspec.json.decode(data, type=_MessageHeader)
         if isinstance(header.client, str):
             client = header.client
-        needs_binning = "grid" in message_type.__struct_fields__
+        needs_binning = "binning" in message_type.__struct_fields__
         _check_message_header(header, client, str(kind), schema, needs_binning, remedy)
         if expected is not None:
-            stated = msgspec.convert({"grid": header.grid}, dict[str, WireBinning])["grid"]
-            require_expected_binning(client, stated, expected)
+            declared = msgspec.convert({"binning": header.binning}, dict[str, WireBinning])[
+                "binning"
+            ]
+            require_expected_binning(client, declared, expected)
         return msgspec.json.decode(data, type=message_type)
     except _UNREADABLE as error:
         cause = error.__cause__ if isinstance(error, msgspec.ValidationError) else error
@@ -198,8 +230,8 @@ def _check_message_header(
     if header.kind not in (kind, None):
         problem = f"is of kind {header.kind!r:.40}, not a {kind}"
         raise ReportError(client, "kind", problem, remedy)
-    if needs_binning and header.grid is None:
-        raise ReportError(client, "grid", "'grid' is missing", remedy)
+    if needs_binning and header.binning is None:
+        raise ReportError(client, "binning", "'binning' is missing", remedy)
     is_number = isinstance(header.schema, int) and not isinstance(header.schema, bool)
     if is_number and 1 <= header.schema < schema:
         problem = f"schema {header.schema} is of an older robfcp (this one reads {schema})"
@@ -261,14 +293,14 @@ def from_wire_binning(wire: WireBinning) -> Binning:
     """Return the binning that a file names; refuse it when its digest does not fit."""
     n_edges = wire.parameters.get("bins", 0) if wire.edges is None else len(wire.edges)
     if not isinstance(n_edges, (int, float)) or n_edges > MAX_WIRE_BINS:
-        raise RobfcpError(f"grid: more than {MAX_WIRE_BINS} bins; use a coarser grid")
+        raise RobfcpError(f"binning: more than {MAX_WIRE_BINS} bins; use a coarser binning")
     if wire.edges is None:
         binning = _built(wire.name, *wire.parameters.items())
     else:
         edges = [-np.inf] * wire.open_below + wire.edges + [np.inf] * wire.open_above
         binning = Binning(np.array(edges, dtype=np.float64), wire.name)
     if binning.digest != wire.digest:
-        raise RobfcpError("grid: the digest does not fit the edges; rebuild the report")
+        raise RobfcpError("binning: the digest does not fit the edges; rebuild the report")
     return binning
 
 
@@ -277,8 +309,8 @@ def require_expected_binning(
 ) -> None:
     """Refuse a report on another binning than the round's before that is built, however large."""
     if binning.digest != expected.digest:
-        stated = f"{printable(binning.name, 40)} {printable(binning.digest[:8])}"
-        problem = f"grid: grid is {stated}, not the round's {expected}; use this round's grid"
+        declared = f"{printable(binning.name, 40)} {printable(binning.digest[:8])}"
+        problem = f"binning: is {declared}, not the round's {expected}; use this round's binning"
         raise as_report_error(client, RobfcpError(problem))
 
 

@@ -202,7 +202,7 @@ def sign(report: SignableReport, key: Ed25519PrivateKey) -> bytes:
     """Return the signed report as JSON; it must name its round, or it could be used again."""
     if report.round is None:
         problem = f"a signed {report.KIND} must name its round"
-        raise ReportError(report.client, "round", problem, "give --round")
+        raise ReportError(report.client, "round", problem, "give round (--round)")
     kind = f"signed-{report.KIND}"
     data = report.to_json()
     signature = sign_bytes(key, signature_domain(kind), data)

@@ -27,14 +27,12 @@ MAX_TERMS_BYTES = 100_000
 _DOMAIN = signature_domain("signed terms")
 
 
-class RegisteredClient(
-    msgspec.Struct, forbid_unknown_fields=True, frozen=True, rename={"not_after": "not-after"}
-):
+class RegisteredClient(msgspec.Struct, forbid_unknown_fields=True, frozen=True, rename="kebab"):
     """A client's entry in a registry.
 
     Attributes
     ----------
-    samples : int or None
+    n_samples : int or None
         How many calibration samples it has.
     key : str or None
         Its public key.
@@ -42,7 +40,7 @@ class RegisteredClient(
         The last day on which its key is valid.
     """
 
-    samples: Annotated[int, msgspec.Meta(ge=1, le=MAX_SAMPLES)] | None = None
+    n_samples: Annotated[int, msgspec.Meta(ge=1, le=MAX_SAMPLES)] | None = None
     key: str | None = None
     not_after: date | None = None
 
@@ -65,7 +63,7 @@ def read_registry(path: FilePath) -> dict[str, RegisteredClient]:
 def _read_entry(path: Path, client: str, entry: Any) -> RegisteredClient:
     """Return what a registry states of one client: a table, or its number of samples alone."""
     if not isinstance(entry, dict):
-        entry = {"samples": entry}
+        entry = {"n-samples": entry}
     if isinstance(entry.get("not-after"), datetime):
         entry = {**entry, "not-after": str(entry["not-after"])}  # which is no date, and refused
     try:
@@ -73,7 +71,7 @@ def _read_entry(path: Path, client: str, entry: Any) -> RegisteredClient:
     except msgspec.ValidationError as error:
         raise RobfcpError(
             f"{path}: {client}: {decode_error_reason(error)}; "
-            "use samples = 500 (whole numbers of samples), "
+            "use n-samples = 500 (an integer), "
             'key = "ed25519:..." as robfcp keygen wrote it, not-after = "2027-12-31"'
         ) from None
 
@@ -82,9 +80,9 @@ def read_registered_sizes(path: FilePath) -> dict[str, int]:
     """Return how many samples each registered client has."""
     sizes = {}
     for client, entry in read_registry(path).items():
-        if entry.samples is None:
-            raise RobfcpError(f"{path}: {client} has no number of samples; add samples = ...")
-        sizes[client] = entry.samples
+        if entry.n_samples is None:
+            raise RobfcpError(f"{path}: {client} has no number of samples; add n-samples = ...")
+        sizes[client] = entry.n_samples
     return sizes
 
 
@@ -144,13 +142,13 @@ def read_revoked_keys(path: FilePath) -> set[str]:
     return keys
 
 
-class RoundTerms(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+class RoundTerms(msgspec.Struct, forbid_unknown_fields=True, frozen=True, rename="kebab"):
     """The terms of a round, a small TOML file that the server signs; None was not agreed.
 
     round = "2026-05"
     model = "sha256:..."
     score = "lac"
-    grid = "logistic:16"
+    binning = "logistic:16"
     epsilon = 1.0
     delta = 1e-6
     min_cell_count = 5
@@ -159,23 +157,28 @@ class RoundTerms(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     round: str | None = None
     model: str | None = None
     score: str | None = None
-    grid: str | None = None
-    epsilon: float | None = None
-    delta: float | None = None
+    binning: str | None = None
+    dp_epsilon: float | None = None
+    dp_delta: float | None = None
     min_cell_count: int | None = None
 
     @property
     def expected_context(self) -> dict[str, Any]:
         """What every report must have, by name; None where nothing was agreed.
 
-        The names are "grid", "score", "round", "model", "privacy" and "min_cell_count".
+        The names are "binning", "score", "round", "model", "privacy" and "min_cell_count".
         """
+        privacy = None
+        if self.dp_epsilon is not None:
+            privacy = Privacy(self.dp_epsilon, self.dp_delta or 0.0)
+        elif self.dp_delta is not None:
+            raise RobfcpError("dp-delta: belongs to dp-epsilon; give both (--dp-epsilon)")
         return {
-            "grid": None if self.grid is None else parse_binning(self.grid),
+            "binning": None if self.binning is None else parse_binning(self.binning),
             "score": None if self.score is None else get_score(self.score),
             "round": self.round,
             "model": self.model,
-            "privacy": None if self.epsilon is None else Privacy(self.epsilon, self.delta or 0.0),
+            "privacy": privacy,
             "min_cell_count": self.min_cell_count,
         }
 
@@ -204,15 +207,15 @@ class RoundTerms(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
     def with_options(self, **options: Any) -> RoundTerms:
         """Return the terms with the options of a call, refused where these contradict the terms."""
-        given = {name: value for name, value in options.items() if value is not None}
-        for name, value in given.items():
+        given_options = {name: value for name, value in options.items() if value is not None}
+        for name, value in given_options.items():
             agreed = getattr(self, name)
             if agreed is not None and agreed != value:
                 option = name.replace("_", "-")
                 raise RobfcpError(
                     f"--{option}: {value} is not what was agreed ({agreed}); drop one"
                 )
-        return msgspec.structs.replace(self, **given)
+        return msgspec.structs.replace(self, **given_options)
 
 
 class Verification(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -222,18 +225,18 @@ class Verification(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ----------
     signatures : str
         "not checked", "by registered keys", or what a federated-learning framework checks.
-    sizes : str
+    sample_sizes : str
         "registered" beforehand, or "claimed" by the clients.
-    grid, score, round, model : str
-        "as stated" by the server, or "as most reports".
+    binning, score, round, model : str
+        "given" by the server, or "majority of reports".
     """
 
     signatures: str = "not checked"
-    sizes: str = "claimed"
-    grid: str = "as most reports"
-    score: str = "as most reports"
-    round: str = "as most reports"
-    model: str = "as most reports"
+    sample_sizes: str = "claimed"
+    binning: str = "majority of reports"
+    score: str = "majority of reports"
+    round: str = "majority of reports"
+    model: str = "majority of reports"
 
 
 def read_terms(path: FilePath, server_key: str | None = None) -> RoundTerms:
@@ -253,16 +256,16 @@ def read_terms(path: FilePath, server_key: str | None = None) -> RoundTerms:
             raise RobfcpError(
                 f"{os.fspath(path)}: is not signed by the pinned key {server_key}; ask the server"
             )
-    fields = f"use {', '.join(RoundTerms.__struct_fields__)}"
+    fields = f"use {', '.join(RoundTerms.__struct_encode_fields__)}"
     table = _decode_file(path, data, f"write name = value; {fields}")
     try:
         terms = msgspec.convert(table, RoundTerms)
     except msgspec.ValidationError as error:
         raise RobfcpError(f"{os.fspath(path)}: {decode_error_reason(error)}; {fields}") from None
-    least = terms.min_cell_count
-    if least is not None and not 1 <= least <= MAX_MIN_CELL_COUNT:
+    min_cell_count = terms.min_cell_count
+    if min_cell_count is not None and not 1 <= min_cell_count <= MAX_MIN_CELL_COUNT:
         raise RobfcpError(
-            f"{os.fspath(path)}: min_cell_count is {least}; give 1 to {MAX_MIN_CELL_COUNT}"
+            f"{os.fspath(path)}: min-cell-count is {min_cell_count}; give 1 to {MAX_MIN_CELL_COUNT}"
         )
     return terms
 

@@ -50,7 +50,7 @@ class Score(Protocol):
 
     Attributes
     ----------
-    name
+    name : ClassVar[str]
         What reports call the score.
 
     Examples
@@ -69,11 +69,11 @@ class Score(Protocol):
 
         Parameters
         ----------
-        predictions
+        predictions : array_like
             The model's outputs, one row a sample.
-        targets
+        targets : array_like
             The true targets, one a sample.
-        rng
+        rng : int, Generator or None
             A seed or generator, for scores that draw random numbers.
 
         Returns
@@ -98,7 +98,7 @@ class ClassificationScore(ABC):
 
     Attributes
     ----------
-    name
+    name : ClassVar[str]
         What reports call the score.
 
     Examples
@@ -129,12 +129,12 @@ class ClassificationScore(ABC):
 
         Parameters
         ----------
-        predictions
-            (n, C) class probabilities.
-        targets
-            (n,) class numbers from 0; names of the columns where `predictions` is a frame.
-        rng
-            A seed or generator, for randomised scores.
+        predictions : array_like, shape (n, C)
+            Class probabilities.
+        targets : array_like, shape (n,)
+            Class numbers from 0; names of the columns where `predictions` is a frame.
+        rng : int, Generator or None
+            A seed or generator, for randomized scores.
 
         Returns
         -------
@@ -168,10 +168,10 @@ class ClassificationScore(ABC):
 
         Parameters
         ----------
-        predictions
-            (n, C) class probabilities.
-        rng
-            A seed or generator, for randomised scores.
+        predictions : array_like, shape (n, C)
+            Class probabilities.
+        rng : int, Generator or None
+            A seed or generator, for randomized scores.
 
         Returns
         -------
@@ -204,13 +204,13 @@ class ClassificationScore(ABC):
 
         Parameters
         ----------
-        predictions
-            (n, C) class probabilities.
-        thresholds
+        predictions : array_like, shape (n, C)
+            Class probabilities.
+        thresholds : array_like
             (L,), (C, L) where each label has its own, or (n, 1, L) where each row has.
-        rng
-            A seed or generator, for randomised scores.
-        non_empty
+        rng : int, Generator or None
+            A seed or generator, for randomized scores.
+        non_empty : bool
             Put the label with the least score into sets that would be empty.
 
         Returns
@@ -279,10 +279,10 @@ class ClassificationScore(ABC):
 
         Parameters
         ----------
-        probabilities
-            (n, C) probabilities, float16 to float64; none negative, every row sums to 1.
-        uniforms
-            (n,) uniform numbers where the score is randomised, else ones.
+        probabilities : ndarray of float, shape (n, C)
+            Probabilities, float16 to float64; none negative, every row sums to 1.
+        uniforms : ndarray of float, shape (n,)
+            Uniform numbers where the score is randomized, else ones.
 
         Returns
         -------
@@ -306,15 +306,15 @@ class ClassificationScore(ABC):
 
         Parameters
         ----------
-        probabilities
-            (n, C) of some rows.
-        uniforms
-            (n,) their uniform numbers.
-        thresholds
+        probabilities : ndarray of float, shape (n, C)
+            Of some rows.
+        uniforms : ndarray of float, shape (n,)
+            Their uniform numbers.
+        thresholds : ndarray of float
             (L,), (C, L) or (n, 1, L), as `prediction_sets` takes them.
-        lower_bound
+        lower_bound : float
             The guess of `_lower_bound`, from all rows.
-        non_empty
+        non_empty : bool
             Whether to put the label with the least score into sets that would be empty.
         """
         scores = self.label_scores(probabilities, uniforms)
@@ -331,7 +331,7 @@ class ClassificationScore(ABC):
             return np.broadcast_to(1.0, n_samples)
         if rng is None:
             raise RobfcpError(
-                f"{self.name}: a randomised score needs rng=; pass a seed or use randomized=False"
+                f"{self.name}: a randomized score needs rng=; pass a seed or use randomized=False"
             )
         return as_generator(rng).random(n_samples)
 

@@ -63,12 +63,12 @@ class LAC(ClassificationScore):
         sums = np.add.reduceat(
             probabilities.reshape(-1), cuts, dtype=accumulator(probabilities)
         ).reshape(-1, 3)
-        before, label_probabilities, behind = sums.astype(np.float64).T
+        mass_before, label_probabilities, behind = sums.astype(np.float64).T
 
         # An empty range has no sum: reduceat gives its first number instead.
-        before = np.where(labels > 0, before, 0)
+        mass_before = np.where(labels > 0, mass_before, 0)
         behind = np.where(labels < n_classes - 1, behind, 0)
-        complement = np.minimum(before + behind, 1)
+        complement = np.minimum(mass_before + behind, 1)
         return np.where(label_probabilities > 0.5, complement, 1 - label_probabilities)
 
 
@@ -87,12 +87,12 @@ class _RankScore(ClassificationScore):
 
         Parameters
         ----------
-        sorted_probabilities
-            (n, k) the probabilities of these labels, from the likeliest down.
-        ranks
-            (n, k) the rank of each from 0, the same among equals; (1, k) where no row has equals.
-        uniforms
-            (n, 1) a uniform number for each row.
+        sorted_probabilities : ndarray of float, shape (n, k)
+            The probabilities of these labels, from the likeliest down.
+        ranks : ndarray of int, shape (n, k)
+            The rank of each from 0, the same among equals; (1, k) where no row has equals.
+        uniforms : ndarray of float, shape (n, 1)
+            A uniform number for each row.
         """
 
     def label_scores(self, probabilities: Probabilities, uniforms: FloatArray) -> FloatArray:
@@ -298,13 +298,13 @@ def check_penalty(field: str, value: object) -> float:
 @register_builtin
 @dataclass(frozen=True)
 class APS(_CumulativeMassScore):
-    """sum_j p_j [p_j > p_y] + u p_y, with u ~ U(0, 1) per sample if randomised, else 1.
+    """sum_j p_j [p_j > p_y] + u p_y, with u ~ U(0, 1) per sample if randomized, else 1.
 
     Sets grow where the model is unsure, so that hard samples are covered as well as easy ones.
 
     Parameters
     ----------
-    randomized
+    randomized : bool
         Draw u, which needs `rng`. False takes u = 1: the same sets every time, but larger ones, and
         nearly every label where a model is almost always sure and right.
 
@@ -332,11 +332,11 @@ class RAPS(_CumulativeMassScore):
 
     Parameters
     ----------
-    penalty
+    penalty : float
         What each rank beyond `k_reg` adds to the score.
-    k_reg
+    k_reg : int
         Ranks up to this one add nothing.
-    randomized
+    randomized : bool
         As `APS` takes it.
 
     References
@@ -383,9 +383,9 @@ class SAPS(_RankScore):
 
     Parameters
     ----------
-    weight
+    weight : float
         What every rank adds.
-    randomized
+    randomized : bool
         As `APS` takes it.
 
     References
@@ -425,13 +425,13 @@ class SAPS(_RankScore):
 class OrdinalAPS(ClassificationScore):
     """The mass of the range that has grown from the likeliest class until it holds the label.
 
-    The range grows by the likelier of its two neighbours, the lower one where they are equal, so
+    The range grows by the likelier of its two neighbors, the lower one where they are equal, so
     that every set is a range without gaps: stages 2 to 3, never 1 and 3. Classes are in the order
     of the columns.
 
     Parameters
     ----------
-    randomized
+    randomized : bool
         Count only u of the label's own probability, which needs `rng`; False takes u = 1.
 
     References

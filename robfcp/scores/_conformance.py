@@ -24,7 +24,7 @@ def check_score(score: Score) -> tuple[str, ...]:
 
     Parameters
     ----------
-    score
+    score : Score
         A score of your own: an instance of a `ClassificationScore`, or a regression score with
         `interval`.
 
@@ -45,7 +45,7 @@ def check_score(score: Score) -> tuple[str, ...]:
     ...     print(held)
     it is a frozen dataclass with a name
     its parameters can stand in a report
-    its default grid holds its scores
+    its default binning holds its scores
     one finite score a sample, and the same again with the same rng
     a sample's score depends on that sample alone
     what it is given stays as it was
@@ -72,7 +72,7 @@ def _checked_properties(score: Any) -> Iterator[str]:
 
     trial = _Trial(score)
     trial.check_range()
-    yield "its default grid holds its scores"
+    yield "its default binning holds its scores"
 
     trial.check_repeatable()
     yield "one finite score a sample, and the same again with the same rng"
@@ -149,7 +149,7 @@ class _Trial:
         _require(
             not (smallest < low or largest > high),
             f"{self.score.name}: scores from {smallest:.4g} to {largest:.4g} leave its default "
-            f"grid [{low:g}, {high:g}]; return Binning.extended() or Binning.open_ended()",
+            f"binning [{low:g}, {high:g}]; return Binning.extended() or Binning.open_ended()",
         )
 
     def check_repeatable(self) -> None:

@@ -26,11 +26,11 @@ class _RegressionScore:
 
         Parameters
         ----------
-        predictions
+        predictions : array_like
             The model's outputs, finite numbers.
-        targets
-            (n,) true values.
-        rng
+        targets : array_like, shape (n,)
+            True values.
+        rng : int, Generator or None
             Not used.
 
         Returns
@@ -52,9 +52,9 @@ class _RegressionScore:
 
         Parameters
         ----------
-        predictions
+        predictions : array_like
             As the score takes them.
-        threshold
+        threshold : float
             How far the bounds move outwards; inwards where it is negative.
 
         Returns

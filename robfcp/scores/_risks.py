@@ -30,12 +30,12 @@ class Risk(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     Parameters
     ----------
-    name
+    name : str
         What the loss is called. "fnr" and "miss-rate" (of pixels) are the share of a sample's true
         labels that its set misses, "top-weighted" that of their weights.
-    bound
+    upper_bound : float
         B: every loss lies in [0, B].
-    resolution
+    resolution : int
         Parts of B in which losses are counted.
 
     References
@@ -45,12 +45,12 @@ class Risk(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     Examples
     --------
     >>> from robfcp import Risk
-    >>> Risk("fnr").bound
+    >>> Risk("fnr").upper_bound
     1.0
     """
 
     name: str
-    bound: float = 1.0
+    upper_bound: float = 1.0
     resolution: int = 27_720  # shares of up to twelve labels are whole parts
 
     multilabel: ClassVar[tuple[str, ...]] = ("fnr", "miss-rate")
@@ -59,34 +59,38 @@ class Risk(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         is_text = isinstance(self.name, str) and 0 < len(self.name) <= MAX_NAME
         if not is_text or not self.name.isprintable():
             raise RobfcpError(f"risk: {self.name!r} is no name; use fnr, say")
-        bound = as_float_array("risk: bound", self.bound)
-        if bound.ndim or not 0 < bound <= MAX_BOUND:
-            raise RobfcpError(f"risk: bound is {self.bound!r}; give the largest possible loss")
+        upper_bound = as_float_array("risk: upper_bound", self.upper_bound)
+        if upper_bound.ndim or not 0 < upper_bound <= MAX_BOUND:
+            raise RobfcpError(
+                f"risk: upper_bound is {self.upper_bound!r}; give the largest possible loss"
+            )
         resolution = check_integer("risk: resolution", self.resolution, "give 27720, say", 1)
         if resolution > MAX_RESOLUTION:
             raise RobfcpError(f"risk: resolution is {resolution}; give at most {MAX_RESOLUTION}")
-        set_fields(self, bound=float(bound), resolution=resolution)
+        set_fields(self, upper_bound=float(upper_bound), resolution=resolution)
 
     def coverage_level(self, risk: object) -> Fraction:
         """Return 1 - risk / B: a mean loss of at most `risk` is a mean gain of at least this.
 
         Parameters
         ----------
-        risk
+        risk : object
             The mean loss accepted, between 0 and the bound.
 
         Examples
         --------
         >>> from robfcp import Risk
-        >>> Risk("cost", bound=5).coverage_level("0.5")
+        >>> Risk("cost", upper_bound=5).coverage_level("0.5")
         Fraction(9, 10)
         """
         try:
-            relative_risk = Fraction(str(risk)[:40]) / Fraction(str(self.bound))
+            relative_risk = Fraction(str(risk)[:40]) / Fraction(str(self.upper_bound))
         except (ValueError, ZeroDivisionError):
             relative_risk = Fraction(0)
         if not 0 < relative_risk < 1:
-            raise RobfcpError(f"risk: {risk!r} is not in (0, {self.bound:g}); give 0.1, say")
+            raise RobfcpError(
+                f"risk_level: {risk!r} is not in (0, {self.upper_bound:g}); give for example 0.1"
+            )
         return 1 - relative_risk
 
     def count_loss_drops(
@@ -96,10 +100,10 @@ class Risk(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
         Parameters
         ----------
-        losses
-            (n, L) loss of every sample at every lambda, falling along each row.
-        lambdas
-            (L,) rising; beyond the last one every label is taken, and no loss is left.
+        losses : array_like, shape (n, L)
+            Loss of every sample at every lambda, falling along each row.
+        lambdas : array_like, shape (L,)
+            Rising; beyond the last one every label is taken, and no loss is left.
         """
         steps = as_float_array("lambdas", lambdas)
         if steps.ndim != 1 or not steps.size or not np.isfinite(steps).all():
@@ -109,7 +113,7 @@ class Risk(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         table = self._check_losses(losses, steps.size)
 
         # The gain 1 - loss / B in parts, rounded down. The loss drops where the gain rises.
-        exact_parts = (1 - table / self.bound) * self.resolution
+        exact_parts = (1 - table / self.upper_bound) * self.resolution
         gained = np.floor(exact_parts * (1 + _GAIN_ROUNDING)).astype(np.int64)
         gained = np.maximum.accumulate(np.clip(gained, 0, self.resolution), axis=1)
         drops = np.diff(gained, axis=1, prepend=0, append=self.resolution).sum(axis=0)
@@ -124,16 +128,17 @@ class Risk(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 f"losses: shape {table.shape} is not (samples, {n_lambdas} lambdas); "
                 "give a row a sample and a column a lambda"
             )
-        if np.isnan(table).any() or table.min() < 0 or table.max() > self.bound:
+        if np.isnan(table).any() or table.min() < 0 or table.max() > self.upper_bound:
             raise RobfcpError(
-                f"losses: leave [0, {self.bound:g}]; state the largest possible loss as the bound"
+                f"losses: leave [0, {self.upper_bound:g}]; give the largest possible loss as "
+                "upper_bound"
             )
-        if (np.diff(table, axis=1) > _RISE_TOLERANCE * self.bound).any():
+        if (np.diff(table, axis=1) > _RISE_TOLERANCE * self.upper_bound).any():
             raise RobfcpError("losses: rise with lambda; larger sets must not cost more")
         return table
 
     def count_multilabel_loss_drops(
-        self, probabilities: ArrayLike, labels: ArrayLike, grid: Binning, weights: ArrayLike = ()
+        self, probabilities: ArrayLike, labels: ArrayLike, binning: Binning, weights: ArrayLike = ()
     ) -> tuple[IntArray, int]:
         """Return (H,) by how many parts the summed fraction of missed labels drops, and n.
 
@@ -143,14 +148,14 @@ class Risk(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
         Parameters
         ----------
-        probabilities
-            (n, C) one a label, each in [0, 1].
-        labels
+        probabilities : array_like, shape (n, C)
+            One a label, each in [0, 1].
+        labels : array_like
             As many true labels, 0 or 1.
-        grid
+        binning : Binning
             Its upper edges are the lambdas.
-        weights
-            (C,) what a label counts; all alike if empty.
+        weights : array_like, shape (C,)
+            What a label counts; all alike if empty.
         """
         p = _check_multilabel_probabilities(probabilities)
         n_samples, n_classes = p.shape
@@ -159,7 +164,7 @@ class Risk(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
         # One entry for each true label, ordered by sample and within a sample by bin.
         samples, columns = np.nonzero(truth)
-        bins = grid.bin_indices(1 - p[samples, columns])
+        bins = binning.bin_indices(1 - p[samples, columns])
         order = np.lexsort((bins, samples))
         samples = samples[order]
         bins = bins[order]
@@ -180,7 +185,7 @@ class Risk(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         gained[begins_sample[1:]] = self.resolution
 
         drops_of_entries = np.where(begins_sample[:-1], gained, np.diff(gained, prepend=0))
-        drops = np.zeros(grid.n_bins, dtype=np.int64)
+        drops = np.zeros(binning.n_bins, dtype=np.int64)
         np.add.at(drops, bins, drops_of_entries)
         n_without_labels = int((total_weights == 0).sum())
         drops[0] += self.resolution * n_without_labels  # they miss nothing
@@ -191,10 +196,10 @@ class Risk(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
         Parameters
         ----------
-        probabilities
-            (n, C) one a label, each in [0, 1].
-        lambdas
-            (L,) numbers.
+        probabilities : array_like, shape (n, C)
+            One a label, each in [0, 1].
+        lambdas : array_like, shape (L,)
+            Numbers.
         """
         scores = 1 - _check_multilabel_probabilities(probabilities)
         return scores[:, :, None] <= np.asarray(lambdas)
@@ -206,9 +211,9 @@ class Risk(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
         Parameters
         ----------
-        sets
-            (n, C) membership, as `Calibration.predict_multilabel` gives it.
-        labels, weights
+        sets : array_like, shape (n, C)
+            Membership, as `Calibration.predict_multilabel` gives it.
+        labels, weights : array_like
             As `count_multilabel_loss_drops` takes them.
 
         Examples

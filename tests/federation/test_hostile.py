@@ -1,4 +1,4 @@
-"""Hostile sites, careless operators: refused in one printable line, or taken for what it means."""
+"""Hostile clients and careless operators get one printable line, or what they meant."""
 
 import json
 import os
@@ -8,7 +8,7 @@ from fractions import Fraction
 import msgspec
 import numpy as np
 import pytest
-from makers import LAC, reports_of, sealed
+from makers import LAC, reports_of, seal
 
 import robfcp
 from robfcp import metrics
@@ -27,13 +27,13 @@ from robfcp.reports.terms import read_registered_sizes
 REPORTS = reports_of(np.random.default_rng(0).beta(0.5, 2, (6, 30)))
 MESSAGE = json.loads(REPORTS[0].to_json())
 SIZES = {report.client: 30 for report in REPORTS}
-CALIBRATION = robfcp.calibrate(REPORTS, defense=robfcp.RobFCP(liars=1))
+CALIBRATION = robfcp.calibrate(REPORTS, defense=robfcp.RobFCP(n_malicious=1))
 
 ESCAPES = [
     '{"schema": 99, "client": "a\\nrobfcp: all is well\\u001b[2J"}',
     '{"schema": 1, "kind": "report", "client": "b", "\\u001b[2J\\nx": 1}',
     json.dumps({"schema": 99, "client": "x" * 10**6}),
-    json.dumps(MESSAGE | {"grid": {"name": "z" * 10**5, "digest": "0"}}),
+    json.dumps(MESSAGE | {"binning": {"name": "z" * 10**5, "digest": "0"}}),
     '{"schema": 99, "client": "\\u202eabc"}',
 ]
 
@@ -41,12 +41,12 @@ ESCAPES = [
 @pytest.mark.parametrize("text", ESCAPES, ids=range(len(ESCAPES)))
 def test_what_a_hostile_report_says_cannot_steer_a_terminal_or_fill_a_log(text):
     calibration = robfcp.calibrate([*REPORTS[1:], text])
-    (fault,) = calibration.rejected_reports
-    assert (fault.reason + fault.client).isprintable()
-    assert len(fault.reason) <= MAX_TEXT + 50
-    assert len(fault.client) <= 250
+    (rejected,) = calibration.rejected_reports
+    assert (rejected.reason + rejected.client).isprintable()
+    assert len(rejected.reason) <= MAX_TEXT + 50
+    assert len(rejected.client) <= 250
     assert Record.from_json(calibration.record.to_json(), "x").federation.rejected_reports == (
-        fault,
+        rejected,
     )
 
 
@@ -63,15 +63,15 @@ def test_folders_devices_and_pipes_are_never_replaced_by_a_file(tmp_path):
     assert (tmp_path / "link.json").is_symlink()
     assert (tmp_path / "real.json").read_text() == "new"
     assert (tmp_path / "real.json").stat().st_mode & 0o777 == 0o600
-    for place in (tmp_path, "a\0b", tmp_path / "real.json" / "x", tmp_path / ("x" * 300)):
+    for path in (tmp_path, "a\0b", tmp_path / "real.json" / "x", tmp_path / ("x" * 300)):
         with pytest.raises(RobfcpError, match=r"choose another place|it is a folder"):
-            write_atomically(place, "")
+            write_atomically(path, "")
     with pytest.raises(RobfcpError, match="cannot be made"):
         make_folder(tmp_path / "real.json")
     assert {path.name for path in tmp_path.iterdir()} == {"pipe", "real.json", "link.json"}
 
 
-def again(calibration):
+def reload(calibration):
     """The calibration after its way through a file."""
     read = Calibration.from_json(calibration.to_json()).with_record(calibration.record)
     assert (read, read.record.guarantee) == (calibration, calibration.record.guarantee)
@@ -87,7 +87,7 @@ USUAL = robfcp.calibrate(REPORTS)
 
 @pytest.mark.parametrize("level", NINE_TENTHS, ids=repr)
 def test_nine_tenths_is_nine_tenths_in_every_type(level):
-    calibration = again(robfcp.calibrate(REPORTS, level))
+    calibration = reload(robfcp.calibrate(REPORTS, coverage=level))
     assert calibration.levels[0].coverage == Fraction(9, 10)
     assert calibration.threshold == USUAL.threshold
 
@@ -97,9 +97,11 @@ def test_numbers_of_other_libraries_are_saved_as_plain_ones():
     federation = robfcp.Federation.from_reports(
         REPORTS, registered_sizes=sizes, quorum=np.float32(1)
     )
-    promise = robfcp.MarginalGuarantee(liars=np.int8(1))
-    found = robfcp.calibrate(federation, guarantee=promise, certificate_confidence=Fraction(19, 20))
-    assert again(found).certificate_confidence == 0.95
+    guarantee = robfcp.MarginalGuarantee(max_malicious=np.int8(1))
+    calibration = robfcp.calibrate(
+        federation, guarantee=guarantee, certificate_confidence=Fraction(19, 20)
+    )
+    assert reload(calibration).certificate_confidence == 0.95
 
 
 def test_a_report_that_holds_itself_is_faulty():
@@ -108,67 +110,88 @@ def test_a_report_that_holds_itself_is_faulty():
     assert len(robfcp.calibrate([*REPORTS, endless]).rejected_reports) == 1
 
 
-# Files whose digest fits, as anybody can write them
+# Files whose digest fits, as any forger can write them
 
-BODIES = {
+VALID_BODIES = {
     "calibration": json.loads(CALIBRATION.to_json())["body"],
     "record": json.loads(CALIBRATION.record.to_json())["body"],
 }
-HELD = BODIES["record"]["federation"]
-SENT = HELD["reports"]
-IDS = [one["client"] for one in SENT]
-FAULT = {"client": "a", "field": "b", "reason": "c", "more": 1}
-WRONG = {
+FEDERATION = VALID_BODIES["record"]["federation"]
+SENT_REPORTS = FEDERATION["reports"]
+IDS = [report["client"] for report in SENT_REPORTS]
+REJECTION = {"client": "a", "field": "b", "reason": "c", "more": 1}
+WRONG_VALUES = {
     "calibration": {
-        "levels": [[], BODIES["calibration"]["levels"] * 2],
+        "levels": [[], VALID_BODIES["calibration"]["levels"] * 2],
         "levels.0.coverage": ["2", "x", "1/0", "1e-99999999"],
         "levels.0.certificate.lower": [-5],
         "levels.0.certificate.upper": [50],
         "levels.0.certificate.n_clients": [7],
-        "liars": [-1, 6],
-        "confidence": [5],
-        **{f"{place}more": [1] for place in (
-            "checked.", "summary.", "levels.0.certificate.", "levels.0.curve.0.", "score.",
-            "levels.0.certificate.assumptions.0.",
-        )},
+        "n_malicious": [-1, 6],
+        "certificate_confidence": [5],
+        **{
+            f"{field}more": [1]
+            for field in (
+                "verification.",
+                "summary.",
+                "levels.0.certificate.",
+                "levels.0.certificate_points.0.",
+                "score.",
+                "levels.0.certificate.assumptions.0.",
+            )
+        },
     },
     "record": {
         "flagged": [{"nobody": ""}, dict.fromkeys(IDS, "")],
-        "oddness": [{}, dict.fromkeys(IDS[1:], 1.0)],
-        "promise": [{"type": "pac", "liars": -5}, {"type": "pac", "liars": 1, "tolerance": 2}],
+        "maliciousness": [{}, dict.fromkeys(IDS[1:], 1.0)],
+        "guarantee": [
+            {"type": "pac", "max_malicious": -5},
+            {"type": "pac", "max_malicious": 1, "tolerance": 2},
+        ],
         "federation.more": [1],
-        "federation.checked.more": [1],
-        "federation.faulty": [[FAULT]],
-        "federation.missing": [["\x1b[2J"]],
-        "federation.reports": [[], SENT[1:], [*SENT, SENT[0] | {"n_samples": 1}], [*SENT, {}],
-            [*SENT[1:], SENT[0] | {"round": "another"}], [*SENT[1:], SENT[1] | SENT[0]["counts"]]],
-        **{f"federation.reports.0.{field}": values for field, values in {
-            "client": ["a\nb", IDS[1]],
-            "counts.bins": [[0], [10**6], [2**70]],
-            "counts.counts": [[], [-1] * 30, [0] * 30, [2**62] * 30, [2**70]],
-            "privacy": [{"epsilon": 1.0}],
-            "n_samples": [0, 29],
-        }.items()},
+        "federation.verification.more": [1],
+        "federation.rejected_reports": [[REJECTION]],
+        "federation.missing_clients": [["\x1b[2J"]],
+        "federation.reports": [
+            [],
+            SENT_REPORTS[1:],
+            [*SENT_REPORTS, SENT_REPORTS[0] | {"n_samples": 1}],
+            [*SENT_REPORTS, {}],
+            [*SENT_REPORTS[1:], SENT_REPORTS[0] | {"round": "another"}],
+            [*SENT_REPORTS[1:], SENT_REPORTS[1] | SENT_REPORTS[0]["counts"]],
+        ],
+        **{
+            f"federation.reports.0.{field}": values
+            for field, values in {
+                "client": ["a\nb", IDS[1]],
+                "counts.bins": [[0], [10**6], [2**70]],
+                "counts.counts": [[], [-1] * 30, [0] * 30, [2**62] * 30, [2**70]],
+                "privacy": [{"epsilon": 1.0}],
+                "n_samples": [0, 29],
+            }.items()
+        },
     },
-}  # fmt: skip
-CASES = [(k, f, v) for k, fields in WRONG.items() for f, values in fields.items() for v in values]
+}
+CASES = [
+    (k, f, v) for k, fields in WRONG_VALUES.items() for f, values in fields.items() for v in values
+]
 
 
 def altered(kind, field, value):
     """The file with another value there, its digest made to fit again."""
-    body = json.loads(json.dumps(BODIES[kind]))
-    *way, last = [int(step) if step.isdigit() else step for step in field.split(".")]
-    place = body
-    for step in way:
-        place = place[step]
-    place[last] = value
-    return sealed(kind, body)
+    body = json.loads(json.dumps(VALID_BODIES[kind]))
+    *parents, last = [int(step) if step.isdigit() else step for step in field.split(".")]
+    container = body
+    for step in parents:
+        container = container[step]
+    container[last] = value
+    return seal(kind, body)
 
 
 @pytest.mark.parametrize(("kind", "field", "value"), CASES, ids=lambda value: str(value)[:30])
 def test_a_file_whose_parts_contradict_each_other_is_refused(kind, field, value):
     read = Calibration.from_json if kind == "calibration" else Record.from_json
-    read(sealed(kind, BODIES[kind]))
+    read(seal(kind, VALID_BODIES[kind]))
     with pytest.raises(RobfcpError, match=r"^x\.json: .*; (calibrate again|pass (a|the) file)"):
         read(altered(kind, field, value), "x.json")
 
@@ -177,8 +200,8 @@ def test_a_file_whose_parts_contradict_each_other_is_refused(kind, field, value)
     ("field", "value"),
     [
         *(("levels.0.threshold", value) for value in (0.123456789, -5)),
-        ("summary.n_trusted", 2),
-        ("summary.grid", "0"),
+        ("summary.n_benign", 2),
+        ("summary.binning", "0"),
     ],
 )
 def test_a_calibration_that_does_not_fit_its_evidence_says_so(field, value, tmp_path):
@@ -188,7 +211,7 @@ def test_a_calibration_that_does_not_fit_its_evidence_says_so(field, value, tmp_
         _ = Calibration.load(tmp_path / "c.json", record=True).benign_clients
 
 
-WHOLE = msgspec.structs.asdict(Privacy(1.0))
+PRIVACY_FIELDS = msgspec.structs.asdict(Privacy(1.0))
 TWO_BINS = {"bins": [3, 4]}
 
 
@@ -196,17 +219,23 @@ TWO_BINS = {"bins": [3, 4]}
     "change",
     [
         {"counts": TWO_BINS | {"counts": [31, -1]}},
-        {"privacy": WHOLE, "counts": TWO_BINS | {"counts": [9999, 0]}},
-        *({"privacy": {k: v for k, v in WHOLE.items() if k != left}} for left in WHOLE),
-        *({"privacy": WHOLE | {"scale": scale}} for scale in (0, None, 1.9)),
-        {"privacy": WHOLE | {"epsilon": 1e300}},
-        {"privacy": WHOLE | {"neighbours": "add-remove"}},
-        {"privacy": WHOLE | {"mechanism": "auto"}},
+        {"privacy": PRIVACY_FIELDS, "counts": TWO_BINS | {"counts": [9999, 0]}},
+        *(
+            {"privacy": {k: v for k, v in PRIVACY_FIELDS.items() if k != left}}
+            for left in PRIVACY_FIELDS
+        ),
+        *({"privacy": PRIVACY_FIELDS | {"scale": scale}} for scale in (0, None, 1.9)),
+        {"privacy": PRIVACY_FIELDS | {"epsilon": 1e300}},
+        {"privacy": PRIVACY_FIELDS | {"neighbors": "add-remove"}},
+        {"privacy": PRIVACY_FIELDS | {"mechanism": "auto"}},
     ],
     ids=lambda change: str(change)[:60],
 )
 def test_noise_that_is_half_stated_or_impossible_is_refused(change):
-    assert robfcp.Report.from_json(json.dumps(MESSAGE | {"privacy": WHOLE})).privacy.epsilon == 1
+    assert (
+        robfcp.Report.from_json(json.dumps(MESSAGE | {"privacy": PRIVACY_FIELDS})).privacy.epsilon
+        == 1
+    )
     with pytest.raises(RobfcpError, match="site-00"):
         robfcp.Report.from_json(json.dumps(MESSAGE | change))
 
@@ -218,7 +247,7 @@ HALVES = np.full((99, 2), 0.5)
 PAIR = HALVES[:1]
 
 
-def taken(**options):
+def read_round(**options):
     return robfcp.Federation.from_reports(REPORTS, **options)
 
 
@@ -226,7 +255,7 @@ def taken(**options):
     ("field", "call"),
     [
         *(
-            ("coverage", lambda level=level: robfcp.calibrate(REPORTS, level))
+            ("coverage", lambda level=level: robfcp.calibrate(REPORTS, coverage=level))
             for level in ("1e-99999999", "1e99999999", "1/0", "9" * 50, "nan", b"0.9", True, 0.9j)
         ),
         *(
@@ -234,27 +263,30 @@ def taken(**options):
             for reports in (None, 5, REPORTS[0], REPORTS[0].to_json(), {})
         ),
         *(
-            ("quorum", lambda quorum=quorum: taken(quorum=quorum))
+            ("quorum", lambda quorum=quorum: read_round(quorum=quorum))
             for quorum in (np.nan, -1, 1.5, True, "3")
         ),
         *(
-            ("sizes", lambda sizes=sizes: taken(registered_sizes=sizes))
+            ("registered_sizes", lambda sizes=sizes: read_round(registered_sizes=sizes))
             for sizes in ({}, [("site-00", 30)], *(SIZES | {"a": n} for n in (30.0, "30", -30)))
         ),
-        ("name", lambda: taken(registered_sizes=SIZES | {"\ud800": 1})),
-        ("max_share", lambda: taken(max_client_share="0.5")),
+        ("name", lambda: read_round(registered_sizes=SIZES | {"\ud800": 1})),
+        ("max_client_share", lambda: read_round(max_client_share="0.5")),
         (
-            "confidence",
+            "certificate_confidence",
             lambda: robfcp.calibrate(
                 REPORTS, certificate_confidence=2, guarantee=robfcp.MarginalGuarantee(1)
             ),
         ),
-        ("confidence", lambda: robfcp.calibrate(REPORTS, certificate_confidence="0.95")),
-        ("defence", lambda: robfcp.calibrate(REPORTS, defense=None)),
-        ("defence", lambda: robfcp.calibrate(REPORTS, defense=robfcp.RobFCP)),
-        ("alike", lambda: robfcp.PACGuarantee(1, alike=float("nan"))),
-        ("at_most", lambda: robfcp.Consensus(at_most=np.array([1, 2]))),
-        ("liars", lambda: robfcp.RobFCP(liars=-1)),
+        (
+            "certificate_confidence",
+            lambda: robfcp.calibrate(REPORTS, certificate_confidence="0.95"),
+        ),
+        ("defense", lambda: robfcp.calibrate(REPORTS, defense=None)),
+        ("defense", lambda: robfcp.calibrate(REPORTS, defense=robfcp.RobFCP)),
+        ("heterogeneity", lambda: robfcp.PACGuarantee(1, heterogeneity=float("nan"))),
+        ("max_malicious", lambda: robfcp.Consensus(max_malicious=np.array([1, 2]))),
+        ("n_malicious", lambda: robfcp.RobFCP(n_malicious=-1)),
         ("probabilities", lambda: CALIBRATION.predict_set(None)),
         ("lac", lambda: CALIBRATION.predict_set(PAIR, score="lac")),
         ("use predict_set", lambda: CALIBRATION.predict_interval([1.0], score="x")),
@@ -262,7 +294,7 @@ def taken(**options):
         ("sets", lambda: metrics.empty_set_rate([[True], [True, False]])),
         ("level", lambda: metrics.covgap(SETS, [0, 1], "0.9")),
         ("level", lambda: metrics.size_stratified_coverage_violation(SETS, [0, 1], np.nan)),
-        ("ends", lambda: metrics.size_stratified_coverage(SETS, [0, 1], (5, 1))),
+        ("size_ends", lambda: metrics.size_stratified_coverage(SETS, [0, 1], (5, 1))),
         ("targets", lambda: metrics.interval_coverage([[1, 2], [1, 2]], [1.0])),
         ("targets", lambda: metrics.interval_coverage([[1, 2]], [np.nan])),
         ("intervals", lambda: metrics.interval_coverage([], [])),
@@ -272,8 +304,8 @@ def taken(**options):
         ("labels", lambda: partitions.partition_dirichlet([["a"]] * 30, 2, 0.5)),
         ("labels", lambda: partitions.partition_dirichlet([1, "a", None] * 30, 2, 0.5)),
         ("attempts", lambda: partitions.partition_dirichlet([0] * 30, 2, 0.5, attempts=0)),
-        ("seeds", lambda: simulate(HALVES, [0] * 99, n_runs=0)),
-        ("share", lambda: simulate(HALVES, [0] * 99, share="a")),
+        ("n_runs", lambda: simulate(HALVES, [0] * 99, n_runs=0)),
+        ("malicious_fraction", lambda: simulate(HALVES, [0] * 99, malicious_fraction="a")),
         ("test on", lambda: simulate(HALVES, [0] * 99, n_clients=99)),
     ],
 )
@@ -282,9 +314,9 @@ def test_careless_requests_are_refused_by_name(field, call):
         call()
 
 
-def test_client_names_of_mixed_kinds_are_told_apart():
-    found = metrics.group_conditional_coverage(SETS, [0, 1], [1, None])
-    assert found == {"1": (1, 1.0), "None": (1, 0.0)}
+def test_group_names_of_mixed_types_are_distinguished():
+    coverage_of_groups = metrics.group_conditional_coverage(SETS, [0, 1], [1, None])
+    assert coverage_of_groups == {"1": (1, 1.0), "None": (1, 0.0)}
 
 
 class Touch:
@@ -306,7 +338,7 @@ def test_arrays_never_run_code_and_never_leave_files_open(tmp_path):
     np.savez(tmp_path / "z.npz", probabilities=np.eye(2))
     (tmp_path / "cut.npz").write_bytes((tmp_path / "z.npz").read_bytes()[:100])
     (tmp_path / "z.npz").rename(tmp_path / "no.npy")
-    for name in ("no.npz", "no.npy"):  # either is told by what it holds
+    for name in ("no.npz", "no.npy"):  # the content decides, not the ending
         assert read_outputs(tmp_path / name, needs_targets=False).predictions.shape == (2, 2)
     for name in ("evil.npz", "evil.npy", "cut.npz"):
         with pytest.raises(RobfcpError, match=name):
@@ -323,31 +355,35 @@ def test_registries_that_nest_without_end_are_refused(tmp_path):
 @pytest.mark.parametrize("text", ["²", "٣", "9" * 5000, "-1", "1.5", ""])
 def test_numbers_on_the_command_line_are_plain_digits(text):
     if text:
-        with pytest.raises(RobfcpError, match=r"--liars: .* is not a number below the 9 sites"):
+        with pytest.raises(
+            RobfcpError, match=r"--max-malicious: .* is not a number below the 9 sites"
+        ):
             _parse_max_malicious([text], 9)
-    with pytest.raises(RobfcpError, match="grid"):
+    with pytest.raises(RobfcpError, match="binning"):
         parse_binning(f"uniform:{text}")
 
 
-# Reports that are odd and allowed
+# Unusual reports that are valid
 
 
-@pytest.mark.parametrize("characterisation", ["gaussian", "k-means", "kernel", "quantiles"])
-def test_a_bin_without_finite_ends_has_a_finite_middle(characterisation):
+@pytest.mark.parametrize("characterization", ["gaussian", "k-means", "kernel", "quantiles"])
+def test_a_bin_without_finite_ends_has_a_finite_midpoint(characterization):
     reports = [robfcp.Report(f"c{k}", [9], Binning([-np.inf, np.inf])) for k in range(5)]
-    rule = robfcp.RobFCP(1, characterisation=characterisation)
-    assert robfcp.calibrate(reports, defense=rule).maliciousness.tolist() == [0.0] * 5
+    defense = robfcp.RobFCP(1, characterization=characterization)
+    assert robfcp.calibrate(reports, defense=defense).maliciousness.tolist() == [0.0] * 5
 
 
 def test_identical_giants_cost_the_server_nothing():
-    """Two copies that claim a thousand million samples each beside honest clients."""
-    honest = reports_of(np.random.default_rng(0).beta(0.5, 2, (30, 50)))
+    """Two duplicates that claim a thousand million samples each beside benign clients."""
+    benign = reports_of(np.random.default_rng(0).beta(0.5, 2, (30, 50)))
     counts = np.zeros(Binning.default().n_bins, dtype=np.int64)
     counts[[3, 5]] = 10**9 - 1, 1
     giants = [robfcp.Report(name, counts, Binning.default(), LAC) for name in "ab"]
-    assert set(robfcp.calibrate([*honest, *giants]).flagged_clients) == {"a", "b"}
+    assert set(robfcp.calibrate([*benign, *giants]).flagged_clients) == {"a", "b"}
 
 
-def test_clients_without_any_difference_are_all_trusted():
+def test_clients_without_any_difference_are_all_benign():
     reports = reports_of(np.zeros((3, 30)))
-    assert robfcp.calibrate(reports, defense=robfcp.Consensus(at_most=0)).flagged_clients == ()
+    assert (
+        robfcp.calibrate(reports, defense=robfcp.Consensus(max_malicious=0)).flagged_clients == ()
+    )

@@ -41,8 +41,8 @@ N_CELLS = [6, 18, 6] * 2
 NAMES = ["s1", "Z\u00fcrich", "", " a", "file:x", "x" * 201, "a\nb"]
 
 # Mostly what is valid: else nearly all examples would be refused for the same reason.
-odd_counts = st.sampled_from([0, -1, MAX_SAMPLES, MAX_SAMPLES + 1, 2**60])
-counts = st.one_of(st.integers(1, 9), st.integers(1, 9), st.integers(1, 9), odd_counts)
+unusual_counts = st.sampled_from([0, -1, MAX_SAMPLES, MAX_SAMPLES + 1, 2**60])
+counts = st.one_of(st.integers(1, 9), st.integers(1, 9), st.integers(1, 9), unusual_counts)
 
 
 @st.composite
@@ -51,10 +51,10 @@ def cells_and_counts(draw, n_cells):
     cells = sorted(draw(st.sets(st.integers(0, n_cells - 1), min_size=1, max_size=5)))
     if draw(st.integers(0, 9)) == 0:
         cells[draw(st.integers(0, len(cells) - 1))] = draw(st.integers(-1, n_cells + 1))
-    plain = [draw(st.integers(1, 9)) for _ in cells]
+    values = [draw(st.integers(1, 9)) for _ in cells]
     if draw(st.integers(0, 9)) == 0:
-        plain[draw(st.integers(0, len(cells) - 1))] = draw(counts)
-    return cells, plain
+        values[draw(st.integers(0, len(cells) - 1))] = draw(counts)
+    return cells, values
 
 
 @st.composite
@@ -89,20 +89,24 @@ def is_valid_report(row):
     name, n_samples, kind, (cells, values), labels, totals = row
     header = HEADERS[kind]
     report = {"kind": "report", "schema": 2, "client": name, "n_samples": n_samples}
-    grid = to_wire_binning(BINNING)
-    report["grid"] = {"name": grid.name, "digest": grid.digest, "parameters": grid.parameters}
+    binning = to_wire_binning(BINNING)
+    report["binning"] = {
+        "name": binning.name,
+        "digest": binning.digest,
+        "parameters": binning.parameters,
+    }
     if header.strata is None:
         report["counts"] = {"bins": cells, "counts": values}
     else:
         steps = np.diff(cells, prepend=0).tolist()
-        report["strata"] = {"by": "class", "names": CLASSES, "steps": steps, "counts": values}
+        report["strata"] = {"by": "class", "names": CLASSES, "cell_steps": steps, "counts": values}
     report["min_cell_count"] = header.min_cell_count
     if header.class_names is not None:
         report["class_totals"] = {"names": CLASSES, "totals": totals}
     if header.risk is not None:
-        report["risk"] = {"name": "fnr", "bound": 1.0, "resolution": 4}
+        report["risk"] = {"name": "fnr", "upper_bound": 1.0, "resolution": 4}
     if labels is not None:
-        report["set_sizes"] = dict(zip(("bins", "counts"), labels, strict=True))
+        report["all_label_counts"] = dict(zip(("bins", "counts"), labels, strict=True))
     try:
         validate_report(parse_report(json.dumps(report), "x"), HeaderReader())
     except ReportError:
@@ -110,34 +114,37 @@ def is_valid_report(row):
     return True
 
 
-def table_of(parts):
+def table_of(rows_given):
     """Rows of cells and counts; empty where there are none."""
-    lengths = [0 if part is None else len(part[0]) for part in parts]
-    numbers = [
-        [number for part in parts if part is not None for number in part[place]] for place in (0, 1)
+    lengths = [0 if row is None else len(row[0]) for row in rows_given]
+    columns = [
+        [value for row in rows_given if row is not None for value in row[column_index]]
+        for column_index in (0, 1)
     ]
-    cells, values = (np.array(column, dtype=np.int64) for column in numbers)
+    cells, values = (np.array(column, dtype=np.int64) for column in columns)
     return SparseCounts.from_lengths(np.array(lengths), cells, values)
 
 
-def block_of(some):
+def block_of(sampled_rows):
     """The rows as a table holds them."""
     return Block(
-        names=[row[0] for row in some],
-        sizes=np.array([row[1] for row in some], dtype=np.int64),
+        names=[row[0] for row in sampled_rows],
+        sizes=np.array([row[1] for row in sampled_rows], dtype=np.int64),
         headers=HEADERS,
-        header_index=np.array([row[2] for row in some], dtype=np.intp),
-        counts=table_of([None if row[2] % 3 == 1 else row[3] for row in some]),
-        strata=table_of([row[3] if row[2] % 3 == 1 else None for row in some]),
-        all_label_counts=table_of([row[4] for row in some]),
-        class_totals=table_of([(range(3), row[5]) if row[2] == 3 else None for row in some]),
+        header_index=np.array([row[2] for row in sampled_rows], dtype=np.intp),
+        counts=table_of([None if row[2] % 3 == 1 else row[3] for row in sampled_rows]),
+        strata=table_of([row[3] if row[2] % 3 == 1 else None for row in sampled_rows]),
+        all_label_counts=table_of([row[4] for row in sampled_rows]),
+        class_totals=table_of(
+            [(range(3), row[5]) if row[2] == 3 else None for row in sampled_rows]
+        ),
     )
 
 
 @pytest.mark.effort
 @settings(max_examples=cases(300), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(rows(), min_size=1, max_size=8))
-def test_a_row_of_a_table_is_valid_where_the_report_it_should_be_is(some):
-    block = block_of(some)
-    found = validate_block(block, are_client_names(block.names))
-    assert found.tolist() == [is_valid_report(row) for row in some]
+def test_a_row_of_a_table_is_valid_where_the_report_it_should_be_is(sampled_rows):
+    block = block_of(sampled_rows)
+    is_valid = validate_block(block, are_client_names(block.names))
+    assert is_valid.tolist() == [is_valid_report(row) for row in sampled_rows]

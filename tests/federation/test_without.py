@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from makers import by_class, outputs, reports_of
+from makers import outputs, reports_by_class, reports_of
 
 import robfcp
 from robfcp.errors import RobfcpError
@@ -14,7 +14,7 @@ REASON = "site-02: was excluded by the operator; ask the operator why"
 
 def stratified_reports():
     """Six reports by class."""
-    return by_class([outputs(seed, 120) for seed in range(6)])
+    return reports_by_class([outputs(seed, 120) for seed in range(6)])
 
 
 def remaining_reports(reports):
@@ -46,7 +46,7 @@ def test_the_calibration_is_that_of_the_other_reports(by):
     assert calibration.certificate.lower == expected.certificate.lower
 
 
-def test_counts_that_stay_in_parquet_are_excluded_alike(tmp_path, monkeypatch):
+def test_counts_that_stay_in_parquet_are_excluded_too(tmp_path, monkeypatch):
     reports = stratified_reports()
     Federation.from_reports(reports).save(tmp_path / "round.parquet")
     monkeypatch.setattr(_parquet, "MAX_VALUES_IN_MEMORY", 0)
@@ -67,12 +67,13 @@ def test_an_excluded_client_is_listed_among_the_rejected_with_the_reason():
     (rejected,) = remaining.rejected_reports[1:]
     assert (rejected.client, rejected.field, rejected.reason) == ("site-02", "client", REASON)
     calibration = robfcp.calibrate(remaining)
-    assert calibration.verdicts["site-02"] == "faulty"
+    verdict = calibration.verdicts["site-02"]
+    assert (verdict.status, verdict.effect) == ("rejected", "excluded")
     assert calibration.feedback("site-02").reason == REASON
-    assert calibration.certificate.n_outside == 2
+    assert calibration.certificate.n_uncovered_clients == 2
 
 
-def test_an_excluded_client_is_not_said_to_have_been_counted_once():
+def test_an_excluded_client_is_not_listed_as_resubmitted():
     reports = stratified_reports()
     federation = Federation.from_reports([*reports, reports[1], reports[2]])
     assert federation.resubmitted_clients == ("site-01", "site-02")
@@ -90,19 +91,22 @@ def test_who_has_no_valid_report_may_be_named():
     assert federation.without(["refused", "missing"]) is federation
     assert federation.without([]) is federation
     with_one_more = federation.without(["refused", "site-02"])
-    assert [fault.client for fault in with_one_more.rejected_reports] == ["refused", "site-02"]
+    assert [rejected.client for rejected in with_one_more.rejected_reports] == [
+        "refused",
+        "site-02",
+    ]
 
 
-def test_a_name_of_nobody_is_refused():
+def test_an_unknown_name_is_refused():
     federation = Federation.from_reports(reports_of([[0.1, 0.2]] * 3))
     with pytest.raises(RobfcpError) as caught:
         federation.without(["site-00", "site-9", "site-8"])
     assert str(caught.value) == (
-        "exclude: no client of this round is called site-8, site-9; check the name"
+        "clients (--exclude): no client of this round is called site-8, site-9; check the name"
     )
 
 
-def test_somebody_must_remain():
+def test_one_report_must_remain():
     federation = Federation.from_reports(reports_of([[0.1, 0.2]] * 3))
     with pytest.raises(RobfcpError, match="no report is left; exclude fewer"):
         federation.without(federation.clients)

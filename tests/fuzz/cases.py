@@ -19,7 +19,7 @@ HANGING_SECONDS = 30  # after which a case is interrupted
 class Target(Protocol):
     """What is fuzzed."""
 
-    kinds: list[str]  # of cases, which take turns
+    case_kinds: list[str]  # of cases, which take turns
     max_seconds: float  # that a case may take
     clock: Callable[[], float]  # by which they are counted
 
@@ -46,7 +46,7 @@ class CaseHangs(BaseException):
 
 def run_case(target: Target, index: int, rng: np.random.Generator) -> CaseResult:
     """Run one case, interrupt it if it hangs, and judge what came of it."""
-    kind = target.kinds[index % len(target.kinds)]
+    kind = target.case_kinds[index % len(target.case_kinds)]
     memory_before = peak_memory_bytes()
     start = target.clock()
     signal.setitimer(signal.ITIMER_REAL, HANGING_SECONDS)

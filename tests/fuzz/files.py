@@ -39,7 +39,7 @@ N_SAMPLES = 60  # of each client that reports by class
 class HostileFiles:
     """Breaks a file of every kind in turn, and uses it as people do.
 
-    `kinds`, `max_seconds`, `clock` and `run_case` are what `cases.Target` asks for.
+    `case_kinds`, `max_seconds`, `clock` and `run_case` are what `cases.Target` asks for.
     """
 
     max_seconds = 2.0
@@ -48,7 +48,7 @@ class HostileFiles:
     def __init__(self, folder: Path) -> None:
         self._valid = ValidRound(folder)
         self._file_kinds = valid_files(self._valid)
-        self.kinds = list(self._file_kinds)
+        self.case_kinds = list(self._file_kinds)
 
         # What is not broken must be accepted, or the cases would say nothing.
         for file_kind in self._file_kinds.values():
@@ -104,18 +104,18 @@ class ValidRound:
             robfcp.Report.from_scores(f"s{k}", rng.random(30), score=SCORE, round=ROUND, model="m")
             for k in range(N_CLIENTS)
         ]
-        self.calibration = robfcp.calibrate(self.reports, defense=robfcp.Consensus(at_most=1))
+        self.calibration = robfcp.calibrate(self.reports, defense=robfcp.Consensus(max_malicious=1))
         self.calibration.save(self.folder / "pooled.json")
         self.later_calibration = robfcp.calibrate(self.reports[:-1])
 
     def _make_private_reports(self, rng: np.random.Generator) -> None:
         """Make reports with privacy noise and save them."""
-        grid = robfcp.Binning.uniform(8)
+        binning = robfcp.Binning.uniform(8)
         self.private_reports = []
         for k in range(3):
             counts = rng.integers(0, 30, 8)
             report = robfcp.Report(
-                f"p{k}", counts, grid, SCORE, n_samples=120, privacy=Privacy(1.0), round=ROUND
+                f"p{k}", counts, binning, SCORE, n_samples=120, privacy=Privacy(1.0), round=ROUND
             )
             report.save(self.folder / f"p{k}")
             self.private_reports.append(report)
@@ -141,7 +141,7 @@ class ValidRound:
             for k in range(N_CLIENTS)
         ]
         self.calibration_by_class = robfcp.calibrate(
-            self.reports_by_class, guarantee=robfcp.LabelShiftGuarantee(liars=1)
+            self.reports_by_class, guarantee=robfcp.LabelShiftGuarantee(max_malicious=1)
         )
         self.calibration_by_class.save(self.folder / "by-class.json")
 
@@ -156,9 +156,9 @@ class ValidRound:
             path=path,
         )
 
-    def draw_page(self, shown: robfcp.Calibration | PageHistory) -> None:
+    def draw_page(self, document: robfcp.Calibration | PageHistory) -> None:
         """Write the page of a calibration or of a history."""
-        write_html(shown, self.folder / "page.html")
+        write_html(document, self.folder / "page.html")
 
 
 class FileKind(NamedTuple):
@@ -199,42 +199,42 @@ def _report_files(valid: ValidRound) -> dict[str, FileKind]:
 
 
 def use_report(valid: ValidRound, path: Path) -> None:
-    """Calibrate with the report in place of a client's own."""
-    sent: list[robfcp.Report | bytes] = [valid.reports[0], path.read_bytes(), *valid.reports[2:]]
-    robfcp.calibrate(Federation.from_reports(sent))
+    """Calibrate with the report in place of that client's report."""
+    reports: list[robfcp.Report | bytes] = [valid.reports[0], path.read_bytes(), *valid.reports[2:]]
+    robfcp.calibrate(Federation.from_reports(reports))
 
 
 def use_private_report(valid: ValidRound, path: Path) -> None:
     """Calibrate with a guarantee, the report beside two other private ones."""
     federation = Federation.from_files([path, valid.folder / "p0", valid.folder / "p2"])
-    robfcp.calibrate(federation, guarantee=robfcp.MarginalGuarantee(liars=1))
+    robfcp.calibrate(federation, guarantee=robfcp.MarginalGuarantee(max_malicious=1))
 
 
 def use_signed_report(valid: ValidRound, path: Path) -> None:
     """Read the report in rounds without and with registered keys."""
-    others = [valid.folder / f"r{k}" for k in (0, 2, 3)]
-    Federation.from_files([path, *others])
+    other_paths = [valid.folder / f"r{k}" for k in (0, 2, 3)]
+    Federation.from_files([path, *other_paths])
 
     keys = {"s0": valid.public_key, CLIENT: valid.public_key}
-    Federation.from_files([path, others[0]], keys=keys, round=ROUND)
+    Federation.from_files([path, other_paths[0]], keys=keys, round=ROUND)
 
 
 # Calibrations
 
 
 def _calibration_files(valid: ValidRound) -> dict[str, FileKind]:
-    """Make what comes of a round: calibration, record and a client's letter."""
+    """Make what comes of a round: calibration, record and a client's feedback."""
     pooled = valid.calibration.to_json()
     by_class = valid.calibration_by_class.to_json()
     signed = valid.calibration.to_json(valid.private_key)
     record = valid.calibration.record.to_json()
-    letter = valid.calibration_by_class.feedback(CLIENT).to_json()
+    feedback = valid.calibration_by_class.feedback(CLIENT).to_json()
     return {
         "calibration": FileKind("x.json", pooled, use_calibration),
         "calibration by class": FileKind("x.json", by_class, use_calibration_by_class),
         "signed calibration": FileKind("x.json", signed, use_signed_calibration),
         "record": FileKind("x.json", record, use_record),
-        "letter": FileKind("x.json", letter, use_letter),
+        "feedback": FileKind("x.json", feedback, use_feedback),
     }
 
 
@@ -269,23 +269,23 @@ def use_signed_calibration(valid: ValidRound, path: Path) -> None:
 def use_record(valid: ValidRound, path: Path) -> None:
     """Calibrate again from a record whose digest nobody compares, as a forger writes it anew."""
     record = Record.from_json(path.read_bytes(), "record")
-    calibration = robfcp.calibrate(record.federation, defense=robfcp.Consensus(at_most=0))
+    calibration = robfcp.calibrate(record.federation, defense=robfcp.Consensus(max_malicious=0))
     valid.draw_page(calibration)
     _ = compare_rounds(calibration, valid.later_calibration).lines
 
 
-def use_letter(valid: ValidRound, path: Path) -> None:
-    """Make a local threshold and predict, as a client does with its letter."""
-    letter = ClientFeedback.load(path)
-    letter.calibrate_locally(valid.probabilities, valid.labels)
-    letter.calibration.predict_set(valid.probabilities, 0)
+def use_feedback(valid: ValidRound, path: Path) -> None:
+    """Make a local threshold and predict, as a client does with its feedback."""
+    feedback = ClientFeedback.load(path)
+    feedback.calibrate_locally(valid.probabilities, valid.labels)
+    feedback.calibration.predict_set(valid.probabilities, 0)
 
 
 # After calibration
 
 
 def _monitoring_files(valid: ValidRound) -> dict[str, FileKind]:
-    """Make what is kept and sent later: alarms, a monitor's state and e-report."""
+    """Make what is kept and sent later: alarms, a monitor's state and e-value report."""
     state_path = valid.folder / "state"
     monitor = valid.monitor(state_path)
     monitor.update(valid.probabilities, valid.labels, ids=range(N_SAMPLES))
@@ -293,21 +293,21 @@ def _monitoring_files(valid: ValidRound) -> dict[str, FileKind]:
     history = AlarmHistory(valid.calibration_by_class.fingerprint, ROUND, N_CLIENTS, 1, 0.05)
     for step in (1, 2):
         _, history = history.with_inspection([monitor.e_value_report(ROUND, step)], step)
-    e_report = monitor.e_value_report(ROUND, 3)
+    e_value_report = monitor.e_value_report(ROUND, 3)
 
     return {
         "history": FileKind("x.json", history.to_json(), use_history),
         "monitor state": FileKind("x", state_path.read_bytes(), use_monitor_state),
-        "e-report": FileKind("x.json", e_report.to_json(), use_e_report),
+        "e-value report": FileKind("x.json", e_value_report.to_json(), use_e_value_report),
     }
 
 
 def use_history(valid: ValidRound, path: Path) -> None:
-    """Take one more look at the alarms, and draw the history."""
+    """Inspect once more, and draw the history."""
     history = AlarmHistory.load(path)
-    sent = [EValueReport("s2", history.calibration, 0.9, 9, 0.5, history.round, 9)]
-    with contextlib.suppress(RobfcpError):  # a refused look does not end the use
-        _, history = history.with_inspection(sent, 9)
+    e_value_reports = [EValueReport("s2", history.calibration, 0.9, 9, 0.5, history.round, 9)]
+    with contextlib.suppress(RobfcpError):  # a refused inspection does not end the use
+        _, history = history.with_inspection(e_value_reports, 9)
     valid.draw_page(PageHistory(alarms=history))
 
 
@@ -318,11 +318,11 @@ def use_monitor_state(valid: ValidRound, path: Path) -> None:
     monitor.e_value_report(ROUND, 9)
 
 
-def use_e_report(valid: ValidRound, path: Path) -> None:
-    """Merge the e-report with others that say the same."""
+def use_e_value_report(valid: ValidRound, path: Path) -> None:
+    """Merge the e-value report with others that say the same."""
     report = EValueReport.load(path)
-    others = [replace(report, client=f"o{k}") for k in range(3)]
-    merge_e_values([report, *others], 1)
+    copies = [replace(report, client=f"o{k}") for k in range(3)]
+    merge_e_values([report, *copies], 1)
 
 
 # What was agreed on
@@ -333,7 +333,7 @@ def _agreement_files(valid: ValidRound) -> dict[str, FileKind]:
     sizes = json.dumps({f"s{k}": 30 for k in range(N_CLIENTS)})
     key_lines = [
         f'["{CLIENT}"]',
-        "samples = 30",
+        "n-samples = 30",
         f'key = "{valid.public_key}"',
         'not-after = "2099-01-01"',
     ]
@@ -341,8 +341,8 @@ def _agreement_files(valid: ValidRound) -> dict[str, FileKind]:
         'round = "r"',
         'model = "m"',
         'score = "lac"',
-        'grid = "uniform:9"',
-        "epsilon = 1.0",
+        'binning = "uniform:9"',
+        "dp-epsilon = 1.0",
     ]
     revoked_key_lines = [f"{valid.public_key} # old"]
     return {
@@ -380,7 +380,7 @@ def use_revoked_keys(valid: ValidRound, path: Path) -> None:
 def _bookkeeping_files(valid: ValidRound) -> dict[str, FileKind]:
     """Make what a client or the server keeps for itself."""
     ledger_path = valid.folder / "ledger"
-    PrivacyLedger(ledger_path, "d").charge(Privacy(1.0, rounds=3), ROUND)
+    PrivacyLedger(ledger_path, "d").charge(Privacy(1.0, n_rounds=3), ROUND)
     log_path = valid.folder / "log"
     log_calibration(AuditLog(log_path), valid.calibration, {})
     private_key = (valid.folder / "key").read_bytes()
@@ -407,7 +407,7 @@ def use_ledger(valid: ValidRound, path: Path) -> None:
     """Spend privacy budget."""
     # The lock keeps the number of reports ever recorded, and would refuse the next case for it.
     Path(f"{path}.lock").unlink(missing_ok=True)
-    PrivacyLedger(path, "d").charge(Privacy(1.0, rounds=3))
+    PrivacyLedger(path, "d").charge(Privacy(1.0, n_rounds=3))
 
 
 def use_audit_log(valid: ValidRound, path: Path) -> None:

@@ -31,7 +31,7 @@ NONCE = "n"
 SECRET = "patient 4711"  # in exceptions at a client, here and in the drivers; must stay there
 GRACE_SECONDS = 8.0  # that the server and this machine may take beyond the deadlines of a round
 MALFORMED_FRACTION = 0.2  # of requests; the others have a broken body
-CHECKED_FRACTION = 0.3  # of rounds, in which clients also check the coverage
+EVALUATED_FRACTION = 0.3  # of rounds, in which clients also evaluate the coverage
 CLIENT_ERRORS = (
     ValueError,
     TypeError,
@@ -64,7 +64,7 @@ DRIVERS = {
 class HostileIntegration:
     """Runs rounds in which most clients misbehave, and sends clients hostile requests.
 
-    `kinds`, `max_seconds`, `clock` and `run_case` are what `cases.Target` asks for.
+    `case_kinds`, `max_seconds`, `clock` and `run_case` are what `cases.Target` asks for.
 
     Parameters
     ----------
@@ -85,13 +85,13 @@ class HostileIntegration:
         self._deadline_seconds = driver.deadline_seconds
         self._data = faults.client_data(N_CLIENTS, N_SAMPLES)
 
-        # Two deadlines: that of the reports and that of the check.
+        # Two deadlines: that of the reports and that of the evaluation.
         self.max_seconds = 2 * self._deadline_seconds + GRACE_SECONDS
 
         # Clients answer requests alike on every integration; only the loopback's driver asks them.
-        self.kinds = ["round"]
+        self.case_kinds = ["round"]
         if hasattr(self._driver, "answer"):
-            self.kinds += ["request"] * 3  # a round takes longer
+            self.case_kinds += ["request"] * 3  # a round takes longer
             self._valid_requests = valid_requests(self._data)
             self._check_valid_requests()
 
@@ -132,15 +132,15 @@ class HostileIntegration:
         for k in rng.choice(N_CLIENTS, n_malicious, replace=False):
             possible_faults = hostile_faults(self._deadline_seconds, rng)
             client_faults[f"site-{k}"] = choose(possible_faults, rng)
-        checks_coverage = rng.random() < CHECKED_FRACTION
+        has_evaluation = rng.random() < EVALUATED_FRACTION
 
-        outcomes = self._play(client_faults, checks_coverage)
+        outcomes = self._play(client_faults, has_evaluation)
         assert set(outcomes) == set(self._data)
         for client, outcome in outcomes.items():
             assert client in client_faults or outcome["status"] == "ok", f"{client} was not heard"
         assert SECRET.encode() not in msgspec.json.encode(outcomes), "an exception's text left"
 
-    def _play(self, client_faults: dict[str, Fault], checks_coverage: bool) -> dict[str, Any]:
+    def _play(self, client_faults: dict[str, Fault], has_evaluation: bool) -> dict[str, Any]:
         """Run a round with these faults, and return what it notes of every client."""
         with tempfile.TemporaryDirectory() as folder:
             try:
@@ -148,9 +148,9 @@ class HostileIntegration:
                     Path(folder),
                     data=self._data,
                     faults=client_faults,
-                    check=checks_coverage,
+                    evaluate=has_evaluation,
                     deadline=self._deadline_seconds,
-                    liars="unknown",
+                    max_malicious="unknown",
                     quorum=0.1,
                 )
             except robfcp.RobfcpError as error:
@@ -169,20 +169,20 @@ def valid_requests(data: dict[str, Any]) -> list[bytes]:
     """
     client = "site-0"
     calibration = robfcp.calibrate(faults.core_reports(data), defense="none")
-    letter = calibration.feedback(client)
+    feedback = calibration.feedback(client)
     calibration_json = msgspec.Raw(calibration.to_json())
-    letter_json = msgspec.Raw(letter.to_json())
-    watched_json = msgspec.Raw(faults.watched().to_json())
-    grid = to_wire_binning(robfcp.Binning.uniform(16))
+    feedback_json = msgspec.Raw(feedback.to_json())
+    monitored_json = msgspec.Raw(faults.watched().to_json())
+    binning = to_wire_binning(robfcp.Binning.uniform(16))
     score = to_wire_score(robfcp.LAC())
 
     requests = [
         _messages.SizeRequest(client=client),
-        _messages.ReportRequest(client=client, round="r", model=None, grid=grid, score=score),
+        _messages.ReportRequest(client=client, round="r", model=None, binning=binning, score=score),
         _messages.EvaluateRequest(client=client, calibration=calibration_json),
-        _messages.FeedbackRequest(client=client, letter=letter_json),
+        _messages.FeedbackRequest(client=client, feedback=feedback_json),
         _messages.MonitorRequest(
-            client=client, round="r", step=0, calibration=watched_json, floor=0.9
+            client=client, round="r", step=0, calibration=monitored_json, min_coverage=0.9
         ),
     ]
     return [msgspec.json.encode(request) for request in requests]
@@ -206,7 +206,7 @@ def malformed_record(rng: np.random.Generator) -> dict[str, Any]:
 
 
 def hostile_faults(deadline_seconds: float, rng: np.random.Generator) -> list[Fault]:
-    """List what a client may do in place of an honest reply."""
+    """List what a client may do in place of a benign reply."""
     unreadable = unreadable_reply(choose(CLIENT_ERRORS, rng)(SECRET))
     malformed = malformed_record(rng)
     failing = methodcaller("fail", int(rng.integers(400)))

@@ -40,7 +40,7 @@ def test_nothing_escapes(target, n_cases, seed):
 class OneKind:
     """A target whose cases all do the same."""
 
-    kinds = ("only",)
+    case_kinds = ("only",)
     max_seconds = 5.0
     clock = staticmethod(time.monotonic)
 

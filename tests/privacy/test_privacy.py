@@ -17,13 +17,15 @@ from robfcp.privacy._budget import Accountant, logistic_binning, recommend_binni
 from robfcp.privacy._noise import add_noise, noise_bound
 
 dp = pytest.importorskip("opendp.prelude")
-GRID = Binning.uniform(10)
+UNIFORM_10 = Binning.uniform(10)
 SCORES = np.random.default_rng(0).random(200)
-HIDING = Privacy(1, neighbours="add-remove")
+HIDING = Privacy(1, neighbors="add-remove")
 
 
 def private(client, privacy, **more):
-    return Report.from_scores(client, SCORES, GRID, score=robfcp.LAC(), privacy=privacy, **more)
+    return Report.from_scores(
+        client, SCORES, UNIFORM_10, score=robfcp.LAC(), privacy=privacy, **more
+    )
 
 
 def test_substituting_a_sample_moves_the_counts_by_the_stated_sensitivity():
@@ -31,7 +33,7 @@ def test_substituting_a_sample_moves_the_counts_by_the_stated_sensitivity():
     l1, l2 = Privacy(1).sensitivity
     for _ in range(50):
         scores = rng.random(20)
-        moved = GRID.counts(scores) - GRID.counts([rng.random(), *scores[1:]])
+        moved = UNIFORM_10.counts(scores) - UNIFORM_10.counts([rng.random(), *scores[1:]])
         assert np.abs(moved).sum() <= l1
         assert np.linalg.norm(moved) <= l2 + 1e-12
 
@@ -65,14 +67,18 @@ def test_zcdp_conversion_is_the_best_order_of_proposition_7():
 )
 def test_what_leaves_a_client_has_the_stated_noise(privacy):
     n = 6000
-    drawn, again = (add_noise(np.full(size, 7), privacy) - 7 for size in (n, 40))
+    noise, second_draw = (add_noise(np.full(size, 7), privacy) - 7 for size in (n, 40))
     reach = int(3 * np.sqrt(privacy.noise.variance))
     mass = privacy.noise.mass(reach)
-    seen = np.bincount(np.clip(drawn, -reach - 1, reach + 1) + reach + 1, minlength=2 * reach + 3)
+    observed = np.bincount(
+        np.clip(noise, -reach - 1, reach + 1) + reach + 1, minlength=2 * reach + 3
+    )
     beyond = (1 - mass.sum()) / 2
     expected = n * np.concatenate([[beyond], mass, [beyond]])
-    assert chisquare(seen, expected).pvalue > 1e-7  # drawn afresh: fails once in ten million runs
-    assert (again != drawn[:40]).any()
+    assert (
+        chisquare(observed, expected).pvalue > 1e-7
+    )  # drawn afresh: fails once in ten million runs
+    assert (second_draw != noise[:40]).any()
 
 
 def test_without_opendp_one_line_says_what_to_install(monkeypatch):
@@ -83,37 +89,45 @@ def test_without_opendp_one_line_says_what_to_install(monkeypatch):
 
 def test_counts_are_refused_where_noise_makes_them_once_in_ten_thousand_million_reports():
     privacy, counts = Privacy(1), [20] * 10
-    slack, most = (noise_bound(((privacy.noise, n),), c) for n, c in ((10, 1e-10), (1, 1e-11)))
-    for more in (0, 1):
-        odd = [-most - more, most + more, *[25] * 8]
-        for sent, n in ((counts, 200 - slack - more), (counts, 200 + slack + more), (odd, 200)):
-            words = "noise cannot make of|beyond what the stated noise"
-            with pytest.raises(ReportError, match=words) if more else nullcontext():
-                Report("a", sent, GRID, n_samples=n, privacy=privacy)
+    slack, max_noise = (noise_bound(((privacy.noise, n),), c) for n, c in ((10, 1e-10), (1, 1e-11)))
+    for excess in (0, 1):
+        extreme = [-max_noise - excess, max_noise + excess, *[25] * 8]
+        for reported, n in (
+            (counts, 200 - slack - excess),
+            (counts, 200 + slack + excess),
+            (extreme, 200),
+        ):
+            message = "noise cannot make of|beyond what the stated noise"
+            with pytest.raises(ReportError, match=message) if excess else nullcontext():
+                Report("a", reported, UNIFORM_10, n_samples=n, privacy=privacy)
 
 
 def test_hidden_sizes_are_registered_or_estimated_and_then_need_the_same_noise():
     reports = [*(private(client, HIDING) for client in "abc"), private("d", Privacy(4))]
-    unknown = Federation.from_reports(reports)
-    assert (unknown.sizes_known, list(unknown)) == (False, reports[:3])
-    (fault,) = unknown.rejected_reports
-    assert (fault.client, "other noise than most reports" in fault.reason) == ("d", True)
-    known = Federation.from_reports(reports, registered_sizes=dict.fromkeys("abcd", 200))
-    assert (known.sizes_known, known.rejected_reports, known.sample_sizes.tolist()) == (
+    estimated = Federation.from_reports(reports)
+    assert (estimated.sizes_known, list(estimated)) == (False, reports[:3])
+    (rejected,) = estimated.rejected_reports
+    assert (rejected.client, "other noise than most reports" in rejected.reason) == ("d", True)
+    registered = Federation.from_reports(reports, registered_sizes=dict.fromkeys("abcd", 200))
+    assert (
+        registered.sizes_known,
+        registered.rejected_reports,
+        registered.sample_sizes.tolist(),
+    ) == (
         True,
         (),
         [200] * 4,
     )
 
 
-def test_recommended_grids_grow_with_what_the_noise_leaves():
-    asked = ((0.01, 500), (1, 50), (1, 500), (1, 5000))
-    assert [recommend_binning(epsilon, n, 20).n_bins for epsilon, n in asked] == [8, 8, 34, 160]
+def test_recommended_binnings_grow_as_noise_shrinks():
+    settings = ((0.01, 500), (1, 50), (1, 500), (1, 5000))
+    assert [recommend_binning(epsilon, n, 20).n_bins for epsilon, n in settings] == [8, 8, 34, 160]
     assert recommend_binning(1, 500, 20) == logistic_binning(34)
     scores = np.random.default_rng(0).exponential(3, 1000)
-    grid = recommend_binning(Privacy(1), 500, 20, prior=scores)
-    shares = np.searchsorted(np.sort(scores), grid.edges[1:-1]) / 1000
-    assert 0.4 < (shares > 0.9).mean() < 0.6
+    binning = recommend_binning(Privacy(1), 500, 20, prior=scores)
+    fractions = np.searchsorted(np.sort(scores), binning.edges[1:-1]) / 1000
+    assert 0.4 < (fractions > 0.9).mean() < 0.6
     assert recommend_binning(1, 500, 20, prior=scores / scores.max()).edges[-1] == 1
 
 
@@ -121,12 +135,12 @@ def test_recommended_grids_grow_with_what_the_noise_leaves():
     ("settings", "scale"),
     [
         ({"epsilon": 1}, 2),
-        ({"epsilon": 1, "neighbours": "add-remove"}, 1),
-        ({"epsilon": 0.5, "samples_per_patient": 3}, 12),
-        ({"epsilon": 0.5, "samples_per_patient": 3, "neighbours": "add-remove"}, 6),
-        ({"epsilon": 1, "rounds": 4}, 8),
-        ({"epsilon": 1, "delta": 1e-6, "rounds": 5}, 10),
-        ({"epsilon": 1, "delta": 1e-6, "rounds": 100}, None),  # more rounds take Gaussian noise
+        ({"epsilon": 1, "neighbors": "add-remove"}, 1),
+        ({"epsilon": 0.5, "max_samples_per_patient": 3}, 12),
+        ({"epsilon": 0.5, "max_samples_per_patient": 3, "neighbors": "add-remove"}, 6),
+        ({"epsilon": 1, "n_rounds": 4}, 8),
+        ({"epsilon": 1, "delta": 1e-6, "n_rounds": 5}, 10),
+        ({"epsilon": 1, "delta": 1e-6, "n_rounds": 100}, None),  # more rounds take Gaussian noise
     ],
 )
 def test_noise_is_the_least_that_spends_the_budget_exactly(settings, scale):
@@ -134,10 +148,10 @@ def test_noise_is_the_least_that_spends_the_budget_exactly(settings, scale):
     assert privacy.mechanism == ("gaussian" if scale is None else "laplace")
     if scale is not None:
         assert privacy.scale == scale
-        assert privacy.pure_epsilon * privacy.rounds == pytest.approx(privacy.epsilon)
-        assert privacy.rho == pytest.approx((privacy.epsilon / privacy.rounds) ** 2 / 2)
+        assert privacy.pure_epsilon * privacy.n_rounds == pytest.approx(privacy.epsilon)
+        assert privacy.rho == pytest.approx((privacy.epsilon / privacy.n_rounds) ** 2 / 2)
     accountant = Accountant()
-    for _ in range(privacy.rounds):
+    for _ in range(privacy.n_rounds):
         assert accountant.budget_exceeded_by(privacy) is None
         accountant = accountant.spend(privacy)
     assert accountant.budget_exceeded_by(privacy) == privacy
@@ -157,34 +171,45 @@ def test_extreme_budgets_have_a_scale(epsilon, delta):
     assert Accountant().budget_exceeded_by(privacy) is None
 
 
-WISHED = {"privacy": 1, "n_samples": 500, "n_clients": 20}
+BINNING_OPTIONS = {"privacy": 1, "n_samples": 500, "n_clients": 20}
 PAIRS = np.repeat(np.arange(100), 2)
-SENT = {"client": "a", "scores": SCORES, "privacy": Privacy(1), "patient_ids": PAIRS}
+REPORT_OPTIONS = {"client": "a", "scores": SCORES, "privacy": Privacy(1), "patient_ids": PAIRS}
 
 
 @pytest.mark.parametrize(
-    ("make", "options", "words"),
+    ("make", "options", "message"),
     [
-        *((Privacy, {"epsilon": no}, "epsilon is") for no in (0, -1.0, np.nan, "1", 1e-300, 1e300)),
+        *(
+            (Privacy, {"epsilon": invalid}, "epsilon is")
+            for invalid in (0, -1.0, np.nan, "1", 1e-300, 1e300)
+        ),
         (Privacy, {"epsilon": 1, "delta": 1}, "delta is 1"),
         (Privacy, {"epsilon": 1, "mechanism": "gaussian"}, "delta is 0"),
         (Privacy, {"epsilon": 1, "mechanism": "uniform"}, "mechanism is 'uniform'"),
-        (Privacy, {"epsilon": 1, "neighbours": "next door"}, "neighbours is"),
-        (Privacy, {"epsilon": 1, "rounds": 0}, "rounds is 0"),
-        (Privacy, {"epsilon": 1, "samples_per_patient": 1.5}, "samples_per_patient is 1.5"),
+        (Privacy, {"epsilon": 1, "neighbors": "next door"}, "neighbors is"),
+        (Privacy, {"epsilon": 1, "n_rounds": 0}, "n_rounds is 0"),
+        (Privacy, {"epsilon": 1, "max_samples_per_patient": 1.5}, "max_samples_per_patient is 1.5"),
         (Privacy, {"epsilon": 1, "scale": 1.9}, "too little"),
         (Privacy, {"epsilon": 1, "scale": -1}, "scale is -1"),
         (Privacy, {"epsilon": 1e-12}, "give a number from 1e-09"),
         (logistic_binning, {"bins": 4}, "8 to 10000 bins"),
-        (recommend_binning, WISHED | {"n_samples": 0}, "numbers from 1"),
-        (recommend_binning, WISHED | {"prior": [1.0, 2.0]}, "finite scores"),
-        (recommend_binning, WISHED | {"prior": np.ones(99), "confidence_level": 1}, "between"),
-        (Report.from_scores, SENT, "somebody has 2 samples but samples_per_patient is 1"),
-        (Report.from_scores, SENT | {"privacy": None}, "only privacy protects them"),
-        (Report.from_scores, SENT | {"patient_ids": PAIRS[1:]}, "one name a score"),
+        (recommend_binning, BINNING_OPTIONS | {"n_samples": 0}, "integers from 1"),
+        (recommend_binning, BINNING_OPTIONS | {"prior": [1.0, 2.0]}, "finite scores"),
+        (
+            recommend_binning,
+            BINNING_OPTIONS | {"prior": np.ones(99), "confidence_level": 1},
+            "between",
+        ),
+        (
+            Report.from_scores,
+            REPORT_OPTIONS,
+            "somebody has 2 samples but max_samples_per_patient is 1",
+        ),
+        (Report.from_scores, REPORT_OPTIONS | {"privacy": None}, "only privacy protects them"),
+        (Report.from_scores, REPORT_OPTIONS | {"patient_ids": PAIRS[1:]}, "one name a score"),
     ],
 )
-def test_what_cannot_be_private_is_refused(make, options, words):
-    private("a", Privacy(1, samples_per_patient=2), patient_ids=PAIRS)  # as many as stated
-    with pytest.raises(RobfcpError, match=words):
+def test_what_cannot_be_private_is_refused(make, options, message):
+    private("a", Privacy(1, max_samples_per_patient=2), patient_ids=PAIRS)  # as many as stated
+    with pytest.raises(RobfcpError, match=message):
         make(**options)

@@ -1,8 +1,8 @@
 """An attacker with the format: what a reader of a default report can and cannot infer.
 
 The attacker knows the format and the report, and nothing else. All data sets of few samples in few
-bins are listed, and those that give the same report are what the attacker cannot tell apart. m is
-the minimum cell count. Samples are told apart by their rank: the r-th lowest score. What is found
+bins are listed, and those that give the same report are what the attacker cannot distinguish. m is
+the minimum cell count. Samples are identified by their rank: the r-th lowest score. What is found
 here is written in docs/security.md, "What a reader of a report can and cannot infer".
 """
 
@@ -49,9 +49,9 @@ def reports_of(data, m=M):
     n_data, n_bins = data.shape
     cells = np.flatnonzero(data)
     coarse = coarsen_cells(Cells(cells, data.ravel()[cells]), n_data, n_bins, m)
-    shown = np.zeros(data.size, dtype=int)
-    shown[coarse.cells] = coarse.counts
-    return shown.reshape(data.shape)
+    counts = np.zeros(data.size, dtype=int)
+    counts[coarse.cells] = coarse.counts
+    return counts.reshape(data.shape)
 
 
 def scores_of(counts):
@@ -59,12 +59,12 @@ def scores_of(counts):
     return np.repeat(np.arange(len(counts)), counts)
 
 
-def consistent_data(data, shown):
+def consistent_data(data, reports):
     """Every report with all the data sets that give it, or with their numbers."""
-    distinct, index = np.unique(shown, axis=0, return_inverse=True)
+    distinct, index = np.unique(reports, axis=0, return_inverse=True)
     order = np.argsort(index.ravel(), kind="stable")
-    ends = np.cumsum(np.bincount(index.ravel()))
-    yield from zip(distinct, np.split(data[order], ends[:-1]), strict=True)
+    group_ends = np.cumsum(np.bincount(index.ravel()))
+    yield from zip(distinct, np.split(data[order], group_ends[:-1]), strict=True)
 
 
 def known_bins(report, m=M):
@@ -83,36 +83,38 @@ def known_bins(report, m=M):
         Of the samples in rising order.
     """
     n_samples = int(report.sum())
-    ends = np.flatnonzero(report)
+    cell_ends = np.flatnonzero(report)
     lowest = np.zeros(n_samples, dtype=int)
     highest = np.zeros(n_samples, dtype=int)
     start = 0
-    for i, end in enumerate(ends):
-        count = report[end]
+    for i, cell_end in enumerate(cell_ends):
+        count = report[cell_end]
         stop = start + count
-        has_ties_before = False
-        before = 0
+        has_ties_below = False
+        previous_end = 0
         if i > 0:
-            before = ends[i - 1]
-            has_ties_before = report[before] >= 2 * m
+            previous_end = cell_ends[i - 1]
+            has_ties_below = report[previous_end] >= 2 * m
 
         # A sample of a cell lies neither above its end nor below the end of the cell before.
-        lowest[start:stop] = before
-        highest[start:stop] = end
+        lowest[start:stop] = previous_end
+        highest[start:stop] = cell_end
         if count >= 2 * m:
             # A bin with so many ties stays where it is, and m - 1 samples may lie below it.
             n_below = m - 1
             if i == 0:
                 n_below += count % m
-            lowest[start + n_below : stop] = end
-        elif i < len(ends) - 1:
+            lowest[start + n_below : stop] = cell_end
+        elif i < len(cell_ends) - 1:
             # The end lies half-way to the next cell's lowest sample, which is not above its end.
-            lowest[stop - 1] = max(before + (i > 0), 2 * end + 1 - ends[i + 1])
+            lowest[stop - 1] = max(previous_end + (i > 0), 2 * cell_end + 1 - cell_ends[i + 1])
         elif n_samples >= m:
             # The highest score is known to ten bins.
-            lowest[stop - 1] = max(before + (i > 0), end // TOP_BIN_ROUNDING * TOP_BIN_ROUNDING)
-        if i > 0 and not has_ties_before:
-            highest[start] = min(end, 2 * before + 2 - lowest[start - 1])
+            lowest[stop - 1] = max(
+                previous_end + (i > 0), cell_end // TOP_BIN_ROUNDING * TOP_BIN_ROUNDING
+            )
+        if i > 0 and not has_ties_below:
+            highest[start] = min(cell_end, 2 * previous_end + 2 - lowest[start - 1])
         start = stop
     return lowest, highest
 
@@ -121,9 +123,9 @@ def test_the_attacked_format_is_that_of_reports():
     rng = np.random.default_rng(0)
     scores = rng.beta(0.5, 2, (30, 60)).round(2)
     binning = Binning.uniform(40)
-    made = [Report.from_scores("a", row, binning, min_cell_count=M).counts for row in scores]
+    reported = [Report.from_scores("a", row, binning, min_cell_count=M).counts for row in scores]
     data = np.array([binning.counts(row) for row in scores])
-    np.testing.assert_array_equal(made, reports_of(data))
+    np.testing.assert_array_equal(reported, reports_of(data))
 
 
 @pytest.mark.parametrize(("n_samples", "n_bins", "m"), [*SMALL_WORLDS, (6, 11, M), (4, 11, 2)])
@@ -142,7 +144,7 @@ def test_a_report_fixes_the_bins_of_a_sample_to_the_stated_range_and_no_further(
 def test_a_bin_holds_for_certain_no_sample_or_one_or_as_many_as_a_cell(n_samples, n_bins, m):
     """A single one only where two neighboring cells end in neighboring bins.
 
-    In a grid of 11, 21, ... bins the last bin may hold one for certain, too: see `known_bins`.
+    In a binning of 11, 21, ... bins the last bin may hold one for certain, too: see `known_bins`.
     """
     data = all_data(n_samples, n_bins)
     for report, candidates in consistent_data(data, reports_of(data, m)):
@@ -172,9 +174,9 @@ def test_of_a_cell_without_neighbors_no_sample_has_a_certain_bin(n_samples, n_bi
 
 
 @pytest.mark.parametrize(
-    ("n_samples", "limit"), [(60, 0.0001), (100, 0.001), (300, 0.002), (1000, 0.06)]
+    ("n_samples", "max_fraction"), [(60, 0.0001), (100, 0.001), (300, 0.002), (1000, 0.06)]
 )
-def test_of_real_outputs_few_samples_have_a_bin_of_their_own_for_certain(n_samples, limit):
+def test_of_real_outputs_few_samples_have_a_bin_of_their_own_for_certain(n_samples, max_fraction):
     """CIFAR-10, LAC, the default bins: many samples crowd into few bins only where n is large."""
     shipped = outputs.load("cifar10", "iid")
     probabilities = np.asarray(shipped.probabilities, dtype=float)
@@ -190,7 +192,7 @@ def test_of_real_outputs_few_samples_have_a_bin_of_their_own_for_certain(n_sampl
         n_certain = np.bincount(lowest[lowest == highest], minlength=len(counts))
         assert not ((n_certain > 1) & (n_certain < M)).any()
         fractions.append(np.count_nonzero(n_certain == 1) / n_samples)
-    assert np.mean(fractions) <= limit
+    assert np.mean(fractions) <= max_fraction
 
 
 # Two reports on nearly the same samples
@@ -234,7 +236,7 @@ def test_the_difference_of_two_reports_rarely_determines_the_bin_of_an_added_sam
     assert 0 < of_uniform <= most_of_uniform
 
 
-def test_m_reports_that_differ_by_high_scores_show_the_middles_of_all_neighbors():
+def test_m_reports_that_differ_by_high_scores_show_the_midpoints_of_all_neighbors():
     """So that any known score then gives all others."""
     rng = np.random.default_rng(3)
     n_bins = 1000
@@ -244,13 +246,13 @@ def test_m_reports_that_differ_by_high_scores_show_the_middles_of_all_neighbors(
     for n_added in range(M):
         data[n_added, bins] = 1
         data[n_added, n_bins - 1] = n_added
-    shown = set(np.flatnonzero(reports_of(data).sum(axis=0)).tolist())
-    middles = set(((bins[:-1] + bins[1:] - 1) // 2).tolist())
+    visible_bins = set(np.flatnonzero(reports_of(data).sum(axis=0)).tolist())
+    midpoints = set(((bins[:-1] + bins[1:] - 1) // 2).tolist())
 
     # The lowest cell holds m samples or more: those below its end have no ends between them.
-    assert len(middles & shown) >= n_samples - 1 - M
+    assert len(midpoints & visible_bins) >= n_samples - 1 - M
     one_report = np.flatnonzero(reports_of(data[:1])[0])
-    assert len(middles & set(one_report.tolist())) == n_samples // M - 1
+    assert len(midpoints & set(one_report.tolist())) == n_samples // M - 1
 
 
 # Class totals
@@ -276,7 +278,7 @@ def test_two_class_totals_fix_both_sizes_for_2_of_25_combinations_of_remainders(
 
 @pytest.mark.parametrize(("n_classes", "n_sizes"), [(2, 42), (3, 27)])
 def test_class_totals_fix_sizes_only_where_all_are_rounded_the_same_way(n_classes, n_sizes):
-    """Nobody infers one size without all: no class of one to four samples is told otherwise."""
+    """One size is never inferred without all, so a class of one to four samples stays hidden."""
     is_large = n_sizes - M - 2  # beyond it the list of sizes is not complete
     n_fixed = 0
     for sizes in sizes_by_report(n_classes, n_sizes).values():
@@ -311,7 +313,7 @@ def test_labels_of_one_sample_may_fill_a_cell_of_set_sizes():
     probabilities = [[0.18] * 5 + [0.02] * 5]
     report = Report.from_predictions("a", probabilities, [0], include_all_labels=True)
     assert report.n_samples == 1
-    assert report.set_sizes[report.set_sizes > 0].tolist() == [M, M]
+    assert report.all_label_counts[report.all_label_counts > 0].tolist() == [M, M]
 
 
 def test_exact_counts_show_every_score_with_its_label():
@@ -329,7 +331,7 @@ def test_exact_counts_show_every_score_with_its_label():
 
 
 @pytest.mark.parametrize(
-    ("cell_counts", "stated", "n_accepted"),
+    ("cell_counts", "min_cell_count", "n_accepted"),
     [
         ([1, 1, 1, 5], None, 4),  # up to the default, whatever most reports have
         ([1, 1, 1, 6], None, 3),
@@ -341,14 +343,14 @@ def test_exact_counts_show_every_score_with_its_label():
     ],
 )
 def test_reports_with_larger_cells_than_those_of_the_round_are_rejected(
-    cell_counts, stated, n_accepted
+    cell_counts, min_cell_count, n_accepted
 ):
     rng = np.random.default_rng(0)
     reports = [
         Report.from_scores(f"client-{k}", rng.random(40), min_cell_count=count)
         for k, count in enumerate(cell_counts)
     ]
-    options = {} if stated is None else {"min_cell_count": stated}
+    options = {} if min_cell_count is None else {"min_cell_count": min_cell_count}
     federation = Federation.from_reports(reports, quorum=1, **options)
     assert federation.n_clients == n_accepted
     assert all(rejected.field == "min_cell_count" for rejected in federation.rejected_reports)

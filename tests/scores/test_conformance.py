@@ -30,7 +30,7 @@ class Margin(robfcp.ClassificationScore):
         return (1 + probabilities.max(axis=1, keepdims=True).astype(float) - probabilities) / 2
 
 
-def test_a_score_of_ones_own_goes_from_reports_to_sets_but_not_into_files(tmp_path):
+def test_a_custom_score_goes_from_reports_to_sets_but_not_into_files(tmp_path):
     (p, y), score = outputs(0, 1500, 4), Margin()
     assert "float16 and float32 are taken" in robfcp.scores.check_score(score)
     calibration = robfcp.calibrate(
@@ -39,49 +39,49 @@ def test_a_score_of_ones_own_goes_from_reports_to_sets_but_not_into_files(tmp_pa
     sets = calibration.predict_set(p[1000:])
     assert 0.85 < robfcp.metrics.coverage(sets, y[1000:]) < 0.96
     calibration.save(tmp_path / "c.json")
-    again = robfcp.Calibration.load(tmp_path / "c.json", record=True)
+    loaded = robfcp.Calibration.load(tmp_path / "c.json", record=True)
     with pytest.raises(RobfcpError, match="pass score="):
-        again.predict_set(p[1000:])
-    np.testing.assert_array_equal(again.predict_set(p[1000:], score=score), sets)
-    assert [report.score for report in again.federation] == [None] * 10
+        loaded.predict_set(p[1000:])
+    np.testing.assert_array_equal(loaded.predict_set(p[1000:], score=score), sets)
+    assert [report.score for report in loaded.federation] == [None] * 10
 
 
-def made(base=Margin, *fields, **changed):
+def make_wrong_score(base=Margin, *fields, **changed):
     """A score that differs from another one."""
     return make_dataclass("Wrong", fields, bases=(base,), namespace=changed, frozen=True)()
 
 
-def surprise(self, p, u):
+def random_scores(self, p, u):
     return np.random.default_rng().random(p.shape)
 
 
-def logarithm(self, p, u):
+def log_scores(self, p, u):
     return -np.log(np.maximum(p, 0), where=p > 0, out=np.full(p.shape, np.inf))
 
 
-def writes(self, p, u):
+def overwriting_scores(self, p, u):
     p[:, 0] = 0
     return 1 - p
 
 
-def own_label(self, p, label, u):
+def score_own_label(self, p, label, u):
     return 1 - p[np.arange(len(p)), label]
 
 
-def unchecked(self, predictions, targets, rng=None):
+def unchecked_scores(self, predictions, targets, rng=None):
     return Margin.label_scores(self, np.asarray(predictions), 1)[np.arange(len(targets)), targets]
 
 
-def moved(self, predictions, threshold):
+def shifted_interval(self, predictions, threshold):
     return robfcp.AbsoluteResidual.interval(self, predictions, threshold) + 1
 
 
 class Open(robfcp.ClassificationScore):
     name = "open"
-    label_scores = logarithm
+    label_scores = log_scores
 
 
-Nameless = type("Nameless", (robfcp.ClassificationScore,), {"label_scores": logarithm})
+Nameless = type("Nameless", (robfcp.ClassificationScore,), {"label_scores": log_scores})
 Residual = robfcp.AbsoluteResidual
 
 
@@ -91,28 +91,42 @@ Residual = robfcp.AbsoluteResidual
         (Margin, "no instance"),
         (Open(), "no instance of a dataclass"),
         (make_dataclass("Changeable", (), bases=(Open,))(), "can be changed"),
-        (made(Nameless), "has no name"),
-        (made(Open, ("name", str, "field")), "the name is a parameter"),
-        (made(Margin, ("given", object, field(default_factory=object))), "plain numbers"),
-        (made(label_scores=lambda self, p, u: 5 - p), "leave its default grid"),
-        (made(default_binning=lambda self: 100), "must return a robfcp.Grid"),
-        (made(label_scores=logarithm, default_binning=Residual.default_binning), "NaN or infinite"),
-        (made(label_scores=surprise), "draws numbers of its own"),
-        (made(label_scores=lambda self, p, u: (1 - p) / (1 + len(p))), "depends on other samples"),
+        (make_wrong_score(Nameless), "has no name"),
+        (make_wrong_score(Open, ("name", str, "field")), "the name is a parameter"),
         (
-            made(label_scores=lambda self, p, u: 1 - p[:, :1], _score_labels=own_label),
+            make_wrong_score(Margin, ("given", object, field(default_factory=object))),
+            "plain numbers",
+        ),
+        (make_wrong_score(label_scores=lambda self, p, u: 5 - p), "leave its default binning"),
+        (make_wrong_score(default_binning=lambda self: 100), "must return a robfcp.Grid"),
+        (
+            make_wrong_score(label_scores=log_scores, default_binning=Residual.default_binning),
+            "NaN or infinite",
+        ),
+        (make_wrong_score(label_scores=random_scores), "draws numbers of its own"),
+        (
+            make_wrong_score(label_scores=lambda self, p, u: (1 - p) / (1 + len(p))),
+            "depends on other samples",
+        ),
+        (
+            make_wrong_score(
+                label_scores=lambda self, p, u: 1 - p[:, :1], _score_labels=score_own_label
+            ),
             "for every label",
         ),
-        (made(_score_labels=lambda self, p, label, u: np.zeros(len(p))), "differ"),
-        (made(__call__=lambda self, p, y, rng=None: 1 - np.asarray(p)), "return"),
-        (made(label_scores=writes), "changes the array"),
-        (made(label_scores=lambda self, p, u: (1 - p) ** (p.itemsize / 8)), "gives other scores"),
-        (made(__call__=unchecked), "the base checks"),
-        (made(Residual, interval=None), "has no interval"),
-        (made(Residual, interval=moved), "interval is not where"),
+        (make_wrong_score(_score_labels=lambda self, p, label, u: np.zeros(len(p))), "differ"),
+        (make_wrong_score(__call__=lambda self, p, y, rng=None: 1 - np.asarray(p)), "return"),
+        (make_wrong_score(label_scores=overwriting_scores), "changes the array"),
+        (
+            make_wrong_score(label_scores=lambda self, p, u: (1 - p) ** (p.itemsize / 8)),
+            "gives other scores",
+        ),
+        (make_wrong_score(__call__=unchecked_scores), "the base checks"),
+        (make_wrong_score(Residual, interval=None), "has no interval"),
+        (make_wrong_score(Residual, interval=shifted_interval), "interval is not where"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_what_is_wrong_with_a_score_is_said(score, message):
+def test_an_error_names_what_is_wrong_with_a_score(score, message):
     with pytest.raises(RobfcpError, match=message):
         robfcp.scores.check_score(score)

@@ -11,7 +11,7 @@ from robfcp.scores._base import get_score
 
 CLASSIFICATION = [LAC(), APS(), RAPS(), SAPS(), OrdinalAPS(), APS(False), OrdinalAPS(False)]
 CLASSIFICATION += [RAPS(0.2, 1, randomized=False), SAPS(0.3, randomized=False)]
-RANDOMISED = (APS, RAPS, SAPS, OrdinalAPS)
+RANDOMIZED = (APS, RAPS, SAPS, OrdinalAPS)
 
 
 def draw(n=200, c=7, seed=0, concentration=0.4):
@@ -36,12 +36,12 @@ def by_hand(score, p, y, u):
 
 def in_the_range(p, y, u):
     """Grow a range from the likeliest class, a class at a time, until it holds the label."""
-    held = [int(np.argmax(p))]
-    while y not in held:
-        low, high = min(held) - 1, max(held) + 1
+    included = [int(np.argmax(p))]
+    while y not in included:
+        low, high = min(included) - 1, max(included) + 1
         down = low >= 0 and (high == len(p) or p[low] >= p[high])
-        held.append(low if down else high)
-    return sum(p[j] for j in held[:-1]) + u * p[y]
+        included.append(low if down else high)
+    return sum(p[j] for j in included[:-1]) + u * p[y]
 
 
 @pytest.mark.parametrize("score", CLASSIFICATION, ids=repr)
@@ -66,8 +66,8 @@ def test_every_label_gets_the_score_of_the_definition(score, dtype):
 
 def test_lac_keeps_its_digits_near_zero():
     tiny = np.array([[1 - 3e-17, 1e-17, 2e-17]])
-    found = LAC()(tiny, [0])[0], LAC().score_all_labels(tiny)[0, 0]
-    assert found == pytest.approx((3e-17, 3e-17), rel=1e-12, abs=0)
+    scores = LAC()(tiny, [0])[0], LAC().score_all_labels(tiny)[0, 0]
+    assert scores == pytest.approx((3e-17, 3e-17), rel=1e-12, abs=0)
 
 
 def test_scores_of_probabilities_stay_in_the_unit_interval():
@@ -79,10 +79,10 @@ def test_scores_of_probabilities_stay_in_the_unit_interval():
 
 def test_blocks_do_not_change_the_scores(monkeypatch):
     p, _ = draw(150)
-    whole = {score: score.score_all_labels(p, rng=1) for score in CLASSIFICATION}
+    expected = {score: score.score_all_labels(p, rng=1) for score in CLASSIFICATION}
     monkeypatch.setattr("robfcp._probabilities.BLOCK_BYTES", 1)
     for score in CLASSIFICATION:
-        np.testing.assert_array_equal(score.score_all_labels(p, rng=1), whole[score])
+        np.testing.assert_array_equal(score.score_all_labels(p, rng=1), expected[score])
 
 
 def test_regression_scores_are_distances():
@@ -101,19 +101,19 @@ def test_half_precision_gives_the_sets_of_single(score):
     """Among negative zeros numpy sorts halves wrongly on some machines."""
     rng = np.random.default_rng(0)
     p = np.zeros((40, 1000), dtype=np.float16)
-    for row, held in enumerate(rng.integers(1, 6, 40)):
-        p[row, rng.choice(1000, held, replace=False)] = 1 / held
-    for limit in (0.0, 0.5, 0.9, 1 - 1e-16):
-        found = [
+    for row, n_labels in enumerate(rng.integers(1, 6, 40)):
+        p[row, rng.choice(1000, n_labels, replace=False)] = 1 / n_labels
+    for threshold in (0.0, 0.5, 0.9, 1 - 1e-16):
+        sets = [
             np.concatenate(
-                [rows for _, rows in score.iter_prediction_sets(q, [limit], non_empty=True)]
+                [rows for _, rows in score.iter_prediction_sets(q, [threshold], non_empty=True)]
             )
             for q in (p, p.astype(np.float32))
         ]
-        np.testing.assert_array_equal(*found)
+        np.testing.assert_array_equal(*sets)
 
 
-TWO = [[0.5, 0.5]] * 2
+TWO_ROWS = [[0.5, 0.5]] * 2
 RAGGED = [[0.5], [0.2, 0.3]]
 
 
@@ -125,15 +125,15 @@ RAGGED = [[0.5], [0.2, 0.3]]
         (LAC(), ([[0.5, 0.5], [1.5, -0.5]], [0, 0]), "row 1 holds a negative value; are these lo"),
         (LAC(), ([[np.nan, 1.0]], [0]), "row 0 holds NaN; check"),
         (LAC(), ([[np.inf, 0.0]], [0]), "sums to inf"),
-        *((LAC(), (bad, [0]), "shape") for bad in ([0.5, 0.5], [[1.0]])),
-        *((LAC(), (bad, [0]), "floating") for bad in ([[1, 0]], [["a", "b"]])),
+        *((LAC(), (invalid, [0]), "shape") for invalid in ([0.5, 0.5], [[1.0]])),
+        *((LAC(), (invalid, [0]), "floating") for invalid in ([[1, 0]], [["a", "b"]])),
         *(
-            (LAC(), (TWO, labels), "labels")
+            (LAC(), (TWO_ROWS, labels), "labels")
             for labels in ([0, 2], [-1, 0], [0.0, 1.0], [0], [[0, 1]], ["a", "b"], [[0], [1, 2]])
         ),
-        *((kind(), (TWO, [0, 1]), "rng") for kind in RANDOMISED),
-        *((APS(), (TWO, [0, 1], rng), "rng") for rng in (-1, "seed")),
-        *((kind, {"randomized": "yes"}, "True or False") for kind in RANDOMISED),
+        *((kind(), (TWO_ROWS, [0, 1]), "rng") for kind in RANDOMIZED),
+        *((APS(), (TWO_ROWS, [0, 1], rng), "rng") for rng in (-1, "seed")),
+        *((kind, {"randomized": "yes"}, "True or False") for kind in RANDOMIZED),
         *((SAPS, (weight,), "saps: weight") for weight in (-1, "1", [0.1, 0.2], np.nan)),
         *(
             (score, (values, [0.0, 0.0]), "predict")
@@ -141,7 +141,7 @@ RAGGED = [[0.5], [0.2, 0.3]]
             for values in ([np.nan, 1.0], [[1.0]], [np.inf, 1.0])
         ),
         (AbsoluteResidual(), ([1.0, 2.0], [1.0]), "targets"),
-        *((CQR(), ([[1.0, 2.0]], bad), "targets") for bad in ([1.0, 2.0], ["a"])),
+        *((CQR(), ([[1.0, 2.0]], invalid), "targets") for invalid in ([1.0, 2.0], ["a"])),
         (AbsoluteResidual(), ([1 + 1j], [1.0]), "predictions"),
         *((RAPS, (penalty,), "penalty") for penalty in ("a", 1e308)),
         (RAPS, (0.1, 1.5), "k_reg"),
