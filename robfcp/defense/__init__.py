@@ -22,7 +22,8 @@ from robfcp.defense._registry import (
     recorded_parameters,
     resolve_defense,
 )
-from robfcp.defense._rob_fcp import (
+from robfcp.defense.consensus import Consensus, estimate_n_malicious
+from robfcp.defense.rob_fcp import (
     Characterization,
     Metric,
     RobFCP,
@@ -30,7 +31,6 @@ from robfcp.defense._rob_fcp import (
     characterization_vectors,
     mean_neighbor_distances,
 )
-from robfcp.defense.consensus import Consensus, estimate_n_malicious
 
 __all__ = [
     "DEFENSES",

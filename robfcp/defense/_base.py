@@ -158,7 +158,9 @@ def select_benign_set(
     return is_selected
 
 
-def check_benign_majority(federation: Federation, n_malicious: int) -> int:
+def check_benign_majority(
+    federation: Federation, n_malicious: int, parameter: str = "n_malicious"
+) -> int:
     """Return the number of benign clients, K_b = K - K_m; refuse all but a benign majority.
 
     Parameters
@@ -167,6 +169,8 @@ def check_benign_majority(federation: Federation, n_malicious: int) -> int:
         The reports of K clients.
     n_malicious : int
         K_m, the number of malicious clients.
+    parameter : str
+        The argument that gave the number, for the error.
 
     Returns
     -------
@@ -182,8 +186,8 @@ def check_benign_majority(federation: Federation, n_malicious: int) -> int:
     is_minority = n_malicious >= 0 and 2 * n_malicious < n_clients
     if not is_minority:
         raise RobfcpError(
-            f"liars: {n_malicious} of {n_clients} sites cannot be told from the honest ones; a "
-            f"defence needs a majority of honest sites, that is at most {(n_clients - 1) // 2}"
+            f"{parameter}: {n_malicious} of {n_clients} clients are no minority; a defense needs a "
+            f"majority of benign clients; give at most {(n_clients - 1) // 2}"
         )
     return n_clients - n_malicious
 

@@ -87,9 +87,9 @@ def _equal_report_groups(federation: Federation) -> list[IndexArray]:
     since the factors are drawn anew; odd factors are invertible modulo 2^64.
     """
     n_bins = federation.binning.n_bins
-    factors = np.random.default_rng().integers(2**63, size=n_bins, dtype=np.uint64)
-    odd_factors = 2 * factors + 1
-    codes = federation.map_blocks(lambda block: _report_codes(block, odd_factors))
+    integers = np.random.default_rng().integers(2**63, size=n_bins, dtype=np.uint64)
+    factors = 2 * integers + 1  # odd, hence invertible modulo 2^64
+    codes = federation.map_blocks(lambda block: _report_codes(block, factors))
 
     ordered = np.sort(codes)
     is_repeated = ordered[1:] == ordered[:-1]
@@ -117,18 +117,18 @@ def duplicate_notes(groups: Sequence[DuplicateGroup]) -> tuple[Note, ...]:
     return tuple(notes)
 
 
-def _report_codes(block: Federation, odd_factors: HashCodes) -> HashCodes:
+def _report_codes(block: Federation, factors: HashCodes) -> HashCodes:
     """Return (k,) sums of count times factor over each client's bins, modulo 2^64.
 
     Parameters
     ----------
     block : Federation
         k clients. A negative count, which noise makes, is its residue modulo 2^64.
-    odd_factors : ndarray of uint64, shape (H,)
+    factors : ndarray of uint64, shape (H,)
         A factor for each bin, the same for all blocks.
     """
     starts, bins, counts = block.table.entries()
-    products = odd_factors[bins] * counts.astype(np.uint64)
+    products = factors[bins] * counts.astype(np.uint64)
 
     # The entries of client k are starts[k] to starts[k + 1] - 1: its sum is the difference of two
     # cumulative sums, also where these overflow. With a plain 0 numpy would make them floats.

@@ -24,7 +24,7 @@ class FCP(Defense):
     --------
     >>> import robfcp
     >>> reports = [robfcp.Report.from_scores(name, [0.1, 0.2, 0.4]) for name in "ab"]
-    >>> robfcp.calibrate(reports, 0.5, defense=robfcp.defense.FCP()).flagged_clients
+    >>> robfcp.calibrate(reports, coverage=0.5, defense=robfcp.defense.FCP()).flagged_clients
     ()
     """
 

@@ -9,8 +9,8 @@ from typing import Any, cast
 
 from robfcp.defense._base import Defense
 from robfcp.defense._fcp import FCP
-from robfcp.defense._rob_fcp import RobFCP, RobFCPReleased
 from robfcp.defense.consensus import DEFAULT_TUNING, Consensus
+from robfcp.defense.rob_fcp import RobFCP, RobFCPReleased
 from robfcp.errors import MAX_NAME, RobfcpError, printable
 from robfcp.federation import Federation
 
@@ -44,15 +44,15 @@ def get_defense(
         Whether Consensus excludes exactly so many.
     """
     if name not in DEFENSES:
-        raise RobfcpError(f"defence: {name!r} is unknown; use {QUOTED_NAMES}")
+        raise RobfcpError(f"defense: {name!r} is unknown; use {QUOTED_NAMES}")
     defense_class = DEFENSES[name]
     if n_malicious is None or defense_class is FCP:
         return cast(Defense, defense_class())
     if defense_class is not Consensus:
-        return cast(Defense, defense_class(liars=n_malicious))
+        return cast(Defense, defense_class(n_malicious=n_malicious))
     if exclude_exactly:
-        return Consensus(exactly=n_malicious)
-    return Consensus(at_most=n_malicious)
+        return Consensus(n_malicious=n_malicious)
+    return Consensus(max_malicious=n_malicious)
 
 
 def resolve_defense(defense: str | Defense) -> Defense:
@@ -68,7 +68,7 @@ def resolve_defense(defense: str | Defense) -> Defense:
     can_assess = callable(getattr(defense, "assess", None)) and not isinstance(defense, type)
     if not can_assess or not hasattr(defense, "name"):
         raise RobfcpError(
-            f"defence: {defense!r} is none; use {QUOTED_NAMES}, or what has a name and assess()"
+            f"defense: {defense!r} is none; use {QUOTED_NAMES}, or what has a name and assess()"
         )
     return defense
 
@@ -129,20 +129,20 @@ def rebuild_defense(name: str, parameters: Parameters) -> Defense:
         The recorded parameters.
     """
     if name.startswith(CUSTOM_PREFIX):
-        raise RobfcpError(f"defence: {name} was an object and cannot be made again from its record")
+        raise RobfcpError(f"defense: {name} was an object and cannot be made again from its record")
     if name not in DEFENSES:
-        raise RobfcpError(f"defence: {name!r} is unknown to this version; update robfcp")
+        raise RobfcpError(f"defense: {name!r} is unknown to this version; update robfcp")
 
     # `recorded_parameters` records no tuning: only defenses with the default one are recorded.
     recorded_names = {field.name for field in fields(DEFENSES[name])} - {"tuning"}
     unknown = set(parameters) - recorded_names
     if unknown:
-        raise RobfcpError(f"defence: {name} does not take {min(unknown)!r}; update robfcp")
+        raise RobfcpError(f"defense: {name} does not take {min(unknown)!r}; update robfcp")
 
     default = DEFENSES[name]()
     for parameter, value in parameters.items():
         if not _has_type_of(value, getattr(default, parameter)):
-            raise RobfcpError(f"defence: {parameter} of {name} cannot be {value!r}; do not use it")
+            raise RobfcpError(f"defense: {parameter} of {name} cannot be {value!r}; do not use it")
     defense: Defense = DEFENSES[name](**parameters)
     return defense
 

@@ -5,13 +5,6 @@ and `certificate_curve` state what is proved about any threshold. May import `fe
 lies below it, but never `defense`: no proof depends on which clients a defense excludes.
 """
 
-from robfcp.guarantees._base import (
-    Guarantee,
-    LabelShiftGuarantee,
-    MarginalGuarantee,
-    PACGuarantee,
-    get_guarantee,
-)
 from robfcp.guarantees._certify import (
     CoverageCurve,
     certificate_curve,
@@ -37,7 +30,8 @@ from robfcp.guarantees._heterogeneity import (
     HeterogeneityEstimate,
     estimate_heterogeneity,
 )
-from robfcp.guarantees._label_shift import MAX_CLIENTS_COMPARED, class_counts
+from robfcp.guarantees._label_shift_guarantee import LabelShiftGuarantee
+from robfcp.guarantees._label_shift_thresholds import MAX_CLIENTS_COMPARED, class_counts
 from robfcp.guarantees._local_bounds import (
     TrustedInterval,
     client_thresholds,
@@ -45,7 +39,13 @@ from robfcp.guarantees._local_bounds import (
     local_threshold_range,
     unseen_client_threshold,
 )
-from robfcp.guarantees._marginal import breakdown_point_of_any_rule, marginal_threshold_bin
+from robfcp.guarantees._marginal_guarantee import MarginalGuarantee
+from robfcp.guarantees._marginal_threshold import (
+    breakdown_point_of_any_rule,
+    marginal_threshold_bin,
+)
+from robfcp.guarantees._pac_guarantee import PACGuarantee
+from robfcp.guarantees._registry import Guarantee, get_guarantee
 
 __all__ = [
     "MAX_CLIENTS_COMPARED",

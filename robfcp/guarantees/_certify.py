@@ -64,7 +64,7 @@ def list_assumptions(
     assumptions = []
     if max_malicious is not None:
         malicious = certificates.max_malicious_assumption(
-            max_malicious, federation.n_clients, estimated=max_malicious_estimated
+            max_malicious, federation.n_clients, max_malicious_estimated=max_malicious_estimated
         )
         assumptions.append(malicious)
     if max_malicious_samples is not None:
@@ -74,12 +74,12 @@ def list_assumptions(
         )
 
     text = "who lies or is missing does not depend on the honest samples"
-    assumptions.append(Assumption("corruption", "fixed", text))
+    assumptions.append(Assumption("non_adaptive_corruption", "fixed", text))
     assumptions.append(_sampling_assumption(kind, heterogeneity))
     assumptions.append(_test_distribution_assumption(kind))
     if federation.verification.signatures == "not checked":
         text = "each report comes from the site it names: signatures were not checked"
-        assumptions.append(Assumption("identity", "claimed", text))
+        assumptions.append(Assumption("client_identity", "claimed", text))
     assumptions.append(_sizes_assumption(federation))
 
     if heterogeneity is not None:
@@ -122,9 +122,9 @@ def _sampling_assumption(
 
 def _test_distribution_assumption(kind: certificates.CertificateKind) -> Assumption:
     """Return what is assumed about new cases."""
-    if kind == "mix":
+    if kind == "label-distribution":
         text = "new cases have the stated label mix, and each class's scores are as at the sites"
-        return Assumption(certificates.TEST_DISTRIBUTION, "stated", text)
+        return Assumption(certificates.TEST_DISTRIBUTION, "given", text)
     text = "new cases come from the honest sites that reported, in proportion to their numbers "
     return Assumption(certificates.TEST_DISTRIBUTION, "n_k", f"{text}of samples")
 
@@ -160,7 +160,7 @@ def risk_fields(federation: Federation) -> dict[str, Any]:
     """Return the fields of a `Certificate` that name the loss; none where scores are reported."""
     if federation.risk is None:
         return {}
-    return {"risk": federation.risk.name, "bound": federation.risk.bound}
+    return {"risk": federation.risk.name, "loss_bound": federation.risk.upper_bound}
 
 
 def certify_threshold(
@@ -240,7 +240,7 @@ def certificate_of_point(
     assumptions = list_assumptions(
         federation,
         "any-threshold",
-        point.m,
+        point.max_malicious,
         max_malicious_estimated=max_malicious_estimated,
     )
     return Certificate(
@@ -248,11 +248,11 @@ def certificate_of_point(
         lower=point.lower,
         upper=point.upper,
         confidence=certificate_confidence,
-        m=point.m,
+        max_malicious=point.max_malicious,
         n_clients=federation.n_clients,
-        estimated=max_malicious_estimated,
+        max_malicious_estimated=max_malicious_estimated,
         assumptions=assumptions,
-        n_outside=len(missing_or_rejected_clients(federation)),
+        n_uncovered_clients=len(missing_or_rejected_clients(federation)),
         note=note,
         **risk_fields(federation),
     )
@@ -316,9 +316,9 @@ def certificate_curve(
         points.update(zip(tried, new_points, strict=True))
         for point in new_points:
             if point.is_vacuous:
-                stop = point.m
+                stop = point.max_malicious
                 break
-            first = point.m + 1
+            first = point.max_malicious + 1
 
     missing = [m for m in values if m not in points]
     if missing:

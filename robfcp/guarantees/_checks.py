@@ -28,10 +28,12 @@ def check_max_malicious(max_malicious: int, n_clients: int) -> int:
     n_clients : int
         K, the clients that m is of.
     """
-    value = check_integer("liars", max_malicious, "give the most sites that may lie")
+    value = check_integer("max_malicious", max_malicious, "give the most sites that may lie")
     if value >= n_clients:
         problem = f"nothing can be guaranteed against {max_malicious} of {n_clients} sites"
-        raise RobfcpError(f"liars: {problem}; state a smaller bound or wait for more reports")
+        raise RobfcpError(
+            f"max_malicious: {problem}; state a smaller bound or wait for more reports"
+        )
     return int(max_malicious)
 
 
@@ -42,4 +44,6 @@ def check_delta(delta: float) -> float:
 
 def check_heterogeneity(heterogeneity: float) -> float:
     """Return a declared bound on how far benign clients' CDFs differ, if it lies in [0, 1]."""
-    return check_fraction("alike", heterogeneity, "give 0.02, say", allow_zero=True, allow_one=True)
+    return check_fraction(
+        "heterogeneity", heterogeneity, "give 0.02, say", allow_zero=True, allow_one=True
+    )

@@ -74,7 +74,7 @@ class HeterogeneityEstimate:
     expected_by_chance: float
     recommended: float
     confidence: float
-    label: str = "estimate from the reports, liars included; not a bound"
+    label: str = "estimate from all reports, malicious ones included; not a bound"
 
 
 def client_cdf_intervals(
@@ -236,7 +236,7 @@ class ClientIntervals:
     def __init__(self, federation: Federation, beta: float) -> None:
         self.bins = _informative_bins(federation)
         bounds = count_bounds(federation)
-        bounds.require_sizes("alike")
+        bounds.require_sizes("heterogeneity")
 
         # Bonferroni: all intervals hold at once, also those of bins that are not looked at.
         n_inner_bins = federation.binning.n_bins - 1

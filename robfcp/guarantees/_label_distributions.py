@@ -100,23 +100,27 @@ class LabelDistributions(NamedTuple):
         return np.concatenate([effective_sizes, around_base])
 
 
-def parse_label_distributions(mix: LabelDistribution, names: tuple[str, ...]) -> LabelDistributions:
+def parse_label_distributions(
+    label_distribution: LabelDistribution, names: tuple[str, ...]
+) -> LabelDistributions:
     """Return the label mixes that are named; refuse what is no mix of these classes.
 
     Parameters
     ----------
-    mix : dict, str or list
+    label_distribution : dict, str or list
         {class: share}, "uniform", "any" (every class by itself), or a list of them.
     names : tuple of str
         The C classes, in the order of the columns of counts.
     """
-    if mix == "uniform":
+    if label_distribution == "uniform":
         return LabelDistributions(np.full((1, len(names)), 1 / len(names)))
-    if mix == "any":
+    if label_distribution == "any":
         return LabelDistributions.around(np.zeros(len(names)), 1.0)
-    if isinstance(mix, list) and mix:
+    if isinstance(label_distribution, list) and label_distribution:
         # The only base in a list is that of "any", with a step of 1, which is the default below.
-        parsed = [parse_label_distributions(distribution, names) for distribution in mix]
+        parsed = [
+            parse_label_distributions(distribution, names) for distribution in label_distribution
+        ]
         base = None
         for distributions in parsed:
             if distributions.base is not None:
@@ -126,13 +130,18 @@ def parse_label_distributions(mix: LabelDistribution, names: tuple[str, ...]) ->
             [distributions.distributions for distributions in parsed]
         )
         return LabelDistributions(all_distributions, base)
-    if not isinstance(mix, dict):
-        raise RobfcpError(f"mix: {mix!r:.60} is unknown; use 'uniform', 'any' or {{class: share}}")
+    if not isinstance(label_distribution, dict):
+        raise RobfcpError(
+            f"label_distribution: {label_distribution!r:.60} is unknown; use 'uniform', 'any' or "
+            "{class: fraction}"
+        )
 
-    unknown = sorted(set(mix) - set(names))
+    unknown = sorted(set(label_distribution) - set(names))
     if unknown:
-        raise RobfcpError(f"mix: {unknown[0]!r:.60} is none of the classes; check the names")
-    fractions = np.array([[mix.get(name, 0.0) for name in names]])
+        raise RobfcpError(
+            f"label_distribution: {unknown[0]!r:.60} is none of the classes; check the names"
+        )
+    fractions = np.array([[label_distribution.get(name, 0.0) for name in names]])
     if not (fractions >= 0).all() or not np.isclose(fractions.sum(), 1, atol=1e-6):
-        raise RobfcpError("mix: shares are not negative and add up to 1; check them")
+        raise RobfcpError("label_distribution: shares are not negative and add up to 1; check them")
     return LabelDistributions(fractions / fractions.sum())

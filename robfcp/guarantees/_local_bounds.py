@@ -13,10 +13,10 @@ import numpy as np
 from robfcp._typing import FloatArray, IndexArray, IntArray
 from robfcp.certificates import Assumption, Certificate
 from robfcp.errors import RobfcpError
-from robfcp.guarantees import _label_shift
+from robfcp.guarantees import _label_shift_thresholds as shift
 from robfcp.guarantees._checks import check_delta, check_heterogeneity
 from robfcp.guarantees._label_distributions import LabelDistributions
-from robfcp.guarantees._label_shift import BinEvidence, ClassCounts
+from robfcp.guarantees._label_shift_thresholds import BinEvidence, ClassCounts
 from robfcp.guarantees._tail_bounds import critical_loss_drops, min_count
 
 # The probability that the federation's threshold fails, as a fraction of the target miss rate
@@ -87,10 +87,10 @@ def client_thresholds(
     def accepts(evidence: BinEvidence) -> bool:
         """Return whether all mixes are accepted that the client held out can have next."""
         distributions = possible_label_distributions(counts.class_sizes[evidence.held_out])
-        accepted = _label_shift.accepts_distributions(evidence, distributions, remaining_alpha)
+        accepted = shift.accepts_distributions(evidence, distributions, remaining_alpha)
         return bool(accepted.all())
 
-    results = _label_shift.fixed_sequence_thresholds(counts, m, delta, sigma, accepts, clients)
+    results = shift.fixed_sequence_thresholds(counts, m, delta, sigma, accepts, clients)
     for client, result in zip(clients, results, strict=True):
         if result.bin_index is not None:
             bins[client] = result.bin_index
@@ -120,12 +120,14 @@ def unseen_client_threshold(
     delta = DELTA_FRACTION * alpha
     remaining_alpha = alpha - delta - check_heterogeneity(sigma)  # rule T pays the other sigma
     distributions = possible_label_distributions(sizes)
-    return _label_shift.label_distribution_threshold(
+    return shift.label_distribution_threshold(
         counts, distributions, remaining_alpha, m, delta, sigma
     ).bin_index
 
 
-def clipping_ranks(n: int, level: float, low_delta: float, high_delta: float) -> tuple[int, int]:
+def clipping_ranks(
+    n_samples: int, level: float, low_delta: float, high_delta: float
+) -> tuple[int, int]:
     """Return a and b of max(X_(a), min(t, X_(b))), the rule for n samples of one's own.
 
     a is the largest with P(Bin(n, level) <= a - 1) <= low_delta, at least 1: X_(a) covers
@@ -135,7 +137,7 @@ def clipping_ranks(n: int, level: float, low_delta: float, high_delta: float) ->
 
     Parameters
     ----------
-    n : int
+    n_samples : int
         The number of samples.
     level : float
         The target coverage.
@@ -147,11 +149,11 @@ def clipping_ranks(n: int, level: float, low_delta: float, high_delta: float) ->
     tuple of int
         a and b, ranks from 1 to n, but b may be n + 1.
     """
-    totals = np.array([n], dtype=np.int64)
+    totals = np.array([n_samples], dtype=np.int64)
     lowest = np.zeros(1, dtype=np.int64)
     # P(Bin(n, level) <= a - 1) = P(Bin(n, 1 - level) >= n + 1 - a), whose least n + 1 - a is this.
     n_missed = int(min_count(totals, 1 - level, low_delta, lowest)[0])
-    a = max(1, n + 1 - n_missed)
+    a = max(1, n_samples + 1 - n_missed)
     b = int(min_count(totals, level, high_delta, lowest)[0])
     return a, b
 
@@ -162,20 +164,20 @@ class LocalThresholdRange:
 
     Attributes
     ----------
-    low : float
+    lower : float
         Covers `marginal_lower` on average, whoever is malicious.
-    high : float
+    upper : float
         Covers the level with 97.5% confidence (1 - HIGH_DELTA); infinite for too few samples.
     marginal_lower : float
-        a / (n + 1), a fraction; under a loss 1 less the mean loss that `low` costs at most.
-    n : int
+        a / (n + 1), a fraction; under a loss 1 less the mean loss that `lower` costs at most.
+    n_samples : int
         The number of samples.
     """
 
-    low: float
-    high: float
+    lower: float
+    upper: float
     marginal_lower: float
-    n: int
+    n_samples: int
 
 
 def local_threshold_range(scores: FloatArray, alpha: float) -> LocalThresholdRange:
@@ -198,7 +200,11 @@ def local_threshold_range(scores: FloatArray, alpha: float) -> LocalThresholdRan
 
 
 def local_lambda_range(
-    loss_drops: IntArray, n: int, counts_per_sample: int, level: Fraction, lambdas: FloatArray
+    loss_drops: IntArray,
+    n_samples: int,
+    counts_per_sample: int,
+    level: Fraction,
+    lambdas: FloatArray,
 ) -> LocalThresholdRange:
     """Return the lambdas between which n losses of a client's own hold its lambda.
 
@@ -214,7 +220,7 @@ def local_lambda_range(
     loss_drops : ndarray of shape (H,)
         What the losses, in [0, 1], fall by at each lambda, summed over samples, in parts of
         1 / counts_per_sample. Not cumulative.
-    n : int
+    n_samples : int
         The number of samples, at least 1.
     counts_per_sample : int
         How many parts make a loss of 1.
@@ -224,18 +230,20 @@ def local_lambda_range(
         The values of lambda, rising.
     """
     alpha = float(1 - level)
-    deviation = (alpha * (1 - alpha) / n) ** 0.5
-    max_loss = min(1.0, max(alpha + deviation, 2 / (n + 1)))
+    deviation = (alpha * (1 - alpha) / n_samples) ** 0.5
+    max_loss = min(1.0, max(alpha + deviation, 2 / (n_samples + 1)))
     # (R + 1) / (n + 1) <= a' means that R is at most (n + 1) a' - 1, rounded down to a whole number
     # of parts; the drop is n - R.
-    min_loss_drop = counts_per_sample * n - int(counts_per_sample * ((n + 1) * max_loss - 1))
-    totals = np.array([n], dtype=np.int64)
+    min_loss_drop = counts_per_sample * n_samples - int(
+        counts_per_sample * ((n_samples + 1) * max_loss - 1)
+    )
+    totals = np.array([n_samples], dtype=np.int64)
     critical_loss_drop = critical_loss_drops(totals, level, HIGH_DELTA, counts_per_sample)[0]
 
     # The first lambda of which the cumulative drop reaches each; infinite where none does.
     rows = np.searchsorted(np.cumsum(loss_drops), [min_loss_drop, critical_loss_drop])
     low, high = np.append(lambdas, np.inf)[rows].tolist()
-    return LocalThresholdRange(low, high, 1 - max_loss, n)
+    return LocalThresholdRange(low, high, 1 - max_loss, n_samples)
 
 
 class TrustedInterval(NamedTuple):
@@ -245,25 +253,25 @@ class TrustedInterval(NamedTuple):
 
     Attributes
     ----------
-    low : int
+    lower : int
         The lower end, a bin.
-    high : int or None
+    upper : int or None
         The upper end, a bin; None where there are too few samples, or where coverage on average
         would not survive it.
     marginal_lower : float or None
         What is covered on average whoever is malicious, a / (n + 1).
-    n : int
+    n_samples : int
         The number of samples.
     delta : float
-        The probability with which a threshold at `high` covers less than the level.
+        The probability with which a threshold at `upper` covers less than the level.
     note : str
         What else must be said.
     """
 
-    low: int
-    high: int | None
+    lower: int
+    upper: int | None
     marginal_lower: float | None
-    n: int
+    n_samples: int
     delta: float
     note: str = ""
 
@@ -288,7 +296,7 @@ class TrustedInterval(NamedTuple):
 
     def lower_only(self) -> TrustedInterval:
         """Return the same without an upper end."""
-        return self._replace(high=None)
+        return self._replace(upper=None)
 
     def clip(self, bin_index: int | None) -> int | None:
         """Return the bin clipped to the interval; None for an infinite threshold.
@@ -301,14 +309,14 @@ class TrustedInterval(NamedTuple):
         bin_index : int or None
             The bin of the threshold; None for an infinite one.
         """
-        if self.high is not None:
-            bin_index = self.high if bin_index is None else min(bin_index, self.high)
-        return None if bin_index is None else max(bin_index, self.low)
+        if self.upper is not None:
+            bin_index = self.upper if bin_index is None else min(bin_index, self.upper)
+        return None if bin_index is None else max(bin_index, self.lower)
 
     def annotate(self, certificate: Certificate) -> Certificate:
         """Return a certificate with what the samples prove of the threshold that they hold.
 
-        An upper end takes its probability to fail from the confidence of a guarantee: `high` may
+        An upper end takes its probability to fail from the confidence of a guarantee: `upper` may
         then be the threshold. The interval of a given threshold is not touched by it.
 
         Parameters
@@ -319,14 +327,16 @@ class TrustedInterval(NamedTuple):
         confidence = certificate.confidence
         is_guarantee = certificate.kind != "any-threshold"
         if confidence is not None:
-            spent = self.delta if is_guarantee and self.high is not None else 0.0
+            spent = self.delta if is_guarantee and self.upper is not None else 0.0
             confidence = confidence - spent
-        text = f"{self.n} trusted samples, in no report, are like the new cases (exchangeable)"
-        assumption = Assumption("anchor", self.n, text)
+        text = (
+            f"{self.n_samples} trusted samples, in no report, are like the new cases (exchangeable)"
+        )
+        assumption = Assumption("trusted_report", self.n_samples, text)
         return msgspec.structs.replace(
             certificate,
-            floor=self.marginal_lower,
-            trusted=self.n,
+            trusted_lower=self.marginal_lower,
+            n_trusted_samples=self.n_samples,
             note="; ".join(note for note in (certificate.note, self.note) if note),
             confidence=confidence,
             assumptions=(*certificate.assumptions, assumption),

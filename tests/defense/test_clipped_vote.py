@@ -61,7 +61,7 @@ def formula_bin(federation, level):
         return None if bin_index == float("inf") else bin_index
 
     voter_sets = [np.flatnonzero(~analysis.is_excluded)]
-    voter_sets += [np.flatnonzero(~out) for out in analysis.alternative_exclusions]
+    voter_sets += [np.flatnonzero(~is_excluded) for is_excluded in analysis.alternative_exclusions]
     groups = [group.rows.tolist() for group in find_duplicate_reports(federation)]
     cap = max(1, int(3 * float(np.median(federation.sample_sizes))))
     return plain_vote.consensus_bin(
@@ -79,7 +79,7 @@ def formula_bin(federation, level):
 def assert_formula_holds(reports):
     """The calibrated thresholds are the formula's; the number of voter sets."""
     federation = robfcp.Federation.from_reports(reports)
-    calibration = robfcp.calibrate(federation, list(LEVELS))
+    calibration = robfcp.calibrate(federation, coverage=list(LEVELS))
     for level, threshold in zip(LEVELS, calibration.threshold, strict=True):
         bin_index, n_voter_sets = formula_bin(federation, level)
         assert threshold == federation.threshold_at(bin_index), level
@@ -113,8 +113,8 @@ def test_several_voter_sets_are_seen_and_disagree():
         if not analysis.alternative_exclusions:
             continue
         bins = set()
-        for out in (analysis.is_excluded, *analysis.alternative_exclusions):
-            rows = federation.counts[~out].tolist()
+        for is_excluded in (analysis.is_excluded, *analysis.alternative_exclusions):
+            rows = federation.counts[~is_excluded].tolist()
             bins.add(brute.threshold(rows, range(N_BINS), LEVELS[1]))
         n_disagreements += len(bins) > 1
     assert n_disagreements >= 3
@@ -166,23 +166,26 @@ def two_views(seed=0):
 def test_larger_scores_in_either_view_make_a_client_suspected():
     """Given its labels or without them: an independent two-sample test says which view shows it."""
     samples, federation = two_views()
-    others = np.concatenate([scores for scores, _ in samples[2:]])
+    other_clients = np.concatenate([scores for scores, _ in samples[2:]])
     other_labels = np.concatenate([labels for _, labels in samples[2:]])
 
     def p_value_of_larger(scores, reference):
         return ks_2samp(scores, reference, alternative="less", method="asymp").pvalue
 
     def p_values_by_class(scores, labels):
-        return [p_value_of_larger(scores[labels == c], others[other_labels == c]) for c in range(3)]
+        return [
+            p_value_of_larger(scores[labels == c], other_clients[other_labels == c])
+            for c in range(3)
+        ]
 
     # Client 0: not larger together, larger within each class.
     scores, labels = samples[0]
-    assert p_value_of_larger(scores, others) > 0.05
+    assert p_value_of_larger(scores, other_clients) > 0.05
     assert max(p_values_by_class(scores, labels)) < 0.01
 
     # Client 1: larger together, not larger within any class.
     scores, labels = samples[1]
-    assert p_value_of_larger(scores, others) < 0.01
+    assert p_value_of_larger(scores, other_clients) < 0.01
     assert min(p_values_by_class(scores, labels)) > 0.05
 
     suspected = analyze_outliers(federation).suspected_larger

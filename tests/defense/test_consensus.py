@@ -42,7 +42,7 @@ from robfcp.guarantees import FCPThreshold, fcp_bin_index, rank_correction
 from robfcp.privacy import logistic_binning
 
 LEVEL = Fraction(9, 10)
-SHARES = np.array(  # three classes on eight bins, the last one harder
+CLASS_FRACTIONS = np.array(  # three classes on eight bins, the last one harder
     [
         [0.30, 0.20, 0.15, 0.10, 0.10, 0.07, 0.05, 0.03],
         [0.20, 0.20, 0.20, 0.15, 0.10, 0.07, 0.05, 0.03],
@@ -68,7 +68,7 @@ def benign_counts(
     if beta is not None:
         class_shares = rng.dirichlet([beta] * 3, n_clients)
     labels = rng.multinomial(np.broadcast_to(sizes, n_clients), class_shares)
-    return rng.multinomial(labels, SHARES)
+    return rng.multinomial(labels, CLASS_FRACTIONS)
 
 
 def views_of(tables: np.ndarray) -> ClientViews:
@@ -128,48 +128,50 @@ def test_expected_counts_and_variances_equal_plain_loops() -> None:
         strength = Tuning().prior_strength
         expected = expected_counts(counts, total - contribution, False, Tuning())
         for k in range(6):
-            others = total - contribution[k]
-            prior = (others.sum(axis=0) + 0.5) / (others.sum() + 0.5 * others.shape[1])
-            plain = [np.zeros(others.shape[1]) for _ in range(3)]
+            reference = total - contribution[k]
+            prior = (reference.sum(axis=0) + 0.5) / (reference.sum() + 0.5 * reference.shape[1])
+            loop_sums = [np.zeros(reference.shape[1]) for _ in range(3)]
             for c in range(3):
-                size, weight = counts[k, c].sum(), others[c].sum() + strength
-                shares = (others[c] + strength * prior) / weight
-                cumulative = np.cumsum(shares)
-                plain[0] += size * shares
-                plain[1] += size * (1 + size / weight) * shares * (1 - shares)
-                plain[2] += size * (1 + size / weight) * cumulative * (1 - cumulative)
-            plain[2] = plain[2][:-1]
-            for computed, by_loops in zip(expected, plain, strict=True):
+                size, weight = counts[k, c].sum(), reference[c].sum() + strength
+                fractions = (reference[c] + strength * prior) / weight
+                cumulative = np.cumsum(fractions)
+                loop_sums[0] += size * fractions
+                loop_sums[1] += size * (1 + size / weight) * fractions * (1 - fractions)
+                loop_sums[2] += size * (1 + size / weight) * cumulative * (1 - cumulative)
+            loop_sums[2] = loop_sums[2][:-1]
+            for computed, by_loops in zip(expected, loop_sums, strict=True):
                 assert computed[k] == pytest.approx(by_loops)
 
 
 @pytest.mark.parametrize("size", [10, 50, 500])
 def test_both_statistics_are_one_on_average_under_sampling(size: int) -> None:
-    rng, everybody = np.random.default_rng(size), np.ones(40, dtype=bool)
+    rng, all_clients = np.random.default_rng(size), np.ones(40, dtype=bool)
     rounds = [views_of(benign_counts(40, size, rng)) for _ in range(40)]
-    comparisons = [compare_with_members(views.given_labels, everybody) for views in rounds]
-    assert np.mean([one.chi2_ratio for one in comparisons]) == pytest.approx(1, abs=0.08)
-    most = 0.25 if size < 50 else 0.12  # 3/8 weighs more
-    ratios = [one.anderson_darling_ratio for one in comparisons]
-    assert np.mean(ratios) == pytest.approx(1, abs=most)
+    comparisons = [compare_with_members(views.given_labels, all_clients) for views in rounds]
+    assert np.mean([pooled.chi2_ratio for pooled in comparisons]) == pytest.approx(1, abs=0.08)
+    tolerance = 0.25 if size < 50 else 0.12  # 3/8 weighs more
+    ratios = [pooled.anderson_darling_ratio for pooled in comparisons]
+    assert np.mean(ratios) == pytest.approx(1, abs=tolerance)
 
 
 @pytest.mark.parametrize("concentration", [0, 300, 60])
 def test_the_smaller_p_value_of_both_statistics_is_valid(concentration: int) -> None:
     """Benign clients come below a level no more often than it says, and not much less often."""
-    rng, everybody, p_values = np.random.default_rng(0), np.ones(100, dtype=bool), []
+    rng, all_clients, p_values = np.random.default_rng(0), np.ones(100, dtype=bool), []
     for _ in range(20):
-        shares = SHARES
+        fractions = CLASS_FRACTIONS
         if concentration:
-            shares = np.stack([rng.dirichlet(concentration * row, 100) for row in SHARES], axis=1)
-        views = views_of(rng.multinomial(rng.multinomial(300, [1 / 3] * 3, 100), shares))
-        p_values.append(reference_of(views, everybody).verdict.p_value)
+            fractions = np.stack(
+                [rng.dirichlet(concentration * row, 100) for row in CLASS_FRACTIONS], axis=1
+            )
+        views = views_of(rng.multinomial(rng.multinomial(300, [1 / 3] * 3, 100), fractions))
+        p_values.append(reference_of(views, all_clients).verdict.p_value)
     for level in (0.05, 0.2, 0.5):
         assert np.mean(np.concatenate(p_values) <= level) <= 1.1 * level
     assert np.mean(np.concatenate(p_values) <= 0.5) > 0.25
 
 
-def test_a_p_value_is_the_same_whoever_is_computed_beside_it() -> None:
+def test_a_p_value_does_not_depend_on_the_other_clients_of_a_call() -> None:
     rng, null = np.random.default_rng(4), OverdispersedNull(11.2, 0.01, 0.7, 1.6)
     ratio, sizes = rng.lognormal(0.2, 0.7, 6000), np.round(rng.lognormal(5, 1, 6000))
     assert (null.p_value(ratio[:10], sizes[:10]) == null.p_value(ratio, sizes)[:10]).all()
@@ -181,8 +183,10 @@ def test_the_p_value_of_a_statistic_is_its_frequency_among_drawn_ones() -> None:
     n = np.array([20.0, 100.0, 400.0])
     u, g = rng.chisquare(8, 10**6) / 8, np.exp(0.7 * rng.standard_normal(10**6))
     for ratio in (1.0, 3.0, 12.0):
-        drawn = [np.mean(u * (1 + 0.01 * size * g) >= ratio) for size in n]
-        expected = np.minimum(1, 1.6 * np.array(drawn))  # two statistics are worth so many tests
+        tail_fractions = [np.mean(u * (1 + 0.01 * size * g) >= ratio) for size in n]
+        expected = np.minimum(
+            1, 1.6 * np.array(tail_fractions)
+        )  # two statistics are worth so many tests
         p_values = null.p_value(np.full(3, ratio), n)
         assert p_values == pytest.approx(expected, rel=0.05, abs=2e-4)
 
@@ -191,11 +195,11 @@ def test_a_class_is_common_where_three_clients_in_four_hold_it() -> None:
     """Four malicious clients of ten cannot make one common that few benign clients hold."""
     rng = np.random.default_rng(6)
     tables = np.zeros((10, 3, 8), dtype=np.int64)
-    tables[:, 0] = rng.multinomial(100, SHARES[0], 10)
-    tables[:8, 1] = rng.multinomial(40, SHARES[1], 8)
-    tables[:2, 2] = rng.multinomial(300, SHARES[2], 2)
+    tables[:, 0] = rng.multinomial(100, CLASS_FRACTIONS[0], 10)
+    tables[:8, 1] = rng.multinomial(40, CLASS_FRACTIONS[1], 8)
+    tables[:2, 2] = rng.multinomial(300, CLASS_FRACTIONS[2], 2)
     assert common_classes(views_of(tables).given_labels).tolist() == [True, True, False]
-    tables[6:, 2] = rng.multinomial(150, SHARES[2], 4)
+    tables[6:, 2] = rng.multinomial(150, CLASS_FRACTIONS[2], 4)
     assert common_classes(views_of(tables).given_labels).tolist() == [True, True, False]
     one_class = views_of(tables.sum(axis=1, keepdims=True))
     assert not common_classes(one_class.given_labels).any()
@@ -207,14 +211,16 @@ def test_benjamini_and_hochberg_by_definition() -> None:
         p = rng.random(9) ** 4
         order = np.sort(p)
         last = max((j for j in range(1, 10) if order[j - 1] <= 0.15 * j / 9), default=0)
-        plain = {int(k) for k in np.argsort(p)[:last]}
-        assert set(np.flatnonzero(p <= benjamini_hochberg_cutoff(p, 9, 0.15))) == plain
+        expected = {int(k) for k in np.argsort(p)[:last]}
+        assert set(np.flatnonzero(p <= benjamini_hochberg_cutoff(p, 9, 0.15))) == expected
 
 
-def test_members_that_fit_stay_in_the_majority_however_alike_others_are() -> None:
+def test_members_that_fit_stay_in_the_majority_however_similar_the_others_are() -> None:
     rng = np.random.default_rng(8)
     tables = benign_counts(20, 200, rng)
-    tables[:8] = np.round(200 / 3 * SHARES).astype(int)  # closer to the law than sampling is
+    tables[:8] = np.round(200 / 3 * CLASS_FRACTIONS).astype(
+        int
+    )  # closer to the distribution than sampling is
     views, start = views_of(tables), np.arange(20) >= 9
     sampled = SampledRound.from_clients(views, len(start))
     assert (concentrate(sampled, start) == start).all()
@@ -223,13 +229,13 @@ def test_members_that_fit_stay_in_the_majority_however_alike_others_are() -> Non
 
 def test_five_malicious_clients_of_many_are_excluded() -> None:
     rng = np.random.default_rng(5)
-    counts = rng.multinomial(50, SHARES.mean(axis=0), 1001)
+    counts = rng.multinomial(50, CLASS_FRACTIONS.mean(axis=0), 1001)
     counts[:5] = [50, 0, 0, 0, 0, 0, 0, 0]
     counts[:5, 0] -= np.arange(5)  # no copies
     counts[:5, 1] += np.arange(5)
-    out = analyze_outliers(Federation.from_counts(counts)).is_excluded
-    assert out[:5].all()
-    assert not out[5:].any()
+    is_excluded = analyze_outliers(Federation.from_counts(counts)).is_excluded
+    assert is_excluded[:5].all()
+    assert not is_excluded[5:].any()
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -278,54 +284,54 @@ def test_the_nearest_half_shows_the_overdispersion_of_all_benign_clients() -> No
 
 @pytest.mark.parametrize("name", ["mnist", "sleep"])
 def test_a_single_client_whose_labels_are_really_wrong_is_excluded(name) -> None:
-    given = outputs.load(name, "iid")
+    shipped = outputs.load(name, "iid")
     scenario = {
         "n_clients": 12,
         "malicious_fractions": (1 / 12,),
         "beta": 0.3,
-        "liars": "estimate",
+        "n_malicious_known": False,
         "min_cell_count": 1,
     }
     runs = {"attacks": ["label-poisoning"], "defenses": ["consensus"], "n_runs": 4}
-    (cell,) = redteam(given.probabilities, given.labels, **runs, **scenario)
-    assert cell.caught == cell.flagged == 1
+    (cell,) = redteam(shipped.probabilities, shipped.labels, **runs, **scenario)
+    assert cell.n_detected == cell.n_flagged == 1
 
 
 def test_two_fifths_with_sharpened_scores_do_not_hide_in_wide_differences() -> None:
-    """With all as the reference nobody is an outlier: two populations fit the reports better."""
-    given = outputs.load("stroke", outputs.NATURAL)
+    """With all as the reference no client is an outlier: two populations fit the reports better."""
+    shipped = outputs.load("stroke", outputs.NATURAL)
     scenario = {
-        "sites": given.column("site"),
-        "min_size": 50,
+        "partition": shipped.column("site"),
+        "min_client_size": 50,
         "malicious_fractions": (0.4,),
-        "liars": "estimate",
+        "n_malicious_known": False,
         "min_cell_count": 1,  # cells of five hide so small a difference: one of 47 is found
     }
-    runs = {"attacks": ["temperature"], "defenses": ["consensus"], "n_runs": 4}
-    (cell,) = redteam(given.probabilities, given.labels, **runs, **scenario)
-    assert cell.caught == cell.flagged >= 20  # of 47
+    runs = {"attacks": ["temperature-scaling"], "defenses": ["consensus"], "n_runs": 4}
+    (cell,) = redteam(shipped.probabilities, shipped.labels, **runs, **scenario)
+    assert cell.n_detected == cell.n_flagged >= 20  # of 47
 
 
 def test_the_gaussian_attack_is_found_where_benign_clients_differ_by_chance() -> None:
-    given = outputs.load("mnist", "iid")
-    scenario = {"beta": 0.3, "malicious_fractions": (0.4,), "liars": "estimate"}
+    shipped = outputs.load("mnist", "iid")
+    scenario = {"beta": 0.3, "malicious_fractions": (0.4,), "n_malicious_known": False}
     runs = {"attacks": ["gaussian"], "defenses": ["consensus"], "n_runs": 6}
-    (cell,) = redteam(given.probabilities, given.labels, **runs, **scenario)
-    assert cell.caught == cell.flagged == 8
+    (cell,) = redteam(shipped.probabilities, shipped.labels, **runs, **scenario)
+    assert cell.n_detected == cell.n_flagged == 8
 
 
 def test_an_easier_population_that_keeps_a_seventh_of_the_tail_is_seldom_excluded() -> None:
-    easier = SHARES[0] * np.exp([0, 0, 0, 0, 0, -1, -2, -2])
+    easier = CLASS_FRACTIONS[0] * np.exp([0, 0, 0, 0, 0, -1, -2, -2])
     n_rounds = 0
     for seed in range(20):
         rng = np.random.default_rng(seed)
-        counts = rng.multinomial(1000, SHARES[0], size=20)
+        counts = rng.multinomial(1000, CLASS_FRACTIONS[0], size=20)
         counts[:4] = rng.multinomial(1000, easier / easier.sum(), size=4)
         n_rounds += analyze_outliers(Federation.from_counts(counts)).is_excluded.any()
     assert n_rounds <= 3
 
 
-def test_label_distributions_alone_exclude_nobody() -> None:
+def test_label_distributions_alone_exclude_no_client() -> None:
     rng = np.random.default_rng(7)
     n_rounds = 0
     for _ in range(20):
@@ -337,35 +343,35 @@ def test_label_distributions_alone_exclude_nobody() -> None:
 def test_a_tight_malicious_cluster_does_not_become_the_reference_of_unlike_benign_clients() -> None:
     rng = np.random.default_rng(8)
     tables = benign_counts(20, 200, rng, 0.3)
-    middle = np.array([0, 0.1, 0.3, 0.4, 0.2, 0, 0, 0])
+    center = np.array([0, 0.1, 0.3, 0.4, 0.2, 0, 0, 0])
     for k in range(8):
-        tables[k] = rng.multinomial(tables[k].sum(axis=1), middle)
+        tables[k] = rng.multinomial(tables[k].sum(axis=1), center)
     assert not analyze_outliers(by_class(tables)).is_excluded[8:].any()
 
 
 def test_two_benign_groups_are_mentioned_and_kept() -> None:
     rng = np.random.default_rng(9)
-    shares = SHARES.mean(axis=0)
-    harder = shares * np.exp(0.25 * np.arange(8))
-    counts = rng.multinomial(400, shares, 20)
+    fractions = CLASS_FRACTIONS.mean(axis=0)
+    harder = fractions * np.exp(0.25 * np.arange(8))
+    counts = rng.multinomial(400, fractions, 20)
     counts[:6] = rng.multinomial(400, harder / harder.sum(), 6)
     analysis = analyze_outliers(Federation.from_counts(counts))
     assert not analysis.is_excluded.any()
     (note,) = analysis.notes
     assert note.text.startswith("standing out, as another population would: client-00")
-    assert "Consensus(exactly=m)" in note.text
+    assert "Consensus(n_malicious=m)" in note.text
     assert tuple(note.clients) == tuple(f"client-{k:02d}" for k in range(6))
 
 
-def test_duplicates_vote_once_and_nobody_is_excluded_for_being_copied() -> None:
+def test_duplicates_vote_once_and_no_client_is_excluded_for_being_copied() -> None:
     rng = np.random.default_rng(10)
-    counts = rng.multinomial(300, SHARES.mean(axis=0), 12)
+    counts = rng.multinomial(300, CLASS_FRACTIONS.mean(axis=0), 12)
     easy = np.vstack([counts, np.tile(counts[np.argmax(counts[:, 0])], (6, 1))])
     analysis = analyze_outliers(Federation.from_counts(easy))
     assert not analysis.is_excluded.any()
     assert any("one site's say together" in note.text for note in analysis.notes)
-    without_copies = robfcp.calibrate(Federation.from_counts(counts), 0.8)
-    with_copies = robfcp.calibrate(Federation.from_counts(easy), 0.8)
+    without_copies = robfcp.calibrate(Federation.from_counts(counts), coverage=0.8)
+    with_copies = robfcp.calibrate(Federation.from_counts(easy), coverage=0.8)
     assert with_copies.threshold == without_copies.threshold
 
 
@@ -375,34 +381,34 @@ def test_a_client_that_claims_a_hundred_times_the_samples_counts_for_three() -> 
     claimed = counts.copy()
     claimed[0] = 100 * counts[0]
     claimed[0, 30:] //= 2
-    everybody = np.ones(20, dtype=bool)
+    all_clients = np.ones(20, dtype=bool)
     federation = Federation.from_counts(claimed)
-    plain = fcp_bin_index(federation, LEVEL)
+    expected = fcp_bin_index(federation, LEVEL)
     usual = fcp_bin_index(Federation.from_counts(counts), LEVEL)
-    all_benign = replace(robfcp.Consensus().assess(federation), benign_mask=everybody)
+    all_benign = replace(robfcp.Consensus().assess(federation), benign_mask=all_clients)
     voted = all_benign.threshold_rule(federation).bin_index(LEVEL)
-    assert plain is not None
+    assert expected is not None
     assert usual is not None
     assert voted is not None
-    assert plain < usual - 1
+    assert expected < usual - 1
     assert voted >= usual - 1
     registered = replace(federation, sizes_registered=True)
-    vote = robfcp.Consensus(exactly=0).assess(registered).threshold_rule(registered)
-    assert vote.bin_index(LEVEL) in (plain, plain + 1)
+    vote = robfcp.Consensus(n_malicious=0).assess(registered).threshold_rule(registered)
+    assert vote.bin_index(LEVEL) in (expected, expected + 1)
 
 
 def test_the_vote_is_never_below_fcps_threshold_whatever_sizes_are_claimed() -> None:
     rng = np.random.default_rng(12)
-    everybody = np.ones(9, dtype=bool)
+    all_clients = np.ones(9, dtype=bool)
     for run in range(60):
         sizes = [80] * 9 if run % 2 else np.round(np.exp(rng.uniform(2, 9, 9))).astype(int)
-        shares = rng.dirichlet([1.0] * 8, 9)
-        federation = Federation.from_counts(rng.multinomial(sizes, shares))
+        fractions = rng.dirichlet([1.0] * 8, 9)
+        federation = Federation.from_counts(rng.multinomial(sizes, fractions))
         for level in (Fraction(1, 2), LEVEL, Fraction(99, 100)):
-            analysis = replace(analyze_outliers(federation), suspected_larger=~everybody)
-            vote = clipped_vote(federation, everybody, analysis).bin_index(level)
-            plain = fcp_bin_index(federation, level)
-            assert (vote is None) or (plain is not None and vote >= plain)
+            analysis = replace(analyze_outliers(federation), suspected_larger=~all_clients)
+            vote = clipped_vote(federation, all_clients, analysis).bin_index(level)
+            fcp_bin = fcp_bin_index(federation, level)
+            assert (vote is None) or (fcp_bin is not None and vote >= fcp_bin)
 
 
 def test_clients_that_another_reference_excludes_do_not_lead_the_vote() -> None:
@@ -433,21 +439,23 @@ def test_the_seed_is_unpredictable_recorded_and_repeated() -> None:
     counts = benign_counts(300, 100, np.random.default_rng(3)).sum(axis=1)
     federation = Federation.from_counts(counts)
     assert federation.n_clients > Tuning().max_sampled_clients
-    seeds = {robfcp.calibrate(federation).record.parameters["seed"] for _ in range(3)}
+    seeds = {robfcp.calibrate(federation).record.parameters["random_state"] for _ in range(3)}
     assert len(seeds) == 3
-    assert robfcp.Consensus(seed=5).with_random_seed(federation).seed == 5
+    assert robfcp.Consensus(random_state=5).with_random_seed(federation).random_state == 5
     calibration = robfcp.calibrate(federation)
-    again = robfcp.Consensus(seed=calibration.record.parameters["seed"]).assess(federation)
-    assert (again.maliciousness == calibration.maliciousness).all()
+    repeated = robfcp.Consensus(random_state=calibration.record.parameters["random_state"]).assess(
+        federation
+    )
+    assert (repeated.maliciousness == calibration.maliciousness).all()
 
 
 def test_a_seed_is_drawn_only_where_clients_are_sampled() -> None:
     federation = Federation.from_counts(
         benign_counts(12, 100, np.random.default_rng(3)).sum(axis=1)
     )
-    assert robfcp.Consensus().with_random_seed(federation).seed == 0
-    few = replace(Tuning(), max_sampled_clients=8)
-    assert robfcp.Consensus(tuning=few).with_random_seed(federation).seed > 0
+    assert robfcp.Consensus().with_random_seed(federation).random_state == 0
+    small = replace(Tuning(), max_sampled_clients=8)
+    assert robfcp.Consensus(tuning=small).with_random_seed(federation).random_state > 0
 
 
 def test_smallest_scores_take_off_no_more_coverage_than_the_bound() -> None:
@@ -463,16 +471,16 @@ def test_smallest_scores_take_off_no_more_coverage_than_the_bound() -> None:
         counts[:n_malicious] = 0
         counts[:n_malicious, 0] = size
         federation = Federation.from_counts(counts)
-        everybody = np.ones(n_clients, dtype=bool)
+        all_clients = np.ones(n_clients, dtype=bool)
         analysis = replace(
-            analyze_outliers(federation), suspected_larger=~everybody, overdispersion=0.0
+            analyze_outliers(federation), suspected_larger=~all_clients, overdispersion=0.0
         )
-        index = clipped_vote(federation, everybody, analysis).bin_index(LEVEL)
-        plain = fcp_bin_index(federation, LEVEL)
+        index = clipped_vote(federation, all_clients, analysis).bin_index(LEVEL)
+        undefended = fcp_bin_index(federation, LEVEL)
         assert index is not None
-        assert plain is not None
+        assert undefended is not None
         losses.append(0.9 - (index + 1) / n_bins)
-        plain_losses.append(0.9 - (plain + 1) / n_bins)
+        plain_losses.append(0.9 - (undefended + 1) / n_bins)
     deviation = np.sqrt(0.09 / size)
     bound = 1.02 * deviation * 0.4 / 0.6 + 0.9 * deviation / np.sqrt(n_clients)
     assert np.mean(plain_losses) > 0.06  # 1 - .9 / .6 of the benign ones: without the vote
@@ -481,10 +489,10 @@ def test_smallest_scores_take_off_no_more_coverage_than_the_bound() -> None:
 
 def test_private_reports_and_losses_take_fcps_threshold() -> None:
     rng = np.random.default_rng(14)
-    counts = rng.multinomial(200, SHARES.mean(axis=0), 8)
+    counts = rng.multinomial(200, CLASS_FRACTIONS.mean(axis=0), 8)
     private = Federation.from_counts(counts, privacy=robfcp.Privacy(2.0), sample_sizes=[200] * 8)
-    rule = robfcp.Consensus().assess(private).threshold_rule(private)
-    assert isinstance(rule, FCPThreshold)
+    threshold_rule = robfcp.Consensus().assess(private).threshold_rule(private)
+    assert isinstance(threshold_rule, FCPThreshold)
     noisy = np.vstack([counts, [[200, 0, 0, 0, 0, 0, 0, 0]]])
     attacked = Federation.from_counts(noisy, privacy=robfcp.Privacy(2.0), sample_sizes=[200] * 9)
     assert analyze_outliers(attacked).is_excluded[8]
@@ -504,23 +512,23 @@ def test_clients_that_do_not_report_by_class_are_judged_too() -> None:
     assert np.flatnonzero(analyze_outliers(attacked).is_excluded).tolist() == [9]
 
 
-def test_a_class_that_no_other_client_holds_excludes_nobody() -> None:
+def test_a_class_that_no_other_client_has_excludes_no_client() -> None:
     rng = np.random.default_rng(16)
     tables = np.zeros((8, 3, 8), dtype=np.int64)
-    tables[1:, 0] = rng.multinomial(100, SHARES[0], 7)
-    tables[1:, 1] = rng.multinomial(100, SHARES[2], 7)
-    tables[0, 2] = rng.multinomial(200, SHARES[1])
+    tables[1:, 0] = rng.multinomial(100, CLASS_FRACTIONS[0], 7)
+    tables[1:, 1] = rng.multinomial(100, CLASS_FRACTIONS[2], 7)
+    tables[0, 2] = rng.multinomial(200, CLASS_FRACTIONS[1])
     analysis = analyze_outliers(by_class(tables))
     assert not analysis.is_excluded.any()
 
 
 def test_malicious_clients_are_found_where_references_are_sought_among_a_few() -> None:
     rng = np.random.default_rng(17)
-    counts = rng.multinomial(40, SHARES.mean(axis=0), 2500)
+    counts = rng.multinomial(40, CLASS_FRACTIONS.mean(axis=0), 2500)
     counts[:750] = rng.multinomial(40, [0, 0, 0, 0, 0, 0, 0.3, 0.7], 750)
-    out = analyze_outliers(Federation.from_counts(counts)).is_excluded
-    assert out[:750].mean() > 0.99
-    assert out[750:].mean() < 0.01
+    is_excluded = analyze_outliers(Federation.from_counts(counts)).is_excluded
+    assert is_excluded[:750].mean() > 0.99
+    assert is_excluded[750:].mean() < 0.01
 
 
 @pytest.mark.effort
@@ -532,21 +540,21 @@ def test_tens_of_thousands_of_benign_clients_are_all_kept() -> None:
         assert not analyze_outliers(Federation.from_counts(counts)).is_excluded.any()
 
 
-def test_a_group_with_the_smallest_scores_does_not_get_the_others_excluded() -> None:
+def test_a_group_with_the_smallest_scores_does_not_get_the_rest_excluded() -> None:
     """Half a federation at the lowest scores, the rest spread over all: two groups, both kept."""
     rng = np.random.default_rng(8)
     spread = rng.multinomial(200, [0.2, 0.15, 0.15, 0.1, 0.1, 0.1, 0.1, 0.1], 8)
     easy = rng.multinomial(200, [0.97, 0.03, 0, 0, 0, 0, 0, 0], 12)
     analysis = analyze_outliers(Federation.from_counts(np.concatenate([spread, easy])))
     assert not analysis.is_excluded.any()
-    assert any("Nobody was left out" in note.text for note in analysis.notes)
+    assert any("No client was excluded" in note.text for note in analysis.notes)
 
 
 def test_the_only_holders_of_a_class_do_not_hide_an_outlier() -> None:
     """Two benign clients alone hold a hard class; off the reference they would hide the outlier."""
     rng = np.random.default_rng(9)
     counts = np.zeros((10, 3, 8), dtype=np.int64)
-    counts[:7, :2] = rng.multinomial(np.full((7, 2), 150), SHARES[:2])
+    counts[:7, :2] = rng.multinomial(np.full((7, 2), 150), CLASS_FRACTIONS[:2])
     hard = [0.0, 0.02, 0.03, 0.05, 0.2, 0.3, 0.25, 0.15]
     counts[7:9, 2] = rng.multinomial([300, 300], hard)
     counts[9, 0, 7] = 300
@@ -576,7 +584,7 @@ def flagged_of_a_few(n_clients: int, seed: int, sent_score: float | None = None)
 @pytest.mark.effort
 @pytest.mark.parametrize("n_clients", [5, 9, 20])
 @pytest.mark.parametrize("sent_score", [0.0, 1.0, None])
-def test_one_gross_outlier_of_a_few_is_flagged_and_nobody_else(n_clients, sent_score) -> None:
+def test_one_gross_outlier_of_a_few_is_flagged_and_no_other_client(n_clients, sent_score) -> None:
     runs = [flagged_of_a_few(n_clients, seed, sent_score) for seed in range(cases(5))]
     malicious = set()
     if sent_score is not None:
@@ -611,30 +619,30 @@ def private_round(rng, n, privacies, n_malicious=0, sent_bin=0) -> Federation:
 @pytest.mark.effort
 @pytest.mark.parametrize("privacies", PRIVACIES)
 @pytest.mark.parametrize(
-    ("n", "runs", "most"),
+    ("n", "runs", "max_excluded"),
     [
         (50, cases(4), 0.25),
         (500, cases(4), 0.25),
         pytest.param(200, 100, 0.12, marks=pytest.mark.slow),
     ],
 )
-def test_benign_clients_are_not_excluded_for_their_noise(privacies, n, runs, most) -> None:
+def test_benign_clients_are_not_excluded_for_their_noise(privacies, n, runs, max_excluded) -> None:
     rng = np.random.default_rng(n)
     has_exclusions = []
     for _ in range(runs):
         federation = private_round(rng, n, PRIVACIES[privacies])
         has_exclusions.append(analyze_outliers(federation).is_excluded.any())
-    assert np.mean(has_exclusions) <= most
+    assert np.mean(has_exclusions) <= max_excluded
 
 
 @pytest.mark.parametrize("defense", ["consensus", "rob-fcp", "none"])
 @pytest.mark.parametrize("sent_bin", [0, -1])
 def test_malicious_clients_are_found_through_the_noise(defense, sent_bin) -> None:
     rng = np.random.default_rng(2)
-    sent = private_round(rng, 500, [Privacy(1)] * 40, n_malicious=8, sent_bin=sent_bin)
-    assert robfcp.defense.estimate_n_malicious(sent) in (7, 8)  # noise may look like a tail
-    calibration = robfcp.calibrate(sent, defense=get_defense(defense, 8))
-    assert set(calibration.flagged_clients) <= set(sent.clients[:8])
+    noisy = private_round(rng, 500, [Privacy(1)] * 40, n_malicious=8, sent_bin=sent_bin)
+    assert robfcp.defense.estimate_n_malicious(noisy) in (7, 8)  # noise may look like a tail
+    calibration = robfcp.calibrate(noisy, defense=get_defense(defense, 8))
+    assert set(calibration.flagged_clients) <= set(noisy.clients[:8])
     if defense == "none":
         assert len(calibration.flagged_clients) == 0
         return
@@ -653,7 +661,7 @@ def test_a_majority_of_outlying_duplicates_is_not_excluded() -> None:
 
 
 @pytest.mark.parametrize("n_outlying", range(1, 7))
-def test_fewer_than_half_of_all_clients_are_excluded_or_nobody(n_outlying: int) -> None:
+def test_fewer_than_half_of_all_clients_are_excluded_or_none(n_outlying: int) -> None:
     """Equal reports stand for one client where references are sought, but not where counted."""
     n_clients = 10
     rng = np.random.default_rng(3)
@@ -681,8 +689,8 @@ def test_four_clients_are_the_fewest_of_whom_one_is_excluded(
 @pytest.mark.parametrize("concentration", [0.05, 50.0])
 def test_the_overdispersion_of_votes_is_bounded(concentration: float) -> None:
     rng = np.random.default_rng(0)
-    shares = rng.dirichlet(np.full(20, concentration), 20)
-    federation = Federation.from_counts(rng.multinomial(400, shares))
+    fractions = rng.dirichlet(np.full(20, concentration), 20)
+    federation = Federation.from_counts(rng.multinomial(400, fractions))
     unbounded = analyze_outliers(federation, tuning=Tuning(max_overdispersion=np.inf))
     assert unbounded.overdispersion is not None
     assert (unbounded.overdispersion > 0.3) == (concentration < 1)
@@ -708,9 +716,9 @@ def test_of_candidate_references_the_best_of_each_outlier_set_and_of_majorities_
         expected = []
         for candidate in candidates:
             same_outliers = [
-                other.mean_misfit
-                for other in candidates
-                if other.outlier_fraction == candidate.outlier_fraction
+                other_candidate.mean_misfit
+                for other_candidate in candidates
+                if other_candidate.outlier_fraction == candidate.outlier_fraction
             ]
             if candidate.mean_misfit == min(same_outliers) and candidate.mean_misfit <= 1.6:
                 expected.append(candidate)
@@ -731,15 +739,17 @@ def test_a_client_that_crosses_the_expected_cdf_by_its_labels_alone_is_kept() ->
     """Its labels are mixed otherwise, and within classes all its scores are somewhat larger."""
     n_clients = 12
     n = 3000
-    shares = np.zeros((3, 13))
+    fractions = np.zeros((3, 13))
     for c in range(3):
-        shares[c, 4 * c : 4 * c + 4] = 0.24
-    shares += 0.04 / 13
+        fractions[c, 4 * c : 4 * c + 4] = 0.24
+    fractions += 0.04 / 13
     rng = np.random.default_rng(0)
     class_sizes = np.full((n_clients, 3), n // 3)
     class_sizes[0] = n * np.array([0.48, 0.04, 0.48])
-    tables = rng.multinomial(class_sizes, shares)
-    tables[0] = rng.multinomial(class_sizes[0], 0.5 * shares + 0.5 * np.roll(shares, 1, axis=1))
+    tables = rng.multinomial(class_sizes, fractions)
+    tables[0] = rng.multinomial(
+        class_sizes[0], 0.5 * fractions + 0.5 * np.roll(fractions, 1, axis=1)
+    )
 
     # The plain shares of scores up to each bin: of client 0 and of the others, given its labels.
     observed = tables[0].sum(axis=0).cumsum() / n
@@ -763,12 +773,12 @@ def test_merged_bins_end_at_the_medians_of_the_clients_quantiles() -> None:
     rng = np.random.default_rng(4)
     for _ in range(30):
         counts = 5 * rng.multinomial(n // 5, rng.dirichlet(np.ones(40)), 5)
-        ends = {39}
+        expected_ends = {39}
         for order in Tuning().quantile_orders:
             bins = []
             for row in counts.tolist():
-                shares = [Fraction(sum(row[: t + 1]), n) for t in range(40)]
-                bins.append(min(t for t in range(40) if shares[t] >= Fraction(str(order))))
-            ends.add(sorted(bins)[2])
-        found = common_bin_ends(Federation.from_counts(counts), Tuning().quantile_orders)
-        assert found.tolist() == sorted(ends)
+                cdf = [Fraction(sum(row[: t + 1]), n) for t in range(40)]
+                bins.append(min(t for t in range(40) if cdf[t] >= Fraction(str(order))))
+            expected_ends.add(sorted(bins)[2])
+        bin_ends = common_bin_ends(Federation.from_counts(counts), Tuning().quantile_orders)
+        assert bin_ends.tolist() == sorted(expected_ends)

@@ -44,9 +44,9 @@ def views_of(federation):
     return basis, basis.client_views(federation)
 
 
-def merged(row, ends):
+def merged(row, bin_ends):
     """Counts of merged bins, by a loop."""
-    cumulative = [sum(row[: end + 1]) for end in ends]
+    cumulative = [sum(row[: end + 1]) for end in bin_ends]
     return np.diff(cumulative, prepend=0)
 
 
@@ -57,11 +57,11 @@ def test_counts_are_midpoints_and_divided_by_class_totals():
     for k in range(federation.n_clients):
         as_sent = merged(federation.counts[k].tolist(), basis.bin_ends)
         low = merged(lowest.counts[k].tolist(), basis.bin_ends)
-        middle = (as_sent + low) / 2
-        assert views.pooled.counts[k, 0] == pytest.approx(middle)
+        midpoints = (as_sent + low) / 2
+        assert views.pooled.counts[k, 0] == pytest.approx(midpoints)
         totals = federation.class_totals.row(k)
-        shares = totals / totals.sum()
-        assert views.given_labels.counts[k] == pytest.approx(np.outer(shares, middle))
+        fractions = totals / totals.sum()
+        assert views.given_labels.counts[k] == pytest.approx(np.outer(fractions, midpoints))
 
         # A number that is as likely anywhere between both bounds has this variance.
         width = np.cumsum(low) - np.cumsum(as_sent)
@@ -95,15 +95,15 @@ def plain_reference(counts, weights, members, tuning):
     n_classes, n_bins = counts.shape[1:]
     total = sum(weights[k] * counts[k] for k in members)
     for _ in range(tuning.reference_em_rounds):
-        shares = np.zeros((n_classes, n_bins))
-        every = total.sum(axis=0) + tuning.bin_prior
+        fractions = np.zeros((n_classes, n_bins))
+        all_clients = total.sum(axis=0) + tuning.bin_prior
         for c in range(n_classes):
-            prior = tuning.prior_strength * every / every.sum()
-            shares[c] = (total[c] + prior) / (total[c].sum() + tuning.prior_strength)
+            prior = tuning.prior_strength * all_clients / all_clients.sum()
+            fractions[c] = (total[c] + prior) / (total[c].sum() + tuning.prior_strength)
         total = np.zeros((n_classes, n_bins))
         for k in members:
             for b in range(n_bins):
-                expected = [counts[k, c].sum() * shares[c, b] for c in range(n_classes)]
+                expected = [counts[k, c].sum() * fractions[c, b] for c in range(n_classes)]
                 in_bin = counts[k, :, b].sum()
                 for c in range(n_classes):
                     total[c, b] += weights[k] * in_bin * expected[c] / sum(expected)
@@ -115,14 +115,14 @@ def test_the_classes_of_a_reference_are_the_likeliest_given_the_class_totals():
     _, views = views_of(federation)
     clients = views.given_labels
     members = np.array([True] * 6 + [False] * 3)
-    found = reference_counts(clients, members)
+    estimated = reference_counts(clients, members)
     weights = clients.reference_weight[:, 0, 0]
     expected = plain_reference(clients.counts, weights, np.flatnonzero(members), TUNING)
-    assert found == pytest.approx(expected)
+    assert estimated == pytest.approx(expected)
 
     # The pooled counts of the members are kept, and no client outside has a say.
     weighted = (weights[:, None] * clients.counts.sum(axis=1))[members].sum(axis=0)
-    assert found.sum(axis=0) == pytest.approx(weighted)
+    assert estimated.sum(axis=0) == pytest.approx(weighted)
     changed = default_round(1)
     larger = np.roll(changed.counts, 20, axis=1)
     assert (larger != changed.counts).any()

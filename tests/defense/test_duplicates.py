@@ -11,7 +11,7 @@ from robfcp import Binning, Federation, Privacy, Report
 from robfcp.defense._duplicates import find_duplicate_reports
 from robfcp.defense.consensus._consensus import analyze_outliers
 from robfcp.experiments.attacks import ScoreAttack
-from robfcp.experiments.attacks.coordinated import mimic_attack
+from robfcp.experiments.attacks.mimic import mimic_attack
 
 
 def independent(n_clients, n, seed, skew=None):
@@ -64,7 +64,7 @@ def test_equal_reports_that_chance_explains_are_no_duplicates():
     assert find_duplicate_reports(Federation.from_counts([[1, 0], [1, 0], [0, 1]])) == ()
 
 
-def test_two_groups_of_duplicates_are_told_apart():
+def test_two_groups_of_duplicates_are_distinguished():
     federation = independent(12, 200, 4)
     counts = federation.counts.copy()
     counts[[3, 8]] = counts[0]
@@ -89,17 +89,17 @@ def test_only_equal_private_reports_are_duplicates():
     rng, privacies = np.random.default_rng(4), [Privacy(1)] * 40
     for _ in range(10):
         assert not find_duplicate_reports(private_round(rng, privacies))
-    sent = private_round(rng, privacies)
-    counts = sent.counts.copy()
+    noisy = private_round(rng, privacies)
+    counts = noisy.counts.copy()
     counts[1:3] = counts[0]
     counts[2, 5] += 1
     (group,) = find_duplicate_reports(
-        Federation.from_counts(counts, privacy=privacies, sample_sizes=sent.sample_sizes)
+        Federation.from_counts(counts, privacy=privacies, sample_sizes=noisy.sample_sizes)
     )
-    assert group.clients == sent.clients[:2]
+    assert group.clients == noisy.clients[:2]
 
 
-def test_means_of_benign_reports_are_no_duplicates_and_exclude_nobody():
+def test_means_of_benign_reports_are_no_duplicates_and_exclude_no_client():
     rng = np.random.default_rng(5)
     counts = rng.multinomial(20_000, np.full(200, 1 / 200), 20)
     for hub in range(16, 20):
@@ -108,36 +108,36 @@ def test_means_of_benign_reports_are_no_duplicates_and_exclude_nobody():
     assert not analyze_outliers(Federation.from_counts(counts)).is_excluded.any()
 
 
-def coincidence_probability(counts, unit):
+def coincidence_probability(counts, counts_per_sample):
     """P(a second sample equals the first | the sums of both), exactly: C(2a, a) / 4^a a bin."""
     probability = Fraction(1)
     for count in counts:
-        a = count // unit
+        a = count // counts_per_sample
         probability *= Fraction(comb(2 * a, a), 4**a)
     return probability
 
 
 @pytest.mark.parametrize("n_cells", [8, 10, 14])
-def test_the_chance_of_equal_coarse_reports_counts_cells_of_five_as_one(n_cells):
+def test_the_probability_of_equal_coarse_reports_counts_cells_of_five_as_one(n_cells):
     """A coarse cell of five samples is one draw of its place, not five."""
     rng = np.random.default_rng(n_cells)
     binning = Binning.uniform(100)
-    places = np.linspace(0.02, 0.98, n_cells)
-    for unit in (5, 1):
-        scores = np.repeat(places, unit)
+    positions = np.linspace(0.02, 0.98, n_cells)
+    for counts_per_sample in (5, 1):
+        scores = np.repeat(positions, counts_per_sample)
         federation = Federation.from_reports(
             Report.from_scores(
                 name,
                 scores if name in "ab" else rng.random(len(scores)),
                 binning,
-                min_cell_count=unit,
+                min_cell_count=counts_per_sample,
             )
             for name in "abcd"
         )
-        assert federation.is_coarsened[:2].all() == (unit == 5)
+        assert federation.is_coarsened[:2].all() == (counts_per_sample == 5)
         n_pairs = 6
         counts = federation.counts[0].tolist()
-        p_value = n_pairs * coincidence_probability(counts, unit)
+        p_value = n_pairs * coincidence_probability(counts, counts_per_sample)
         groups = find_duplicate_reports(federation)
         assert bool(groups) == (p_value <= Fraction(1, 1000))
         for group in groups:

@@ -6,7 +6,8 @@ import pytest
 import robfcp
 from robfcp import Binning, Federation, RobfcpError
 from robfcp.defense import RobFCP, RobFCPReleased, estimate_n_malicious
-from robfcp.defense._rob_fcp import COVARIANCE_RIDGE, likelihood_contrasts
+from robfcp.defense.rob_fcp import likelihood_contrasts
+from robfcp.defense.rob_fcp._n_malicious_estimator import COVARIANCE_RIDGE
 from robfcp.experiments.attacks import ATTACKS
 from robfcp.experiments.scenarios import build_federation
 
@@ -23,23 +24,23 @@ def federation(n_clients=40, n=200, seed=0, spread=0.0):
     [(None, 0), ("coverage", 8), ("efficiency", 10), ("mimic", 6)],
 )
 def test_excluded_clients_and_surplus_duplicates_are_counted(attack, n_malicious):
-    sent = federation(spread=0.2)
+    attacked = federation(spread=0.2)
     if attack is not None:
-        sent = ATTACKS[attack](sent, np.arange(n_malicious), 0)
-    assert estimate_n_malicious(sent) == n_malicious
-    undefended = robfcp.calibrate(sent, defense="none")
+        attacked = ATTACKS[attack](attacked, np.arange(n_malicious), 0)
+    assert estimate_n_malicious(attacked) == n_malicious
+    undefended = robfcp.calibrate(attacked, defense="none")
     assert undefended.n_malicious == 0
     assert undefended.flagged_clients == ()
-    expected = () if attack == "mimic" else sent.clients[:n_malicious]
-    assert robfcp.calibrate(sent).flagged_clients == expected
+    expected = () if attack == "mimic" else attacked.clients[:n_malicious]
+    assert robfcp.calibrate(attacked).flagged_clients == expected
 
 
 def test_excluded_duplicates_are_counted_once_and_never_a_majority():
     counts = federation().counts.copy()
     counts[:9] = counts[0][::-1]
-    sent = Federation.from_counts(counts, Binning.default())
-    assert set(robfcp.calibrate(sent).flagged_clients) == set(sent.clients[:9])
-    assert estimate_n_malicious(sent) == 9
+    attacked = Federation.from_counts(counts, Binning.default())
+    assert set(robfcp.calibrate(attacked).flagged_clients) == set(attacked.clients[:9])
+    assert estimate_n_malicious(attacked) == 9
     counts[:30] = counts[30]
     assert estimate_n_malicious(Federation.from_counts(counts, Binning.default())) == 19
 
@@ -95,9 +96,9 @@ def test_a_decoy_does_not_hide_few_malicious_clients():
 @pytest.mark.slow
 def test_the_gaussian_attack_is_counted_within_two_at_500_samples_and_often_at_50():
     malicious, noise = np.arange(24), ATTACKS["gaussian-relative"]
-    for n, least in ((500, 0.8), (50, 0.1)):
+    for n, min_fraction in ((500, 0.8), (50, 0.1)):
         hits = [
             abs(estimate_n_malicious(noise(federation(60, n, seed), malicious, seed)) - 24) <= 2
             for seed in range(20)
         ]
-        assert np.mean(hits) >= least
+        assert np.mean(hits) >= min_fraction

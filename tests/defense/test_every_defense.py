@@ -16,13 +16,13 @@ from robfcp.defense.consensus import Tuning
 from robfcp.errors import RobfcpError
 from robfcp.federation import Federation
 
-EXACT = {"rob-fcp", "rob-fcp-released", "exactly"}  # exclude as many as they are given
+EXACT = {"rob-fcp", "rob-fcp-released", "exact"}  # exclude as many as they are given
 
 
 def defenses(n_malicious):
     """Every defense given a number, and the default made to exclude exactly so many."""
     by_name = {name: get_defense(name, n_malicious) for name in DEFENSES}
-    return {**by_name, "exactly": get_defense("consensus", n_malicious, exclude_exactly=True)}
+    return {**by_name, "exact": get_defense("consensus", n_malicious, exclude_exactly=True)}
 
 
 @pytest.mark.effort
@@ -38,9 +38,9 @@ def test_every_defense_keeps_the_protocol(name, seed, private):
     federation = Federation.from_counts(counts, **noise)
     n_malicious = (federation.n_clients - 1) // 2
     defense = defenses(n_malicious)[name]
-    result, again = defense.assess(federation), defense.assess(federation)
-    number = (result.n_malicious, result.n_malicious_given)
-    assert number == ((None, False) if name == "none" else (n_malicious, True))
+    result, repeated = defense.assess(federation), defense.assess(federation)
+    assumed = (result.n_malicious, result.n_malicious_given)
+    assert assumed == ((None, False) if name == "none" else (n_malicious, True))
     assert result.benign_mask.shape == result.maliciousness.shape == (federation.n_clients,)
     assert result.benign_mask.dtype == bool
     assert (~result.benign_mask).sum() <= n_malicious
@@ -49,7 +49,7 @@ def test_every_defense_keeps_the_protocol(name, seed, private):
     excluded = {federation.clients[k] for k in np.flatnonzero(~result.benign_mask)}
     assert set(result.reasons) == excluded
     assert all("\n" not in reason for reason in result.reasons.values())
-    np.testing.assert_array_equal(result.benign_mask, again.benign_mask)
+    np.testing.assert_array_equal(result.benign_mask, repeated.benign_mask)
 
 
 @pytest.mark.parametrize(
@@ -70,19 +70,19 @@ def test_a_defense_of_other_constants_is_recorded_as_custom():
 @pytest.mark.parametrize("n_malicious", [2, 3, 4])
 def test_a_malicious_majority_is_refused_with_the_reason(name, n_malicious):
     federation = Federation.from_counts(np.eye(4, 5, dtype=int))
-    with pytest.raises(RobfcpError, match="majority of honest sites"):
+    with pytest.raises(RobfcpError, match="majority of benign clients"):
         robfcp.calibrate(federation, defense=defenses(n_malicious)[name])
 
 
 @pytest.mark.parametrize(
-    ("make", "words"),
+    ("make", "message"),
     [
-        (partial(get_defense, "x"), "defence: 'x' is unknown"),
-        (partial(robfcp.RobFCP, distance="l3"), "distance: 'l3' is unknown"),
-        (partial(robfcp.RobFCP, -1), "liars"),
-        (partial(robfcp.Consensus, 1, 2), "state one of the two"),
+        (partial(get_defense, "x"), "defense: 'x' is unknown"),
+        (partial(robfcp.RobFCP, metric="l3"), "metric: 'l3' is unknown"),
+        (partial(robfcp.RobFCP, -1), "n_malicious"),
+        (partial(robfcp.Consensus, 1, 2), "give one of them"),
     ],
 )
-def test_impossible_defenses_are_refused(make, words):
-    with pytest.raises(RobfcpError, match=words):
+def test_impossible_defenses_are_refused(make, message):
+    with pytest.raises(RobfcpError, match=message):
         make()

@@ -9,7 +9,7 @@ from robfcp.experiments import outputs
 from robfcp.experiments.coarsening import as_default_reports
 
 DATASETS = ("cifar10", "mnist", "pathmnist", "sleep", "heart", "stroke")
-ATTACKS = ("nobody", "zeros", "ones", "gaussian", "half zeros", "copies")
+ATTACKS = ("none", "zeros", "ones", "gaussian", "half zeros", "copies")
 BINNING = robfcp.Binning.default()
 LAC = robfcp.LAC()
 
@@ -22,7 +22,7 @@ def random_round(rng):
     n_clients = int(rng.choice([4, 8, 20]))
     n_samples = int(rng.choice([12, 30, 60, 100, 300]))
     attack = str(rng.choice(ATTACKS))
-    n_malicious = 0 if attack == "nobody" else max(1, int(0.3 * n_clients))
+    n_malicious = 0 if attack == "none" else max(1, int(0.3 * n_clients))
     concentration = float(rng.choice([0.3, 1.0, 100.0]))
 
     reports = []
@@ -52,8 +52,8 @@ def random_round(rng):
                 f"s{k:02d}", scores, BINNING, score=LAC, labels=labels, classes=n_classes
             )
         )
-    drawn = f"{name}, K = {n_clients}, n = {n_samples}, {attack}, Dirichlet({concentration})"
-    return robfcp.Federation.from_reports(reports), drawn
+    text = f"{name}, K = {n_clients}, n = {n_samples}, {attack}, Dirichlet({concentration})"
+    return robfcp.Federation.from_reports(reports), text
 
 
 @pytest.mark.effort
@@ -61,12 +61,12 @@ def test_no_threshold_is_infinite_where_that_of_exact_counts_is_finite():
     """`make test-finite` takes a thousand rounds."""
     rng = np.random.default_rng(2026)
     for _ in range(cases(25)):
-        exact, drawn = random_round(rng)
+        exact, text = random_round(rng)
         default = as_default_reports(exact)
         level = float(rng.choice([0.8, 0.9, 0.95]))
         defense = str(rng.choice(["consensus", "none", "rob-fcp"]))
         thresholds = [
-            robfcp.calibrate(federation, level, defense=defense).threshold
+            robfcp.calibrate(federation, coverage=level, defense=defense).threshold
             for federation in (exact, default)
         ]
-        assert np.isfinite(thresholds[1]) or not np.isfinite(thresholds[0]), (drawn, level, defense)
+        assert np.isfinite(thresholds[1]) or not np.isfinite(thresholds[0]), (text, level, defense)

@@ -1,7 +1,7 @@
 """Formulas of the guarantees, each against an independent computation.
 
-Removals are enumerated, intervals are Clopper-Pearson's or roots of the divergence, and the law of
-a sum of noise is convolved draw by draw.
+Removals are enumerated, intervals are Clopper-Pearson's or roots of the divergence, and the
+distribution of a sum of noise is convolved draw by draw.
 """
 
 from fractions import Fraction
@@ -12,7 +12,7 @@ import pytest
 from noises import draw
 from scipy.optimize import brentq
 from scipy.special import rel_entr
-from scipy.stats import beta as beta_law
+from scipy.stats import beta as beta_distribution
 
 from robfcp import Binning, Federation, Privacy, Report, Risk
 from robfcp.guarantees import _tail_bounds, count_bounds, fcp_bin_index
@@ -24,9 +24,9 @@ LEVEL = Fraction(9, 10)
 
 
 def hidden_round(rng, n_clients=6, n=40, bins=12, epsilon=1.0):
-    """Private reports that hide their sizes."""
+    """Return private reports that hide their sizes."""
     binning = Binning.uniform(bins)
-    privacy = Privacy(epsilon, neighbours="add-remove")
+    privacy = Privacy(epsilon, neighbors="add-remove")
     counts = rng.multinomial(n, np.full(bins, 1 / bins), n_clients)
     counts += draw(rng, privacy.noise, counts.shape)
     return Federation.from_counts(counts, binning, privacy=privacy)
@@ -37,14 +37,14 @@ def test_the_threshold_is_finite_up_to_the_rank_of_the_largest_score(sizes):
     """Each client's scores are its own; the pooled scores in order are the bins of one count."""
     n = sum(sizes)
     counts = np.zeros((len(sizes), n), dtype=int)
-    owner = np.random.default_rng(0).permutation(np.repeat(np.arange(len(sizes)), sizes))
-    counts[owner, np.arange(n)] = 1
+    client_of_score = np.random.default_rng(0).permutation(np.repeat(np.arange(len(sizes)), sizes))
+    counts[client_of_score, np.arange(n)] = 1
     federation = Federation.from_counts(counts)
     n_last = 0
     for percent in range(5, 100):
         level = Fraction(percent, 100)
-        charge = level if len(sizes) == 1 else 1
-        ranks = [rank for rank in range(1, n + 1) if rank >= level * n + charge]
+        rank_correction = level if len(sizes) == 1 else 1
+        ranks = [rank for rank in range(1, n + 1) if rank >= level * n + rank_correction]
         bin_index = fcp_bin_index(federation, level)
         assert bin_index == (ranks[0] - 1 if ranks else None)
         n_last += ranks == [n]
@@ -52,14 +52,14 @@ def test_the_threshold_is_finite_up_to_the_rank_of_the_largest_score(sizes):
 
 
 @pytest.mark.parametrize("max_totals", [3, 7, 20])
-def test_hidden_sizes_ask_for_enough_also_between_the_totals_looked_at(max_totals, monkeypatch):
+def test_hidden_sizes_require_enough_also_between_the_totals_computed(max_totals, monkeypatch):
     rng = np.random.default_rng(12)
     n_between = 0
     for m in (0, 1, 3):
         bounds = count_bounds(hidden_round(rng))
-        every_total = noisy_size_tail_test(bounds, m, LEVEL, 0.04, 0.01).min_excess
+        of_all_totals = noisy_size_tail_test(bounds, m, LEVEL, 0.04, 0.01).min_excess
 
-        # What some totals alone ask for: the critical counts that were computed.
+        # What the totals that were computed require.
         excesses = []
 
         def recorded(totals, level, delta, excesses=excesses):
@@ -71,13 +71,13 @@ def test_hidden_sizes_ask_for_enough_also_between_the_totals_looked_at(max_total
         with monkeypatch.context() as patch:
             patch.setattr(_tail_bounds, "_MAX_TOTALS", max_totals)
             patch.setattr(_tail_bounds, "critical_counts", recorded)
-            some_totals = noisy_size_tail_test(bounds, m, LEVEL, 0.04, 0.01).min_excess
-        assert some_totals >= every_total
-        n_between += max(excesses) < every_total
-    assert n_between  # the total that asks for most is not among those looked at
+            of_some_totals = noisy_size_tail_test(bounds, m, LEVEL, 0.04, 0.01).min_excess
+        assert of_some_totals >= of_all_totals
+        n_between += max(excesses) < of_all_totals
+    assert n_between  # the total that requires most is not among those computed
 
 
-def test_hidden_sizes_ask_for_the_totals_that_are_left_without_clients_of_negative_sizes():
+def test_hidden_sizes_require_enough_of_totals_without_clients_of_negative_sizes():
     rng = np.random.default_rng(7)
     n_negative = 0
     for _ in range(20):
@@ -86,9 +86,9 @@ def test_hidden_sizes_ask_for_the_totals_that_are_left_without_clients_of_negati
         noise = bounds.noise_model.bound_of_hidden_total(0.0025) / 2
         m = int(rng.integers(0, 4))
         sums = [
-            sum(kept)
-            for n_kept in range(len(sizes) - m, len(sizes) + 1)
-            for kept in combinations(sizes, n_kept)
+            sum(remaining)
+            for n_remaining in range(len(sizes) - m, len(sizes) + 1)
+            for remaining in combinations(sizes, n_remaining)
         ]
         totals = np.arange(max(1, int(min(sums) - noise)), int(np.ceil(max(sums) + noise)) + 1)
         critical = critical_counts(totals, LEVEL, 0.04).tolist()
@@ -99,8 +99,8 @@ def test_hidden_sizes_ask_for_the_totals_that_are_left_without_clients_of_negati
     assert n_negative
 
 
-def test_intervals_of_private_counts_give_a_quarter_of_the_chance_to_noise_on_either_side():
-    """Half is for noise and half for sampling; each is wrong from below or from above."""
+def test_intervals_of_private_counts_spend_a_quarter_of_delta_on_noise_on_either_side():
+    """Half of delta is for noise and half for sampling, each in equal parts for both sides."""
     rng = np.random.default_rng(3)
     n_clients, n_bins, beta = 5, 8, 0.06
     counts = rng.multinomial(80, np.full(n_bins, 1 / n_bins), n_clients)
@@ -122,16 +122,22 @@ def test_intervals_of_private_counts_give_a_quarter_of_the_chance_to_noise_on_ei
     noise = bounds.noise_model.bounds_of_clients(bins, delta / 4)
     for e, k in np.ndindex(intervals.low.shape):
         counts_possible = [c for c in range(81) if abs(2 * c - estimates[e, k]) <= noise[e, k]]
-        least = min(counts_possible)
-        most = max(counts_possible)
-        low = 0 if least == 0 else beta_law.ppf(delta / 4, least, 80 - least + 1)
-        high = 1 if most == 80 else beta_law.ppf(1 - delta / 4, most + 1, 80 - most)
+        min_count = min(counts_possible)
+        max_count = max(counts_possible)
+        low = (
+            0 if min_count == 0 else beta_distribution.ppf(delta / 4, min_count, 80 - min_count + 1)
+        )
+        high = (
+            1
+            if max_count == 80
+            else beta_distribution.ppf(1 - delta / 4, max_count + 1, 80 - max_count)
+        )
         assert intervals.low[e, k] == pytest.approx(low, abs=1e-9)
         assert intervals.high[e, k] == pytest.approx(high, abs=1e-9)
 
 
-def test_intervals_of_mean_loss_drops_give_half_of_their_chance_to_either_side():
-    """exp(-n kl(gain, p)) is half of the chance at either end."""
+def test_intervals_of_mean_loss_drops_spend_half_of_delta_on_either_side():
+    """exp(-n kl(mean drop, p)) is half of delta at either bound."""
     rng = np.random.default_rng(4)
     n_clients, n_bins, beta = 4, 6, 0.06
     risk = Risk("fnr", resolution=12)
@@ -143,24 +149,24 @@ def test_intervals_of_mean_loss_drops_give_half_of_their_chance_to_either_side()
     )
     assert not federation.is_coarsened.any()
     intervals = ClientIntervals(federation, beta)
-    log_chance = np.log(beta / (n_clients * (n_bins - 1)) / 2)
+    log_delta = np.log(beta / (n_clients * (n_bins - 1)) / 2)
 
     for k in range(n_clients):
-        gains = np.cumsum(counts[k])[:-1] / counts[k].sum()
-        for e, gain in enumerate(gains.tolist()):
+        mean_drops = np.cumsum(counts[k])[:-1] / counts[k].sum()
+        for e, mean_drop in enumerate(mean_drops.tolist()):
 
-            def excess(p, gain=gain, n=int(sizes[k])):
-                kl = rel_entr(gain, p) + rel_entr(1 - gain, 1 - p)
-                return -n * kl - log_chance
+            def excess(p, mean_drop=mean_drop, n=int(sizes[k])):
+                kl = rel_entr(mean_drop, p) + rel_entr(1 - mean_drop, 1 - p)
+                return -n * kl - log_delta
 
-            low = brentq(excess, 1e-12, gain)
-            high = brentq(excess, gain, 1 - 1e-12)
+            low = brentq(excess, 1e-12, mean_drop)
+            high = brentq(excess, mean_drop, 1 - 1e-12)
             assert intervals.low[e, k] == pytest.approx(low, abs=1e-8)
             assert intervals.high[e, k] == pytest.approx(high, abs=1e-8)
 
 
-def test_hidden_sizes_may_miss_noise_below_and_hold_noise_above():
-    """Coverage is least where noise raised the counts below and lowered those above."""
+def test_hidden_sizes_allow_for_noise_below_and_above_a_bin():
+    """Coverage is smallest where noise raised the counts below and lowered those above."""
     rng = np.random.default_rng(5)
     bounds = count_bounds(hidden_round(rng, n=300))
     bins = np.arange(bounds.n_bins)
@@ -169,51 +175,51 @@ def test_hidden_sizes_may_miss_noise_below_and_hold_noise_above():
     noise_below, noise_above = (noise.tolist() for noise in bounds.noise_bounds(bins, 0.01))
     assert noise_below != noise_above
 
-    below = bounds.estimates(bins)
-    above = bounds.sizes_in_units - below
+    cumulative = bounds.estimates(bins)
+    above = bounds.sizes_in_units - cumulative
     n_clients = len(bounds.sizes)
     for m, e in np.ndindex(lowest.shape):
-        shares_low = []
-        shares_high = []
-        for n_kept in range(n_clients - m, n_clients + 1):
-            for kept in combinations(range(n_clients), n_kept):
-                n_below = int(below[e, list(kept)].sum())
-                n_above = int(above[e, list(kept)].sum())
-                least = n_below - noise_below[e]
-                most = n_below + noise_below[e]
-                shares_low.append(Fraction(least, least + n_above + noise_above[e]))
-                shares_high.append(Fraction(most, most + n_above - noise_above[e]))
-        assert lowest[m, e] == pytest.approx(float(min(shares_low)), rel=1e-12)
-        assert highest[m, e] == pytest.approx(float(max(shares_high)), rel=1e-12)
+        lower_fractions = []
+        upper_fractions = []
+        for n_remaining in range(n_clients - m, n_clients + 1):
+            for remaining in combinations(range(n_clients), n_remaining):
+                n_below = int(cumulative[e, list(remaining)].sum())
+                n_above = int(above[e, list(remaining)].sum())
+                min_below = n_below - noise_below[e]
+                max_below = n_below + noise_below[e]
+                lower_fractions.append(Fraction(min_below, min_below + n_above + noise_above[e]))
+                upper_fractions.append(Fraction(max_below, max_below + n_above - noise_above[e]))
+        assert lowest[m, e] == pytest.approx(float(min(lower_fractions)), rel=1e-12)
+        assert highest[m, e] == pytest.approx(float(max(upper_fractions)), rel=1e-12)
 
 
 def test_the_noise_of_hidden_sizes_is_that_of_the_bins_below_and_of_those_above():
-    """Each side has half of the chance: a tail of a sum of draws, convolved one by one."""
+    """Each side has half of delta: a tail of a sum of draws, convolved draw by draw."""
     federation = hidden_round(np.random.default_rng(6), n_clients=2, bins=5)
     (noise,) = set(federation.noise_models)
     mass = noise.mass(60)
-    below, above = count_bounds(federation).noise_bounds(np.arange(5), 0.02)
+    bounds_below, bounds_above = count_bounds(federation).noise_bounds(np.arange(5), 0.02)
 
     def bound(n_draws):
-        """The least b with P(sum > b) <= 0.01, in half counts."""
-        law = np.ones(1)
+        """Return the smallest b with P(sum > b) <= 0.01, in half counts."""
+        distribution = np.ones(1)
         for _ in range(n_draws):
-            law = np.convolve(law, mass)
-        tails = 1 - np.cumsum(law)
+            distribution = np.convolve(distribution, mass)
+        tails = 1 - np.cumsum(distribution)
         return 2 * max(0, int(np.argmax(tails <= 0.01)) - 60 * n_draws)
 
-    assert below.tolist() == [bound(2 * n_bins) for n_bins in (1, 2, 3, 4, 5)]
-    assert above.tolist() == [bound(2 * n_bins) for n_bins in (4, 3, 2, 1, 0)]
+    assert bounds_below.tolist() == [bound(2 * n_bins) for n_bins in (1, 2, 3, 4, 5)]
+    assert bounds_above.tolist() == [bound(2 * n_bins) for n_bins in (4, 3, 2, 1, 0)]
 
 
-def test_critical_drops_lie_a_part_beyond_the_mean_however_large_the_chance():
+def test_critical_loss_drops_exceed_the_mean_for_any_delta():
     totals = np.arange(1, 60)
     levels = Fraction(9, 10), Fraction(1, 2), Fraction(99, 100)
     n_lowest = 0
-    for level, n_parts, delta in product(levels, (2, 12, 36), (0.05, 0.5, 0.99)):
-        critical = _tail_bounds.critical_loss_drops(totals, level, delta, n_parts)
+    for level, resolution, delta in product(levels, (2, 12, 36), (0.05, 0.5, 0.99)):
+        critical = _tail_bounds.critical_loss_drops(totals, level, delta, resolution)
         for n, drops in zip(totals.tolist(), critical.tolist(), strict=True):
-            beyond = min(c for c in range(n_parts * n + 2) if c >= n_parts * level * n + 1)
-            assert beyond <= drops <= n_parts * n + 1
-            n_lowest += drops == beyond
+            expected = min(c for c in range(resolution * n + 2) if c >= resolution * level * n + 1)
+            assert expected <= drops <= resolution * n + 1
+            n_lowest += drops == expected
     assert n_lowest

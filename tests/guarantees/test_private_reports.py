@@ -1,4 +1,4 @@
-"""Thresholds and certificates from private reports: by brute force, and simulated with liars."""
+"""Thresholds and certificates from private reports, by brute force and simulation."""
 
 from fractions import Fraction
 from itertools import combinations, pairwise
@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from effort import thorough
 from noises import draw
-from scipy.stats import beta as beta_law
+from scipy.stats import beta as beta_distribution
 from scipy.stats import binom
 
 import robfcp
@@ -18,7 +18,7 @@ from robfcp.federation import Federation, SparseTable, StratifiedTable
 from robfcp.guarantees import count_bounds, fcp_bin_index, marginal_threshold_bin
 from robfcp.guarantees._certify import certificate_points, coverage_intervals
 from robfcp.guarantees._heterogeneity import estimate_heterogeneity
-from robfcp.guarantees._marginal import marginal_test
+from robfcp.guarantees._marginal_threshold import marginal_test
 from robfcp.guarantees._tail_bounds import (
     critical_counts,
     kl_lower,
@@ -30,168 +30,197 @@ from robfcp.guarantees._worst_case import accepted_bins, min_and_max_coverage
 LEVEL = Fraction(9, 10)
 EXACT = Privacy(300)  # noise so rare that none is drawn
 BINS = 16
-GRID = Binning.uniform(BINS)
-EVERYWHERE = np.arange(BINS)
+BINNING = Binning.uniform(BINS)
+ALL_BINS = np.arange(BINS)
 EDGES = np.linspace(0, 1, BINS + 1)
-CLASSES = np.array([np.diff(beta_law.cdf(EDGES, shape, 3)) for shape in np.linspace(0.5, 3, 6)])
+CLASSES = np.array(
+    [np.diff(beta_distribution.cdf(EDGES, shape, 3)) for shape in np.linspace(0.5, 3, 6)]
+)
 
 
-def noisy(rng, counts, privacy, known=True):
-    """The counts with noise as a federation; sizes known or hidden."""
+def noisy_federation(rng, counts, privacy, sizes_known=True):
+    """Return a federation of counts with noise; sizes are known or hidden."""
     noise = draw(rng, privacy.noise, counts.shape)
-    sizes = counts.sum(axis=1) if known else None
-    return Federation.from_counts(counts + noise, GRID, privacy=privacy, sample_sizes=sizes)
+    sizes = counts.sum(axis=1) if sizes_known else None
+    return Federation.from_counts(counts + noise, BINNING, privacy=privacy, sample_sizes=sizes)
 
 
-def private(epsilon, known=True):
-    return Privacy(epsilon, neighbours="substitution" if known else "add-remove")
+def privacy_of(epsilon, sizes_known=True):
+    return Privacy(epsilon, neighbors="substitution" if sizes_known else "add-remove")
 
 
-@pytest.mark.parametrize("known", [True, False])
-@pytest.mark.parametrize("m", [0, 1, 2])
-def test_the_marginal_threshold_is_the_brute_force_one(known, m):
-    rng, fell = np.random.default_rng(m), 0
+@pytest.mark.parametrize("sizes_known", [True, False])
+@pytest.mark.parametrize("max_malicious", [0, 1, 2])
+def test_the_marginal_threshold_is_that_of_brute_force(sizes_known, max_malicious):
+    rng, n_not_monotone = np.random.default_rng(max_malicious), 0
     for trial in range(30):
-        n_clients = int(rng.integers(m + 1, 7))
-        truth = rng.dirichlet(np.full(BINS, 2), n_clients)
+        n_clients = int(rng.integers(max_malicious + 1, 7))
+        probabilities = rng.dirichlet(np.full(BINS, 2), n_clients)
         sizes = rng.integers(20, 900, n_clients)
-        privacy = private((2.0, 0.5, 30.0)[trial % 3], known)
-        sent = rng.multinomial(sizes, truth)
-        if trial % 3 == 2:  # all below, but for a count that falls and rises again
-            sent = np.column_stack([sizes, *np.zeros((BINS - 1, n_clients), dtype=int)])
-            sent[:, 12], sent[:, 13] = -sizes // 2, -(-sizes // 2)
-        federation = noisy(rng, sent, privacy, known)
+        privacy = privacy_of((2.0, 0.5, 30.0)[trial % 3], sizes_known)
+        counts_of_clients = rng.multinomial(sizes, probabilities)
+        if (
+            trial % 3 == 2
+        ):  # all in the first bin, but for a count that decreases and increases again
+            counts_of_clients = np.column_stack(
+                [sizes, *np.zeros((BINS - 1, n_clients), dtype=int)]
+            )
+            counts_of_clients[:, 12], counts_of_clients[:, 13] = -sizes // 2, -(-sizes // 2)
+        federation = noisy_federation(rng, counts_of_clients, privacy, sizes_known)
         counts = count_bounds(federation)
         beta = counts.noise_delta_of_level(LEVEL)
         target = LEVEL + beta
-        # as much noise as in as many bins from below; both sides where sizes are hidden
-        left, right = (side.tolist() for side in counts.noise_bounds(EVERYWHERE, float(beta)))
-        charge = 1 if n_clients > 1 else target
+        # the noise of the bins up to this one, and of those above it where sizes are hidden
+        noise_below, noise_above = (
+            side.tolist() for side in counts.noise_bounds(ALL_BINS, float(beta))
+        )
+        rank_correction = 1 if n_clients > 1 else target
         expected = BINS
-        for edge in reversed(range(BINS)):
-            below = [Fraction(h, 2) for h in counts.lower(np.array([edge]))[0].tolist()]
-            allowed = ((1 - target) * left[edge] + target * right[edge]) / 2
-            gains = [c - target * int(n) for c, n in zip(below, counts.sizes, strict=True)]
+        for bin_index in reversed(range(BINS)):
+            cumulative = [Fraction(h, 2) for h in counts.lower(np.array([bin_index]))[0].tolist()]
+            noise_bound = (
+                (1 - target) * noise_below[bin_index] + target * noise_above[bin_index]
+            ) / 2
+            excesses = [c - target * int(n) for c, n in zip(cumulative, counts.sizes, strict=True)]
             if not all(
-                sum(gains[k] for k in kept) >= allowed + charge
-                for size in range(n_clients - m, n_clients + 1)
-                for kept in combinations(range(n_clients), size)
+                sum(excesses[k] for k in remaining) >= noise_bound + rank_correction
+                for size in range(n_clients - max_malicious, n_clients + 1)
+                for remaining in combinations(range(n_clients), size)
             ):
                 break
-            expected = edge
-        found = marginal_threshold_bin(federation, LEVEL, m)
-        assert found == (None if expected == BINS else expected)
+            expected = bin_index
+        bin_found = marginal_threshold_bin(federation, LEVEL, max_malicious)
+        assert bin_found == (None if expected == BINS else expected)
         test, noise_delta = marginal_test(counts, LEVEL)
-        alone = accepted_bins(counts, EVERYWHERE, test, m, noise_delta)
-        fell += alone[:expected].any()
-    assert fell  # somewhere an edge would do by itself which one above it forbids
+        is_accepted = accepted_bins(counts, ALL_BINS, test, max_malicious, noise_delta)
+        n_not_monotone += is_accepted[:expected].any()
+    assert n_not_monotone  # a bin is accepted although one above it is not
 
 
-def test_where_no_noise_is_drawn_thresholds_are_those_of_the_raised_level():
+def test_without_actual_noise_thresholds_are_those_of_the_raised_level():
     rng = np.random.default_rng(5)
     counts = rng.multinomial(400, CLASSES.mean(axis=0), size=20)
-    plain, marked = Federation.from_counts(counts, GRID), noisy(rng, counts, EXACT)
-    raised = LEVEL + Fraction(1, 500)
-    assert fcp_bin_index(marked, LEVEL) == fcp_bin_index(plain, LEVEL)
-    for m, samples in ((0, None), (3, None), (None, 1500)):
-        wanted = marginal_threshold_bin(plain, raised, m, samples)
-        assert marginal_threshold_bin(marked, LEVEL, m, samples) == wanted
-    marked_bin = pac_threshold(count_bounds(marked), LEVEL, 3, 0.05)
-    assert marked_bin == pac_threshold(count_bounds(plain), LEVEL, 3, 0.04)
+    exact = Federation.from_counts(counts, BINNING)
+    noisy = noisy_federation(rng, counts, EXACT)
+    raised_level = LEVEL + Fraction(1, 500)
+    assert fcp_bin_index(noisy, LEVEL) == fcp_bin_index(exact, LEVEL)
+    for max_malicious, max_malicious_samples in ((0, None), (3, None), (None, 1500)):
+        expected = marginal_threshold_bin(exact, raised_level, max_malicious, max_malicious_samples)
+        assert (
+            marginal_threshold_bin(noisy, LEVEL, max_malicious, max_malicious_samples) == expected
+        )
+    marked_bin = pac_threshold(count_bounds(noisy), LEVEL, 3, 0.05)
+    assert marked_bin == pac_threshold(count_bounds(exact), LEVEL, 3, 0.04)
 
 
-@pytest.mark.parametrize("neighbours", thorough(["substitution", "add-remove"], "add-remove"))
-@pytest.mark.parametrize("promise", [None, robfcp.MarginalGuarantee(2), robfcp.PACGuarantee(2)])
-def test_noise_too_small_to_matter_changes_nothing(promise, neighbours):
+@pytest.mark.parametrize("neighbors", thorough(["substitution", "add-remove"], "add-remove"))
+@pytest.mark.parametrize("guarantee", [None, robfcp.MarginalGuarantee(2), robfcp.PACGuarantee(2)])
+def test_negligible_noise_changes_nothing(guarantee, neighbors):
     rng = np.random.default_rng(12)
     counts = rng.multinomial(rng.integers(60, 200, 12), CLASSES[0])
     counts[0] = [0] * (BINS - 1) + [100]
-    law, asked = Privacy(1e6, neighbours=neighbours), {"defense": robfcp.Consensus(at_most=2)}
-    plain, marked = (
+    privacy = Privacy(1e6, neighbors=neighbors)
+    options = {"defense": robfcp.Consensus(max_malicious=2)}
+    exact, noisy = (
         robfcp.calibrate(
-            Federation.from_counts(counts, GRID, privacy=one, sample_sizes=counts.sum(axis=1)),
-            [0.8, 0.95],
-            guarantee=promise,
-            **asked,
+            Federation.from_counts(
+                counts, BINNING, privacy=certificate, sample_sizes=counts.sum(axis=1)
+            ),
+            coverage=[0.8, 0.95],
+            guarantee=guarantee,
+            **options,
         )
-        for one in (None, law)
+        for certificate in (None, privacy)
     )
-    top = GRID.upper_edges[-1]  # infinite in a private round: what leaves the grid counts there
-    assert marked.threshold == tuple(np.inf if t == top else t for t in plain.threshold)
-    assert marked.flagged_clients == plain.flagged_clients
-    for one, other in zip(marked.certificate, plain.certificate, strict=True):
-        assert (one.lower, one.upper, one.m) == (other.lower, other.upper, other.m)
-        assert "noise of 12 private reports is allowed for" in one.note
+    top = BINNING.upper_edges[-1]  # infinite in a private round: what leaves the grid counts there
+    assert noisy.threshold == tuple(np.inf if t == top else t for t in exact.threshold)
+    assert noisy.flagged_clients == exact.flagged_clients
+    for certificate, exact_certificate in zip(noisy.certificate, exact.certificate, strict=True):
+        assert certificate.lower == exact_certificate.lower
+        assert certificate.upper == exact_certificate.upper
+        assert certificate.max_malicious == exact_certificate.max_malicious
+        assert "noise of 12 private reports is allowed for" in certificate.note
 
 
-def test_pooled_noise_stays_within_its_allowance_as_often_as_stated():
+def test_pooled_noise_exceeds_its_bound_as_rarely_as_stated():
     rng = np.random.default_rng(1)
-    privacy = private(0.5)
+    privacy = privacy_of(0.5)
     counts = np.tile(np.full(BINS, 40), (30, 1))
-    allowance = count_bounds(noisy(rng, counts, privacy)).noise_bounds(EVERYWHERE, 0.05)[0]
+    bounds = count_bounds(noisy_federation(rng, counts, privacy)).noise_bounds(ALL_BINS, 0.05)[0]
     exceeded = np.zeros(BINS)
     for _ in range(600):
-        found = count_bounds(noisy(rng, counts, privacy)).lower(EVERYWHERE).sum(axis=1)
-        exceeded += found - 60 * np.cumsum(counts[0]) > allowance
+        cumulative = (
+            count_bounds(noisy_federation(rng, counts, privacy)).lower(ALL_BINS).sum(axis=1)
+        )
+        exceeded += cumulative - 60 * np.cumsum(counts[0]) > bounds
     assert (binom.sf(exceeded - 1, 600, 0.05) > 1e-4).all()
-    assert exceeded[:-1].mean() > 0.03 * 600  # and no larger than it must be
+    assert exceeded[:-1].mean() > 0.03 * 600  # and no larger than necessary
 
 
-def test_a_client_that_claims_endless_noise_cannot_drown_the_others():
+def test_a_client_that_claims_huge_noise_does_not_affect_the_others():
     rng = np.random.default_rng(2)
     counts = rng.multinomial(500, CLASSES[0], size=20)
-    privacy = [Privacy(1e-4), *[private(2.0)] * 19]
+    privacy = [Privacy(1e-4), *[privacy_of(2.0)] * 19]
     sizes = counts.sum(axis=1)
-    forged = counts + draw(rng, private(2.0).noise, counts.shape)
-    loud = Federation.from_counts(forged, GRID, privacy=privacy, sample_sizes=sizes)
-    top = forged.copy()
-    top[0] = [0] * (BINS - 1) + [500]
-    liar = Federation.from_counts(top, GRID, privacy=[None, *privacy[1:]], sample_sizes=sizes)
-    assert marginal_threshold_bin(loud, LEVEL, 1) == marginal_threshold_bin(liar, LEVEL, 1)
-    assert marginal_threshold_bin(loud, LEVEL, 1) < BINS - 1
-    silent = count_bounds(loud)  # taken as nothing from below and as everything from above
-    assert not silent.lower(EVERYWHERE[:-1])[:, 0].any()
-    assert (silent.upper(EVERYWHERE)[:, 0] == 2 * 500).all()
+    forged = counts + draw(rng, privacy_of(2.0).noise, counts.shape)
+    with_huge_noise = Federation.from_counts(forged, BINNING, privacy=privacy, sample_sizes=sizes)
+    top_counts = forged.copy()
+    top_counts[0] = [0] * (BINS - 1) + [500]
+    exact_forgery = Federation.from_counts(
+        top_counts, BINNING, privacy=[None, *privacy[1:]], sample_sizes=sizes
+    )
+    assert marginal_threshold_bin(with_huge_noise, LEVEL, 1) == marginal_threshold_bin(
+        exact_forgery, LEVEL, 1
+    )
+    assert marginal_threshold_bin(with_huge_noise, LEVEL, 1) < BINS - 1
+    silent_counts = count_bounds(with_huge_noise)  # bounded by 0 and by its size
+    assert not silent_counts.lower(ALL_BINS[:-1])[:, 0].any()
+    assert (silent_counts.upper(ALL_BINS)[:, 0] == 2 * 500).all()
 
 
-def test_hidden_sizes_refuse_what_needs_them():
+def test_guarantees_that_need_sizes_are_refused_where_they_are_hidden():
     rng = np.random.default_rng(4)
     counts = rng.multinomial(300, CLASSES[0], size=10)
-    hidden = noisy(rng, counts, private(1, known=False), known=False)
-    for promise in (robfcp.PACGuarantee(1, alike=0.1), robfcp.MarginalGuarantee(samples=100)):
+    hidden = noisy_federation(rng, counts, privacy_of(1, sizes_known=False), sizes_known=False)
+    for guarantee in (
+        robfcp.PACGuarantee(1, heterogeneity=0.1),
+        robfcp.MarginalGuarantee(max_malicious_samples=100),
+    ):
         with pytest.raises(RobfcpError, match="register the sizes or use substitution"):
-            promise.threshold(hidden, LEVEL, 0.95)
+            guarantee.threshold(hidden, LEVEL, 0.95)
     assert estimate_heterogeneity(hidden, 1).lower_bound == 0
 
 
-@pytest.mark.parametrize("known", [True, False])
-def test_certificates_spend_the_noise_its_whole_share_and_no_more(known):
+@pytest.mark.parametrize("sizes_known", [True, False])
+def test_certificates_spend_exactly_their_fraction_of_delta_on_noise(sizes_known):
     rng = np.random.default_rng(9)
-    federation = noisy(rng, rng.multinomial(300, CLASSES[1], size=12), private(0.5, known), known)
-    counts, chance = count_bounds(federation), 0.2 * 0.05
-    # both ends at every edge; where sizes are hidden both sides of each, and the total once
-    one = chance / (2 * BINS) if known else 2 * chance / (4 * BINS + 1)
-    (low,), (high,) = min_and_max_coverage(counts, EVERYWHERE, np.array([2]), one)
+    federation = noisy_federation(
+        rng, rng.multinomial(300, CLASSES[1], size=12), privacy_of(0.5, sizes_known), sizes_known
+    )
+    counts, noise_delta = count_bounds(federation), 0.2 * 0.05
+    # both bounds at every bin; where sizes are hidden both sides of each, and the total once
+    delta_of_bound = noise_delta / (2 * BINS) if sizes_known else 2 * noise_delta / (4 * BINS + 1)
+    (low,), (high,) = min_and_max_coverage(counts, ALL_BINS, np.array([2]), delta_of_bound)
     total = np.sort(counts.sizes)[:-2].sum()
-    if not known:
-        total -= counts.noise_bounds(EVERYWHERE[-1:], 2 * chance / (4 * BINS + 1))[0][0] / 2
-    radius = np.log(2 * BINS / (0.05 - chance)) / total
-    (lower,), (upper,) = coverage_intervals(counts, EVERYWHERE, [2], 0.05)
+    if not sizes_known:
+        total -= counts.noise_bounds(ALL_BINS[-1:], 2 * noise_delta / (4 * BINS + 1))[0][0] / 2
+    radius = np.log(2 * BINS / (0.05 - noise_delta)) / total
+    (lower,), (upper,) = coverage_intervals(counts, ALL_BINS, [2], 0.05)
     np.testing.assert_allclose(lower, kl_lower(low, radius), rtol=1e-9)
     np.testing.assert_allclose(1 - upper, kl_lower(1 - high, radius), rtol=1e-9)
 
 
-def test_a_clients_own_count_is_bounded_by_the_whole_counts_that_its_noise_leaves():
-    """Twice a count lies within the noise of the estimate in half counts, from 0 to its size."""
+def test_the_count_of_a_client_is_bounded_by_the_integers_that_its_noise_allows():
+    """Twice a count is within the noise of the estimate in half counts, from 0 to its size."""
     rng = np.random.default_rng(11)
-    federation = noisy(rng, rng.multinomial(60, CLASSES[1], size=12), private(2.0))
+    federation = noisy_federation(rng, rng.multinomial(60, CLASSES[1], size=12), privacy_of(2.0))
     bounds = count_bounds(federation)
-    estimates = bounds.estimates(EVERYWHERE)
-    noise = bounds.noise_model.bounds_of_clients(EVERYWHERE, 0.05)
-    is_silent = bounds.noise_model.is_silent(EVERYWHERE)
+    estimates = bounds.estimates(ALL_BINS)
+    noise = bounds.noise_model.bounds_of_clients(ALL_BINS, 0.05)
+    is_silent = bounds.noise_model.is_silent(ALL_BINS)
     assert not is_silent.any()
     assert set((estimates % 2).ravel()) == {0, 1}
-    lowest, highest = bounds.per_client(EVERYWHERE, 0.05)
+    lowest, highest = bounds.per_client(ALL_BINS, 0.05)
     n_inside = 0
     for e, k in np.ndindex(lowest.shape):
         possible = [c for c in range(-200, 300) if abs(2 * c - estimates[e, k]) <= noise[e, k]]
@@ -201,20 +230,22 @@ def test_a_clients_own_count_is_bounded_by_the_whole_counts_that_its_noise_leave
     assert n_inside > 10
 
 
-@pytest.mark.parametrize("m", [0, 1, 3])
-def test_hidden_sizes_ask_for_the_slack_of_every_total_that_their_noise_leaves(m):
+@pytest.mark.parametrize("max_malicious", [0, 1, 3])
+def test_hidden_sizes_require_the_slack_of_every_total_that_their_noise_allows(max_malicious):
     rng = np.random.default_rng(12)
-    federation = noisy(rng, rng.multinomial(40, CLASSES[1], size=8), private(1.0, False), False)
+    federation = noisy_federation(
+        rng, rng.multinomial(40, CLASSES[1], size=8), privacy_of(1.0, False), False
+    )
     bounds = count_bounds(federation)
-    test = noisy_size_tail_test(bounds, m, LEVEL, 0.04, 0.01)
+    test = noisy_size_tail_test(bounds, max_malicious, LEVEL, 0.04, 0.01)
 
-    # The least and the largest total each have a quarter of what is for noise.
+    # The smallest and the largest total each have a quarter of the delta of noise.
     noise = bounds.noise_model.bound_of_hidden_total(0.0025) / 2
     sizes = sorted(bounds.sizes.tolist())
     assert sizes[0] > 0
-    least = max(1, int(sum(sizes[: len(sizes) - m]) - noise))
+    smallest = max(1, int(sum(sizes[: len(sizes) - max_malicious]) - noise))
     largest = int(np.ceil(sum(sizes) + noise))
-    totals = np.arange(least, largest + 1)
+    totals = np.arange(smallest, largest + 1)
     slack = [
         LEVEL.denominator * c - LEVEL.numerator * n
         for n, c in zip(totals.tolist(), critical_counts(totals, LEVEL, 0.04).tolist(), strict=True)
@@ -222,46 +253,48 @@ def test_hidden_sizes_ask_for_the_slack_of_every_total_that_their_noise_leaves(m
     assert test.min_excess.tolist() == [max(slack)]
 
 
-@pytest.mark.parametrize("known", [True, False])
-def test_certificates_shrink_with_more_budget_and_hold_the_truth(known):
+@pytest.mark.parametrize("sizes_known", [True, False])
+def test_certificates_narrow_with_epsilon_and_contain_the_true_coverage(sizes_known):
     rng, widths = np.random.default_rng(7), []
     counts = rng.multinomial(500, CLASSES[2], size=30)
     for epsilon in (0.1, 0.5, 2, 300):
-        federation = noisy(rng, counts, private(epsilon, known), known)
-        curve = certificate_points(count_bounds(federation), 9, range(4))
-        assert curve[0].lower <= np.cumsum(CLASSES[2])[9] <= curve[0].upper
-        assert all(b.lower <= a.lower and a.upper <= b.upper for a, b in pairwise(curve))
-        widths.append(curve[2].upper - curve[2].lower)
+        federation = noisy_federation(rng, counts, privacy_of(epsilon, sizes_known), sizes_known)
+        points = certificate_points(count_bounds(federation), 9, range(4))
+        assert points[0].lower <= np.cumsum(CLASSES[2])[9] <= points[0].upper
+        assert all(b.lower <= a.lower and a.upper <= b.upper for a, b in pairwise(points))
+        widths.append(points[2].upper - points[2].lower)
     assert widths == sorted(widths, reverse=True)
 
 
-def test_every_private_reporter_holds_every_class_so_that_no_noise_is_chosen_by_what_it_is():
-    """Nobody holds the class: sites whose noise is 0 in all cells must not drop out of the sum."""
-    rng, privacy, exceeded, runs = np.random.default_rng(11), private(8.0), 0, 500
-    for _ in range(runs):
-        sent = draw(rng, privacy.noise, (30, 4))
-        sent[:, :2] += 50
+def test_every_private_client_holds_every_class_so_that_noise_does_not_select_clients():
+    """No client holds the class: clients whose noise is 0 in all cells must stay in the sum."""
+    rng, privacy, exceeded, n_runs = np.random.default_rng(11), privacy_of(8.0), 0, 500
+    for _ in range(n_runs):
+        counts_of_classes = draw(rng, privacy.noise, (30, 4))
+        counts_of_classes[:, :2] += 50
         federation = Federation(
             tuple(f"s{k:02d}" for k in range(30)),
-            sent[:, :2] + sent[:, 2:],
+            counts_of_classes[:, :2] + counts_of_classes[:, 2:],
             np.full(30, 100),
             Binning.uniform(2),
             privacy=(privacy,) * 30,
-            strata=StratifiedTable("class", 2, SparseTable.from_dense(sent), np.arange(30), 2),
+            strata=StratifiedTable(
+                "class", 2, SparseTable.from_dense(counts_of_classes), np.arange(30), 2
+            ),
         )
-        held = federation.select_stratum(1)
-        assert held.clients == federation.clients
-        counts, top = count_bounds(held), np.array([1])
+        stratum = federation.select_stratum(1)
+        assert stratum.clients == federation.clients
+        counts, top = count_bounds(stratum), np.array([1])
         exceeded += counts.lower(top).sum() > counts.noise_bounds(top, 0.002)[0][0]
-    assert binom.sf(exceeded - 1, runs, 0.001) > 1e-3  # 4.4% when they dropped out
+    assert binom.sf(exceeded - 1, n_runs, 0.001) > 1e-3  # 4.4% without them
 
 
-def test_reports_in_fives_among_private_ones_hold_no_less_than_their_counts():
+def test_coarsened_reports_among_private_ones_keep_their_bounds():
     counts = np.array([[9, 12, 8, 11], [10, 10, 15, 5], [11, 7, 12, 10]])
     mixed = Federation.from_counts(
         counts, privacy=[Privacy(1), None, Privacy(1)], sample_sizes=[40] * 3, min_cell_count=5
     )
     assert mixed.is_coarsened.tolist() == [False, True, False]
-    held, edges = count_bounds(mixed), np.arange(4)
-    assert (held.upper(edges) >= held.lower(edges)).all()
-    assert (held.upper(edges) > held.lower(edges))[:, 1].any()
+    bounds, bins = count_bounds(mixed), np.arange(4)
+    assert (bounds.upper(bins) >= bounds.lower(bins)).all()
+    assert (bounds.upper(bins) > bounds.lower(bins))[:, 1].any()

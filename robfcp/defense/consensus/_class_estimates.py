@@ -45,7 +45,7 @@ def estimate_class_counts(
     start: FloatArray,
     shares_of: Callable[[FloatArray], FloatArray],
     n_rounds: int,
-    known: FloatArray | float = 0.0,
+    common_classes: FloatArray | float = 0.0,
 ) -> FloatArray:
     """Return (C, B) the likeliest counts by class and bin of some clients together.
 
@@ -61,7 +61,7 @@ def estimate_class_counts(
         Returns the (C, B) shares of the bins within each class, from counts by class.
     n_rounds : int
         Rounds of expectation and maximization.
-    known : ndarray of shape (C, B), optional
+    common_classes : ndarray of shape (C, B), optional
         Counts of other clients whose classes are known, which are added in every round.
     """
     total = start
@@ -69,5 +69,5 @@ def estimate_class_counts(
         # The sum over the clients of `divide_among_classes`, as a product of matrices.
         class_shares = shares_of(total)
         expected = np.maximum(class_sizes @ class_shares, _MIN_COUNT)
-        total = known + class_shares * (class_sizes.T @ (counts / expected))
+        total = common_classes + class_shares * (class_sizes.T @ (counts / expected))
     return np.asarray(total)

@@ -183,11 +183,11 @@ class Consensus(Defense):
 
     Parameters
     ----------
-    exactly : int, optional
+    n_malicious : int, optional
         Exclude so many clients, those with the highest maliciousness scores.
-    at_most : int, optional
+    max_malicious : int, optional
         Exclude at most so many of the outliers; all of them if None.
-    seed : int
+    random_state : int
         Of the random choice of the clients among which references are sought, where there are
         many. `calibrate` draws a seed that nobody can predict, and records it.
     tuning : Tuning
@@ -200,24 +200,26 @@ class Consensus(Defense):
     >>> counts = np.random.default_rng(0).multinomial(200, [0.05] * 20, size=20)
     >>> counts[3] = [200] + [0] * 19
     >>> federation = robfcp.Federation.from_counts(counts)
-    >>> robfcp.calibrate(federation, defense=robfcp.Consensus(at_most=1)).flagged_clients
+    >>> robfcp.calibrate(federation, defense=robfcp.Consensus(max_malicious=1)).flagged_clients
     ('client-03',)
     """
 
-    exactly: int | None = None
-    at_most: int | None = None
-    seed: int = 0
+    n_malicious: int | None = None
+    max_malicious: int | None = None
+    random_state: int = 0
     tuning: Tuning = DEFAULT_TUNING
     name: ClassVar[str] = "consensus"
 
     def __post_init__(self) -> None:
-        if self.exactly is not None and self.at_most is not None:
-            raise RobfcpError("at_most: exactly as many are to be left out; state one of the two")
+        if self.n_malicious is not None and self.max_malicious is not None:
+            raise RobfcpError(
+                "n_malicious, max_malicious: give one of them; n_malicious excludes exactly so many"
+            )
         set_fields(
             self,
-            exactly=check_client_number("exactly", self.exactly),
-            at_most=check_client_number("at_most", self.at_most),
-            seed=check_client_number("seed", self.seed),
+            n_malicious=check_client_number("n_malicious", self.n_malicious),
+            max_malicious=check_client_number("max_malicious", self.max_malicious),
+            random_state=check_client_number("random_state", self.random_state),
         )
 
     def assess(self, federation: Federation) -> ConsensusAssessment:
@@ -240,9 +242,9 @@ class Consensus(Defense):
         """
         # A seed of 0 means that none was chosen, so a drawn one is at least 1.
         is_sampled = federation.n_clients > self.tuning.max_sampled_clients
-        if self.seed or not is_sampled:
+        if self.random_state or not is_sampled:
             return self
-        return replace(self, seed=secrets.randbits(48) + 1)
+        return replace(self, random_state=secrets.randbits(48) + 1)
 
     def find_outliers(self, federation: Federation) -> OutlierAnalysis:
         """Return what is found about every client, whatever number is to be excluded.
@@ -262,7 +264,7 @@ class Consensus(Defense):
         >>> np.flatnonzero(analysis.is_excluded)
         array([3])
         """
-        return analyze_outliers(federation, self.seed, self.tuning)
+        return analyze_outliers(federation, self.random_state, self.tuning)
 
     def decide(self, federation: Federation, analysis: OutlierAnalysis) -> ConsensusAssessment:
         """Return the verdict from what was found, so that several numbers can share the work.
@@ -274,12 +276,12 @@ class Consensus(Defense):
         analysis : OutlierAnalysis
             What `find_outliers` returned for them.
         """
-        if self.exactly is not None:
-            assessment = self._exclude_exactly(federation, analysis, self.exactly)
+        if self.n_malicious is not None:
+            assessment = self._exclude_exactly(federation, analysis, self.n_malicious)
         else:
             assessment = self._exclude_outliers(federation, analysis)
         return ConsensusAssessment.from_assessment(
-            assessment, analysis, self.tuning, alternatives_vote=self.exactly is None
+            assessment, analysis, self.tuning, alternatives_vote=self.n_malicious is None
         )
 
     def _exclude_exactly(
@@ -313,7 +315,7 @@ class Consensus(Defense):
         return replace(assessment, reasons=reasons)
 
     def _exclude_outliers(self, federation: Federation, analysis: OutlierAnalysis) -> Assessment:
-        """Exclude the outliers, or the clearest of them where they are more than `at_most`.
+        """Exclude the outliers, or the clearest of them where they are more than `max_malicious`.
 
         Parameters
         ----------
@@ -324,9 +326,9 @@ class Consensus(Defense):
         """
         n_outliers = int(analysis.is_excluded.sum())
         n_malicious = n_outliers
-        if self.at_most is not None:
-            n_malicious = self.at_most
-        n_benign = check_benign_majority(federation, n_malicious)
+        if self.max_malicious is not None:
+            n_malicious = self.max_malicious
+        n_benign = check_benign_majority(federation, n_malicious, "max_malicious")
 
         benign_mask = ~analysis.is_excluded
         reasons = analysis.reasons
@@ -342,7 +344,7 @@ class Consensus(Defense):
             reasons=reasons,
             notes=analysis.notes,
             n_malicious=n_malicious,
-            n_malicious_given=self.at_most is not None,
+            n_malicious_given=self.max_malicious is not None,
         )
 
 
@@ -572,9 +574,10 @@ def _notes_on_doubts(
         if mask.any():
             clients = federation.names_of(mask)
             text = (
-                f"{doubt}: {abbreviate(clients)}. Nobody was left out for it and the safer "
-                "threshold was kept; ask these sites what differs, state the number of liars "
-                "(--exactly, Consensus(exactly=m)) or give a trusted sample (--anchor, anchor=)"
+                f"{doubt}: {abbreviate(clients)}. No client was excluded for it, and the safer "
+                "threshold was kept; ask these clients what differs, set n_malicious "
+                "(--n-malicious, Consensus(n_malicious=m)), or provide trusted data "
+                "(--trusted-data, trusted_report=)"
             )
             notes.append(Note(text, clients))
     return tuple(notes)

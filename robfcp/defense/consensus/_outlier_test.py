@@ -222,7 +222,7 @@ def reference_counts(clients: ClientHistograms, members: BoolArray) -> FloatArra
         start=total,
         shares_of=lambda counts: smoothed_class_shares(counts, counts.sum(axis=0), tuning),
         n_rounds=tuning.reference_em_rounds,
-        known=total - weighted[is_divided].sum(axis=0),
+        common_classes=total - weighted[is_divided].sum(axis=0),
     )
 
 

@@ -75,7 +75,7 @@ def marginal_bin(
     if max_malicious is not None:
         max_malicious = check_max_malicious(max_malicious, bounds.federation.n_clients)
     if max_malicious_samples is not None:
-        bounds.require_sizes("samples")
+        bounds.require_sizes("max_malicious_samples")
 
     def accepted(bins: IndexArray) -> BoolArray:
         is_accepted = np.zeros(len(bins), dtype=bool)

@@ -84,9 +84,14 @@ def class_counts(federation: Federation) -> ClassCounts:
     """
     strata = federation.strata
     if strata is None or strata.by != "class":
-        raise RobfcpError("label shift: needs reports by class; make them with labels")
+        raise RobfcpError(
+            "guarantee: LabelShiftGuarantee needs reports by class; recreate them with "
+            "--stratify-by-class (stratify_by_class=True)"
+        )
     if federation.has_noise:
-        raise RobfcpError("label shift: is not proved for private reports; leave it out")
+        raise RobfcpError(
+            "guarantee: LabelShiftGuarantee is not proved for private reports; use another one"
+        )
 
     # The table has one row for each client with strata, and n_strata * n_bins cells in a row, those
     # of a stratum side by side. Merged are the cells between the tested bins of each stratum.
@@ -101,7 +106,10 @@ def class_counts(federation: Federation) -> ClassCounts:
     is_class = np.array([name != OTHER_STRATUM for name in strata.labels])
     is_complete = counts[:, ~is_class].sum(axis=(1, 2)) == 0
     if not is_complete.any():
-        raise RobfcpError("label shift: every site merged classes; make reports without --least")
+        raise RobfcpError(
+            "guarantee: every client merged classes; recreate reports without --min-class-count "
+            "(min_class_count=1)"
+        )
 
     cumulative_upper = None
     if federation.is_coarsened.any():
