@@ -36,7 +36,7 @@ class AuditLog:
 
     Parameters
     ----------
-    path
+    path : path
         The log; made with the first event.
 
     Examples
@@ -55,7 +55,7 @@ class AuditLog:
 
         Parameters
         ----------
-        event
+        event : str
             What happened.
         **details
             More of it, as JSON values.
@@ -113,15 +113,15 @@ def log_calibration(log: AuditLog, calibration: Calibration, terms: Mapping[str,
     """Write a round as it went, and return the digest of the last line.
 
     It was opened with its terms, had these reports and gave this calibration. Reports are named by
-    the digest of what was accepted, refused ones by their reason.
+    the digest of what was accepted, rejected ones by their reason.
 
     Parameters
     ----------
-    log
+    log : AuditLog
         The log to write to.
-    calibration
+    calibration : Calibration
         The calibration, with its record.
-    terms
+    terms : mapping of str to object
         What the round was opened with, as JSON values.
     """
     federation = calibration.federation
@@ -132,11 +132,11 @@ def log_calibration(log: AuditLog, calibration: Calibration, terms: Mapping[str,
             "report received",
             client=report.client,
             digest=sha256_of(report.to_json()),
-            verdict=verdicts[report.client],
+            verdict=verdicts[report.client].status,
         )
     for rejected in federation.rejected_reports:
         log.write(
-            "report refused",
+            "report rejected",
             client=rejected.client,
             field=rejected.field,
             reason=rejected.reason,
@@ -146,7 +146,7 @@ def log_calibration(log: AuditLog, calibration: Calibration, terms: Mapping[str,
     return log.write(
         "calibration written",
         digest=sha256_of(calibration.to_json()),
-        record=calibration.record_digest,
+        record=calibration.record_sha256,
         thresholds=[str(level.threshold) for level in calibration.levels],
     )
 
@@ -155,14 +155,14 @@ def log_calibration(log: AuditLog, calibration: Calibration, terms: Mapping[str,
 class Discrepancy:
     """One thing that is not as its record says."""
 
-    what: str
-    stated: Any
+    field: str
+    documented: Any
     recomputed: Any
 
     @property
     def line(self) -> str:
         """The difference in words."""
-        return f"{self.what} is stated as {self.stated} but its record gives {self.recomputed}"
+        return f"{self.field} is stated as {self.documented} but its record gives {self.recomputed}"
 
 
 def verify_calibration(calibration: Calibration) -> list[Discrepancy]:
@@ -173,7 +173,7 @@ def verify_calibration(calibration: Calibration) -> list[Discrepancy]:
 
     Parameters
     ----------
-    calibration
+    calibration : Calibration
         With its record.
 
     Returns
@@ -184,7 +184,7 @@ def verify_calibration(calibration: Calibration) -> list[Discrepancy]:
     Raises
     ------
     RobfcpError
-        Where the record is missing, is another's or contradicts itself, or where the defence was
+        Where the record is missing, is another's or contradicts itself, or where the defense was
         an object that no record can make again.
 
     Examples
@@ -203,13 +203,13 @@ def verify_calibration(calibration: Calibration) -> list[Discrepancy]:
     coverage: Sequence[Fraction] | float = levels
     risk_levels: Sequence[Fraction] | None = None
     if risk is not None:
-        bound = Fraction(str(risk.bound))
+        bound = Fraction(str(risk.upper_bound))
         coverage = 0.9
         risk_levels = [(1 - level) * bound for level in levels]
 
     recomputed = calibrate(
         record.federation,
-        coverage,
+        coverage=coverage,
         risk_level=risk_levels,
         by=calibration.by if record.clusters is None else record.clusters,
         defense=rebuild_defense(record.defense, record.parameters),
@@ -228,9 +228,9 @@ def find_own_report(calibration: Calibration, report: Report) -> list[Discrepanc
 
     Parameters
     ----------
-    calibration
+    calibration : Calibration
         With its record.
-    report
+    report : Report
         What the client has sent.
     """
     federation = calibration.federation
@@ -251,7 +251,7 @@ def _level_values(level: CoverageLevel) -> dict[str, Any]:
 
     # A file has null for an infinite threshold; here it is compared as a number.
     values["threshold"] = level.threshold
-    for stratum_values, stratum in zip(values["parts"], level.strata, strict=True):
+    for stratum_values, stratum in zip(values["strata"], level.strata, strict=True):
         stratum_values["threshold"] = stratum.threshold
     return values
 
@@ -268,34 +268,34 @@ def _audited_values(calibration: Calibration, *, by_level: bool) -> Any:
         }
     clients = calibration.federation.clients
     values = {
-        "liars": calibration.n_malicious,
+        "n_malicious": calibration.n_malicious,
         "score": repr(calibration.score),
         "summary": calibration.summary,
-        "flagged": list(calibration.flagged_clients),
+        "flagged clients": list(calibration.flagged_clients),
         "": levels,
-        "the oddness of": dict(zip(clients, calibration.maliciousness.tolist(), strict=True)),
+        "the maliciousness of": dict(zip(clients, calibration.maliciousness.tolist(), strict=True)),
     }
     return msgspec.to_builtins(values, enc_hook=str)
 
 
-def _compare(name: str, stated: Any, recomputed: Any) -> list[Discrepancy]:
+def _compare(name: str, documented: Any, recomputed: Any) -> list[Discrepancy]:
     """Return where two JSON values differ, each with its path of keys as a name."""
-    if isinstance(stated, dict) and isinstance(recomputed, dict):
+    if isinstance(documented, dict) and isinstance(recomputed, dict):
         discrepancies = []
-        for key in sorted({*stated, *recomputed}):
+        for key in sorted({*documented, *recomputed}):
             path = f"{name} {key}".strip().replace("_", " ")
-            discrepancies += _compare(path, stated.get(key), recomputed.get(key))
+            discrepancies += _compare(path, documented.get(key), recomputed.get(key))
         return discrepancies
-    if _is_same(stated, recomputed):
+    if _is_same(documented, recomputed):
         return []
-    return [Discrepancy(name, stated, recomputed)]
+    return [Discrepancy(name, documented, recomputed)]
 
 
-def _is_same(stated: Any, recomputed: Any) -> bool:
+def _is_same(documented: Any, recomputed: Any) -> bool:
     """Return whether two values are equal, numbers up to the last digits of another platform."""
-    if stated == recomputed:
+    if documented == recomputed:
         return True
-    are_numbers = isinstance(stated, (int, float)) and isinstance(recomputed, (int, float))
+    are_numbers = isinstance(documented, (int, float)) and isinstance(recomputed, (int, float))
     if not are_numbers:
         return False
-    return isclose(stated, recomputed, rel_tol=TOLERANCE, abs_tol=TOLERANCE)
+    return isclose(documented, recomputed, rel_tol=TOLERANCE, abs_tol=TOLERANCE)

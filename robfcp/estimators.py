@@ -14,7 +14,7 @@ from robfcp._validation import Rng, as_array, reject_missing
 from robfcp.binning import Binning
 from robfcp.calibration import Calibration, calibrate
 from robfcp.defense import Consensus, Defense
-from robfcp.errors import RobfcpError
+from robfcp.errors import RobfcpError, RobfcpWarning
 from robfcp.federation import Federation, RejectedReport, default_client_names
 from robfcp.guarantees import Guarantee
 from robfcp.reports import Report, StratumKind
@@ -51,10 +51,10 @@ def _split_clients(X: Any, y: Any, groups: ArrayLike | None) -> dict[str, Client
 
     data_by_client = _name_clients(X)
     if not data_by_client:
-        raise RobfcpError("sites: there are none; pass [(X_1, y_1), ...]")
+        raise RobfcpError("X: there are no clients; pass [(X_1, y_1), ...]")
     for name, pair in data_by_client.items():
         if not isinstance(pair, (tuple, list)) or len(pair) != 2:
-            raise RobfcpError(f"sites: {name} is no pair (X, y); pass its samples and targets")
+            raise RobfcpError(f"X: {name} is not a pair (X, y); pass its samples and targets")
     return data_by_client
 
 
@@ -135,7 +135,7 @@ class _FederatedConformal:
 
         Parameters
         ----------
-        deep
+        deep : bool
             Whether to list the estimator's too.
 
         Returns
@@ -152,9 +152,9 @@ class _FederatedConformal:
 
         Parameters
         ----------
-        X
+        X : array_like
             Training samples.
-        y
+        y : array_like
             Their targets.
         **fit_params
             What the estimator's `fit` takes besides, sample_weight for instance.
@@ -181,19 +181,19 @@ class _FederatedConformal:
 
         Parameters
         ----------
-        X
+        X : ClientDataByName or array_like
             [(X_1, y_1), ...] or {name: (X, y)}; or the samples of all sites, with `y` and
             `groups`. Sites without names are called client-0, client-1, ...
-        y
+        y : array_like, optional
             The targets, where `X` are samples.
-        groups
+        groups : array_like, optional
             Each sample's site, where `X` are samples; one site if None.
 
         Returns
         -------
         self
             With `calibration_`, a `Calibration`. A site whose data cannot be used is named in a
-            warning and in `calibration_.faulty`; the others go on without it.
+            warning and in `calibration_.rejected_reports`; the others go on without it.
 
         Raises
         ------
@@ -209,9 +209,13 @@ class _FederatedConformal:
         >>> x = rng.random((400, 1))
         >>> y = x[:, 0] + rng.normal(0, 0.1, 400)
         >>> site = np.array(["a", "b", "c", "training"] * 100)
-        >>> own = site != "training"
-        >>> model = robfcp.FederatedConformalRegressor(LinearRegression()).fit(x[~own], y[~own])
-        >>> model.conformalize(x[own], y[own], groups=site[own]).calibration_.benign_clients
+        >>> is_calibration = site != "training"
+        >>> training_data = x[~is_calibration], y[~is_calibration]
+        >>> model = robfcp.FederatedConformalRegressor(LinearRegression()).fit(*training_data)
+        >>> calibration_data = x[is_calibration], y[is_calibration]
+        >>> model.conformalize(*calibration_data, groups=site[is_calibration])  # doctest: +ELLIPSIS
+        FederatedConformalRegressor(...)
+        >>> model.calibration_.benign_clients
         ('a', 'b', 'c')
         """
         self._check_fitted()
@@ -232,11 +236,11 @@ class _FederatedConformal:
         if not reports:
             raise RobfcpError(rejections[0].reason) from last_error
         for rejection in rejections:
-            warnings.warn(f"left out: {rejection.reason}", UserWarning, stacklevel=2)
+            warnings.warn(f"left out: {rejection.reason}", RobfcpWarning, stacklevel=2)
 
         self.calibration_: Calibration = calibrate(
             Federation.from_reports(reports, rejected=rejections),
-            self.confidence_level,
+            coverage=self.confidence_level,
             by=self.by,
             defense=self.defense,
             guarantee=self.guarantee,
@@ -248,7 +252,7 @@ class _FederatedConformal:
 
         Parameters
         ----------
-        X
+        X : array_like
             Samples.
 
         Returns
@@ -264,7 +268,7 @@ class _FederatedConformal:
 
         Parameters
         ----------
-        transform
+        transform : str, optional
             "pandas" or "polars" for frames with a column a class (or low and high), "default" for
             arrays, None to leave it as it is. scikit-learn's own `transform_output` counts where
             nothing was chosen.
@@ -276,8 +280,8 @@ class _FederatedConformal:
         """
         if transform is not None:
             if transform not in OUTPUT_KINDS:
-                kinds = ", ".join(OUTPUT_KINDS)
-                raise RobfcpError(f"transform: {transform!r} is unknown; use {kinds}")
+                containers = ", ".join(OUTPUT_KINDS)
+                raise RobfcpError(f"transform: {transform!r} is unknown; use {containers}")
             self._sklearn_output_config = {"transform": transform}
         return self
 
@@ -402,23 +406,23 @@ class FederatedConformalClassifier(_FederatedConformal, ClassifierMixin, BaseEst
 
     Parameters
     ----------
-    estimator
+    estimator : estimator, or sequence of two
         A classifier with `predict_proba`, fitted or to be fitted by `fit`.
-    confidence_level
+    confidence_level : float or sequence of float, default=0.9
         One level, or several.
-    score
+    score : str or Score, optional
         A classification score or its name ("lac", "aps", "raps", "saps", "ordinal-aps"); LAC if
         None.
-    binning
+    binning : Binning, optional
         The bins all sites share; the score's own if None.
-    defense
-        "consensus", "rob-fcp", "rob-fcp-released", "none", or a defence of your own.
-    guarantee
+    defense : str or Defense, default="consensus"
+        "consensus", "rob-fcp", "rob-fcp-released", "none", or a defense of your own.
+    guarantee : Guarantee, optional
         What the threshold is to hold whatever some sites do, as in `robfcp.calibrate`.
-    by
+    by : str or mapping of str to str, optional
         "class" for a threshold a class, as in `robfcp.calibrate`; None for one threshold.
-    random_state
-        A seed, for randomised scores; None draws anew every time.
+    random_state : int, Generator or None
+        A seed, for randomized scores; None draws anew every time.
 
     Attributes
     ----------
@@ -453,11 +457,11 @@ class FederatedConformalClassifier(_FederatedConformal, ClassifierMixin, BaseEst
 
         Parameters
         ----------
-        X
+        X : array_like
             Samples.
-        rng
-            A seed or generator, for randomised scores; made from `random_state` if None.
-        non_empty
+        rng : int, Generator or None
+            A seed or generator, for randomized scores; made from `random_state` if None.
+        non_empty : bool
             Leave no set empty, as in `Calibration.predict_set`.
 
         Returns
@@ -478,7 +482,7 @@ class FederatedConformalClassifier(_FederatedConformal, ClassifierMixin, BaseEst
 
         Parameters
         ----------
-        X
+        X : array_like
             Samples.
 
         Returns
@@ -536,15 +540,15 @@ class FederatedConformalRegressor(_FederatedConformal, RegressorMixin, BaseEstim
 
     Parameters
     ----------
-    estimator
+    estimator : estimator, or sequence of two
         A regressor, fitted or to be fitted by `fit`; for the CQR score a pair of them, one of the
         lower and one of the upper quantile, or one whose `predict` returns both as (n, 2).
-    score
+    score : str or Score, optional
         A regression score or its name ("absolute-residual", "cqr"); if None CQR of a pair, else
         AbsoluteResidual.
     confidence_level, binning, defense, guarantee, by
         As `FederatedConformalClassifier` takes them.
-    random_state
+    random_state : int, Generator or None
         A seed, for scores of your own that draw random numbers.
 
     Attributes
@@ -587,7 +591,7 @@ class FederatedConformalRegressor(_FederatedConformal, RegressorMixin, BaseEstim
 
         Parameters
         ----------
-        X
+        X : array_like
             Samples.
 
         Returns

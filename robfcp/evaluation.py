@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 PER_CLIENT_TOTAL_DELTA = 0.05
 MAX_SAMPLES_SOUGHT = 200_000  # beyond which no count of samples is looked for
 
-Verdict = Literal["within", "below", "cannot tell yet"]
+EvaluationResult = Literal["ok", "undercoverage", "inconclusive"]
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class CoverageFloor:
 
     value: float
     source: str
-    holds: bool
+    is_conditional: bool
 
 
 def coverage_floor(
@@ -52,35 +52,37 @@ def coverage_floor(
 
     Parameters
     ----------
-    calibration
+    calibration : Calibration
         The calibration.
-    level
+    level : int
         Which of its levels, counted from 0.
-    min_coverage
+    min_coverage : float, optional
         A floor from the caller.
-    local_threshold
+    local_threshold : LocalThreshold, optional
         The client's own threshold, where that is used.
     """
     target = get_level(calibration, level)
     if min_coverage is not None:
-        check_fraction("floor", min_coverage, "give 0.85, say")
-        return CoverageFloor(float(min_coverage), "stated floor", holds=True)
+        check_fraction("min_coverage", min_coverage, "give 0.85, say")
+        return CoverageFloor(float(min_coverage), "stated floor", is_conditional=True)
     if local_threshold is not None:
         return _floor_of_local_threshold(calibration, local_threshold)
 
     certificate = target.certificate
     if certificate.lower <= 0:
         source = "1 - alpha, as nothing is certified"
-        return CoverageFloor(float(target.coverage), source, holds=False)
+        return CoverageFloor(float(target.coverage), source, is_conditional=False)
     if certificate.confidence is None:
         source = "1 - alpha, which holds on average over calibration data"
-        return CoverageFloor(float(target.coverage), source, holds=False)
+        return CoverageFloor(float(target.coverage), source, is_conditional=False)
 
     source = f"certificate's lower end, {certificate.confidence:.4g} confidence"
-    if certificate.estimated:
-        condition = f"at most {certificate.m} lie" if certificate.m else "nobody lies"
+    if certificate.max_malicious_estimated:
+        condition = "nobody lies"
+        if certificate.max_malicious:
+            condition = f"at most {certificate.max_malicious} lie"
         source += f", if {condition} (estimated)"
-    return CoverageFloor(certificate.lower, source, holds=True)
+    return CoverageFloor(certificate.lower, source, is_conditional=True)
 
 
 def _floor_of_local_threshold(calibration: Calibration, local: LocalThreshold) -> CoverageFloor:
@@ -92,18 +94,18 @@ def _floor_of_local_threshold(calibration: Calibration, local: LocalThreshold) -
     """
     from scipy.special import betaincinv
 
-    n = local.n
-    a = round(local.floor * (n + 1))
+    n = local.n_samples
+    a = round(local.marginal_lower * (n + 1))
     delta, joint_confidence = per_client_delta(calibration)
     min_coverage = float(betaincinv(a, n + 1 - a, delta))
     source = f"what the site's own {n} samples prove of its own threshold, {joint_confidence}"
-    return CoverageFloor(min_coverage, source, holds=True)
+    return CoverageFloor(min_coverage, source, is_conditional=True)
 
 
 def per_client_delta(calibration: Calibration) -> tuple[float, str]:
     """Return with which probability one client's floor may fail so that all hold, and a text."""
     summary = calibration.summary
-    n_clients = summary.n_clients + summary.n_faulty + summary.n_missing
+    n_clients = summary.n_clients + summary.n_rejected + summary.n_missing
     delta = PER_CLIENT_TOTAL_DELTA / n_clients
     return delta, f"0.95 confidence at all {n_clients} sites together"
 
@@ -126,21 +128,22 @@ def require_conditional_floor(
     RobfcpError
         Where the floor holds on average only, and where nothing can be missed.
     """
-    floor = coverage_floor(calibration, level, min_coverage, local_threshold)
+    lower_bound = coverage_floor(calibration, level, min_coverage, local_threshold)
     if local_threshold is None:
         is_trivial = calibration.levels[level].is_trivial
     else:
         is_trivial = bool(np.isinf(local_threshold.threshold))
     if is_trivial:
         raise RobfcpError("threshold: every set is full, so nothing can be missed; no need to look")
-    if not floor.holds:
+    if not lower_bound.is_conditional:
         raise RobfcpError(
-            f"floor: the calibration promises {floor.source}; state a floor (--floor) that this "
-            "very calibration must hold, below that level, or promise PACGuarantee (--promise pac)"
+            f"min_coverage: the calibration guarantees {lower_bound.source}; give min_coverage "
+            "(--min-coverage) below that level, which this very calibration must hold, or use "
+            "PACGuarantee (--guarantee pac)"
         )
-    if floor.value >= 1:
-        raise RobfcpError("floor: a promise of 1 leaves nothing to miss; state a smaller floor")
-    return floor
+    if lower_bound.value >= 1:
+        raise RobfcpError("min_coverage: 1 leaves nothing to miss; give a smaller one")
+    return lower_bound
 
 
 def get_level(calibration: Calibration, level: int) -> CoverageLevel:
@@ -155,15 +158,15 @@ class CoverageInterval:
     """Coverage of some of the samples, and the exact interval that holds the true one."""
 
     name: str
-    n: int
-    covered: int
-    low: float
-    high: float
+    n_samples: int
+    n_covered: int
+    lower: float
+    upper: float
 
     @property
     def coverage(self) -> float:
         """covered / n."""
-        return self.covered / self.n
+        return self.n_covered / self.n_samples
 
 
 @dataclass(frozen=True)
@@ -172,74 +175,75 @@ class CoverageEvaluation:
 
     Attributes
     ----------
-    overall
+    overall : CoverageInterval
         All samples.
-    classes
+    classes : tuple of CoverageInterval
         By true class; the intervals of all classes hold together.
-    groups
+    groups : tuple of CoverageInterval
         By group, likewise.
-    set_size
+    mean_set_size : float
         Mean number of labels in a set, or mean width of the intervals.
-    set_sizes
+    set_size_counts : dict of int to int
         How many sets have how many labels; empty for intervals.
-    floor
+    min_coverage : CoverageFloor
         What coverage is held against, and where that comes from; it speaks of the mixture, not
         of a class or group.
-    confidence
+    interval_confidence : float
         Of each list of intervals.
-    verdict
-        "within" where the interval lies above the floor, "below" where it lies below.
-    enough
+    result : EvaluationResult
+        "ok" where the interval lies above the floor, "undercoverage" where it lies below.
+    n_samples_needed : int or None
         The least number of other samples that would tell at this coverage, looked at once; None
         where the answer is there already or 200,000 would not do.
-    wanted
+    target_coverage : float
         The coverage that was asked for, which may be far above what is promised.
     """
 
     overall: CoverageInterval
     classes: tuple[CoverageInterval, ...]
     groups: tuple[CoverageInterval, ...]
-    set_size: float
-    set_sizes: dict[int, int]
-    floor: CoverageFloor
-    confidence: float
-    verdict: Verdict
-    enough: int | None
-    wanted: float
+    mean_set_size: float
+    set_size_counts: dict[int, int]
+    min_coverage: CoverageFloor
+    interval_confidence: float
+    result: EvaluationResult
+    n_samples_needed: int | None
+    target_coverage: float
 
     def __str__(self) -> str:
         """How large sets are, or how wide intervals, and the answer."""
-        if not self.set_sizes:
-            return f"mean width {self.set_size:.4g}\n{self.line}"
-        sizes = ", ".join(f"{size}: {count}" for size, count in self.set_sizes.items())
-        return f"mean set size {self.set_size:.4g} (sets of {sizes})\n{self.line}"
+        if not self.set_size_counts:
+            return f"mean width {self.mean_set_size:.4g}\n{self.line}"
+        sizes = ", ".join(f"{size}: {count}" for size, count in self.set_size_counts.items())
+        return f"mean set size {self.mean_set_size:.4g} (sets of {sizes})\n{self.line}"
 
     @property
     def line(self) -> str:
         """The answer in one line."""
         overall = self.overall
         text = (
-            f"{self.verdict}: {overall.coverage:.4f} of {overall.n} samples are covered "
-            f"({self.confidence:.4g} interval {overall.low:.4f} to {overall.high:.4f}), "
-            f"promised is {self.floor.value:.4f} ({self.floor.source})"
+            f"{self.result}: {overall.coverage:.4f} of {overall.n_samples} samples are covered "
+            f"({self.interval_confidence:.4g} interval "
+            f"{overall.lower:.4f} to {overall.upper:.4f}), "
+            f"promised is {self.min_coverage.value:.4f} ({self.min_coverage.source})"
         )
-        if overall.high < self.wanted:
-            text += f"; the wanted {self.wanted:.4f} is missed"
-        elif overall.low >= self.wanted:
-            text += f"; the wanted {self.wanted:.4f} is reached"
-        if self.verdict == "cannot tell yet":
+        if overall.upper < self.target_coverage:
+            text += f"; the wanted {self.target_coverage:.4f} is missed"
+        elif overall.lower >= self.target_coverage:
+            text += f"; the wanted {self.target_coverage:.4f} is reached"
+        if self.result == "inconclusive":
             text += f"; {self._needed_text}"
         return text
 
     @property
     def _needed_text(self) -> str:
         """How many samples would tell."""
-        if self.enough is None:
+        if self.n_samples_needed is None:
             return f"at this coverage more than {MAX_SAMPLES_SOUGHT} samples would be needed"
         return (
-            f"{self.enough} other samples, looked at once, would tell at this coverage "
-            f"(every look may err with a chance of {1 - self.confidence:.2g}; to look often, "
-            "monitor)"
+            f"{self.n_samples_needed} other samples, looked at once, would tell at this coverage "
+            f"(every evaluation may err with probability {1 - self.interval_confidence:.2g}; to "
+            "evaluate often, monitor)"
         )
 
 
@@ -260,25 +264,25 @@ def evaluate(
 
     Parameters
     ----------
-    calibration
+    calibration : Calibration
         What is checked; as a method, the calibration itself.
-    predictions
-        (n, C) class probabilities, or what a regression score takes.
-    targets
-        (n,) true labels or values.
-    groups
-        (n,) any further split: the night, the ward, the scanner.
-    level
+    predictions : array_like, shape (n, C)
+        Class probabilities, or what a regression score takes.
+    targets : array_like, shape (n,)
+        True labels or values.
+    groups : array_like, shape (n,), optional
+        Any further split: the night, the ward, the scanner.
+    level : int
         Which level of the calibration, counted from 0.
-    min_coverage
+    min_coverage : float, optional
         What to hold coverage against; the certificate's lower end, or 1 - alpha, if None.
-    interval_confidence
+    interval_confidence : float
         Of the Clopper-Pearson intervals.
-    rng
-        A seed or generator, for randomised scores.
-    score
+    rng : int, Generator or None
+        A seed or generator, for randomized scores.
+    score : Score, optional
         The score, where the reports did not name it.
-    local_threshold
+    local_threshold : LocalThreshold, optional
         A site's own threshold in place of the calibration's.
 
     Returns
@@ -292,31 +296,33 @@ def evaluate(
     >>> federation = robfcp.Federation.from_counts([[50, 45, 5]] * 20, score=robfcp.LAC())
     >>> calibration = robfcp.calibrate(federation, defense="none")
     >>> found = calibration.evaluate([[0.9, 0.1]] * 100, [0] * 96 + [1] * 4, min_coverage=0.93)
-    >>> found.overall.covered, found.verdict, found.enough
-    (96, 'cannot tell yet', 295)
+    >>> found.overall.n_covered, found.result, found.n_samples_needed
+    (96, 'inconclusive', 295)
     """
-    check_fraction("confidence", interval_confidence, "give 0.95, say")
+    check_fraction("interval_confidence", interval_confidence, "give for example 0.95")
     thresholds = thresholds_of(calibration, level, local_threshold)
     resolved_score = calibration.resolve_score(score)
     model_outputs = reorder_columns(predictions, calibration.classes)
     labels = encode_labels(targets, calibration.classes)
     if isinstance(resolved_score, ClassificationScore):
         sets = resolved_score.prediction_sets(model_outputs, thresholds, rng)[:, :, 0]
-        is_covered = sets[np.arange(len(sets)), check_labels(labels, sets.shape)]
+        is_covered = sets[np.arange(len(sets)), check_labels(labels, sets.shape, field="targets")]
         sizes = sets.sum(axis=1)
     else:
         sizes = _interval_widths(calibration, model_outputs, level, score)
         is_covered = resolved_score(model_outputs, labels) <= thresholds[0]
     if not len(is_covered):
-        raise RobfcpError("samples: there are none; pass at least one")
+        raise RobfcpError("predictions: there are none; pass at least one sample")
 
-    floor = coverage_floor(calibration, level, min_coverage, local_threshold)
+    lower_bound = coverage_floor(calibration, level, min_coverage, local_threshold)
     all_samples = np.full(len(is_covered), "all")
     (overall,) = _coverage_intervals(is_covered, all_samples, interval_confidence)
-    verdict = _verdict_of(overall, floor, thresholds)
+    result = _result_of(overall, lower_bound, thresholds)
     enough = None
-    if verdict == "cannot tell yet":
-        enough = n_samples_needed(overall.covered, overall.n, floor.value, interval_confidence)
+    if result == "inconclusive":
+        enough = n_samples_needed(
+            overall.n_covered, overall.n_samples, lower_bound.value, interval_confidence
+        )
 
     # Sets have whole numbers of labels and classes to go by; intervals have neither.
     class_intervals: tuple[CoverageInterval, ...] = ()
@@ -332,13 +338,13 @@ def evaluate(
         overall=overall,
         classes=class_intervals,
         groups=group_intervals,
-        set_size=float(sizes.mean()),
-        set_sizes=set_sizes,
-        floor=floor,
-        confidence=interval_confidence,
-        verdict=verdict,
-        enough=enough,
-        wanted=float(get_level(calibration, level).coverage),
+        mean_set_size=float(sizes.mean()),
+        set_size_counts=set_sizes,
+        min_coverage=lower_bound,
+        interval_confidence=interval_confidence,
+        result=result,
+        n_samples_needed=enough,
+        target_coverage=float(get_level(calibration, level).coverage),
     )
 
 
@@ -351,14 +357,16 @@ def _interval_widths(
     return np.maximum(bounds[:, 1, level] - bounds[:, 0, level], 0)
 
 
-def _verdict_of(overall: CoverageInterval, floor: CoverageFloor, thresholds: FloatArray) -> Verdict:
+def _result_of(
+    overall: CoverageInterval, lower_bound: CoverageFloor, thresholds: FloatArray
+) -> EvaluationResult:
     """Return where the interval lies beside the floor; trivial sets are within any."""
     sets_are_trivial = not np.isfinite(thresholds).any()
-    if overall.low >= floor.value or sets_are_trivial:
-        return "within"
-    if overall.high < floor.value:
-        return "below"
-    return "cannot tell yet"
+    if overall.lower >= lower_bound.value or sets_are_trivial:
+        return "ok"
+    if overall.upper < lower_bound.value:
+        return "undercoverage"
+    return "inconclusive"
 
 
 def thresholds_of(
@@ -368,11 +376,11 @@ def thresholds_of(
 
     Parameters
     ----------
-    calibration
+    calibration : Calibration
         The calibration.
-    level
+    level : int
         Which of its levels, counted from 0.
-    local_threshold
+    local_threshold : LocalThreshold, optional
         The client's own threshold, where that is used.
     """
     if calibration.risk is not None:
@@ -391,7 +399,7 @@ def thresholds_of(
     return np.array([[stratum.threshold] for stratum in coverage_level.strata])
 
 
-def clopper_pearson(covered: int, n: int, confidence: float) -> tuple[float, float]:
+def clopper_pearson(n_covered: int, n_samples: int, confidence: float) -> tuple[float, float]:
     """Return the range of p with P(Bin(n, p) >= covered) and P(Bin(n, p) <= covered) > delta / 2.
 
     That is the interval of Clopper and Pearson (1934), with delta = 1 - confidence.
@@ -400,30 +408,32 @@ def clopper_pearson(covered: int, n: int, confidence: float) -> tuple[float, flo
 
     tail = (1 - confidence) / 2
     low = 0.0
-    if covered > 0:
-        low = float(betaincinv(covered, n - covered + 1, tail))
+    if n_covered > 0:
+        low = float(betaincinv(n_covered, n_samples - n_covered + 1, tail))
     high = 1.0
-    if covered < n:
-        high = float(betaincinv(covered + 1, n - covered, 1 - tail))
+    if n_covered < n_samples:
+        high = float(betaincinv(n_covered + 1, n_samples - n_covered, 1 - tail))
     return low, high
 
 
-def n_samples_needed(covered: int, n: int, floor: float, confidence: float) -> int | None:
+def n_samples_needed(
+    n_covered: int, n_samples: int, min_coverage: float, confidence: float
+) -> int | None:
     """Return the least size >= n whose interval at the coverage covered / n leaves out the floor.
 
     Hits are rounded towards the floor, so that the size is not too small; None beyond 200,000.
     """
     from scipy.special import betainc
 
-    sizes = np.arange(n, MAX_SAMPLES_SOUGHT)
-    if covered > floor * n:
+    sizes = np.arange(n_samples, MAX_SAMPLES_SOUGHT)
+    if n_covered > min_coverage * n_samples:
         # P(Bin(size, floor) >= hits)
-        hits = np.maximum(covered * sizes // n, 1)
-        p_values = betainc(hits, sizes - hits + 1, floor)
+        hits = np.maximum(n_covered * sizes // n_samples, 1)
+        p_values = betainc(hits, sizes - hits + 1, min_coverage)
     else:
         # P(Bin(size, floor) <= hits), hits rounded up
-        hits = np.minimum(-(-covered * sizes // n), sizes - 1)
-        p_values = betainc(sizes - hits, hits + 1, 1 - floor)
+        hits = np.minimum(-(-n_covered * sizes // n_samples), sizes - 1)
+        p_values = betainc(sizes - hits, hits + 1, 1 - min_coverage)
 
     is_enough = p_values < (1 - confidence) / 2
     if not is_enough.any():
@@ -438,11 +448,11 @@ def _coverage_intervals(
 
     Parameters
     ----------
-    is_covered
-        (n,) which samples are covered.
-    group_of_each
-        (n,) the class or group of each.
-    confidence
+    is_covered : ndarray of bool, shape (n,)
+        Which samples are covered.
+    group_of_each : ndarray, shape (n,)
+        The class or group of each.
+    confidence : float
         Of all intervals together.
     """
     if group_of_each.shape != is_covered.shape:

@@ -1,4 +1,4 @@
-"""Metrics: how good prediction sets and intervals are, on labelled test data."""
+"""Metrics: how good prediction sets and intervals are, on labeled test data."""
 
 from __future__ import annotations
 
@@ -93,10 +93,10 @@ def interval_coverage(intervals: ArrayLike, targets: ArrayLike) -> float:
 
     Parameters
     ----------
-    intervals
-        (n, 2) ends, as `Calibration.predict_interval` gives them.
-    targets
-        (n,) true values.
+    intervals : array_like, shape (n, 2)
+        Ends, as `Calibration.predict_interval` gives them.
+    targets : array_like, shape (n,)
+        True values.
 
     Returns
     -------
@@ -124,7 +124,7 @@ def interval_width(intervals: ArrayLike) -> float:
 
     Parameters
     ----------
-    intervals
+    intervals : array_like
         As `interval_coverage` takes them.
 
     Returns
@@ -172,11 +172,11 @@ def coverage(sets: ArrayLike, labels: ArrayLike, *, classes: Classes = None) -> 
 
     Parameters
     ----------
-    sets
-        (n, C) membership, as `Calibration.predict_set` gives it.
-    labels
-        (n,) true class numbers, or names where `classes` or a frame's columns name them.
-    classes
+    sets : array_like, shape (n, C)
+        Membership, as `Calibration.predict_set` gives it.
+    labels : array_like, shape (n,)
+        True class numbers, or names where `classes` or a frame's columns name them.
+    classes : Classes
         What the columns of `sets` stand for, where labels are names: `model.classes_`.
 
     Returns
@@ -200,7 +200,7 @@ def mean_set_size(sets: ArrayLike) -> float:
 
     Parameters
     ----------
-    sets
+    sets : array_like
         As `coverage` takes them.
 
     Returns
@@ -222,7 +222,7 @@ def singleton_rate(sets: ArrayLike) -> float:
 
     Parameters
     ----------
-    sets
+    sets : array_like
         As `coverage` takes them.
 
     Returns
@@ -245,7 +245,7 @@ def empty_set_rate(sets: ArrayLike) -> float:
 
     Parameters
     ----------
-    sets
+    sets : array_like
         As `coverage` takes them.
 
     Returns
@@ -299,7 +299,7 @@ def covgap(sets: ArrayLike, labels: ArrayLike, level: float, *, classes: Classes
     ----------
     sets, labels, classes
         As `coverage` takes them.
-    level
+    level : float
         The coverage that was asked for.
 
     Returns
@@ -326,7 +326,7 @@ def covgap(sets: ArrayLike, labels: ArrayLike, level: float, *, classes: Classes
 def size_stratified_coverage(
     sets: ArrayLike,
     labels: ArrayLike,
-    ends: Sequence[int] = (0, 1, 2, 3, 5, 10),
+    size_ends: Sequence[int] = (0, 1, 2, 3, 5, 10),
     *,
     classes: Classes = None,
 ) -> dict[str, tuple[int, float]]:
@@ -336,7 +336,7 @@ def size_stratified_coverage(
     ----------
     sets, labels, classes
         As `coverage` takes them.
-    ends
+    size_ends : sequence of int
         The upper ends of the ranges: (0, 1, 2, 3, 5, 10) means 0, 1, 2, 3, 4-5, 6-10, 11+.
 
     Returns
@@ -352,25 +352,25 @@ def size_stratified_coverage(
     """
     covered = is_covered(sets, labels, classes=classes)
     sizes = _set_sizes(sets)
-    ends = [check_integer("ends", end, "give rising set sizes") for end in ends]
-    if sorted(set(ends)) != ends:
-        raise RobfcpError(f"ends: {ends} do not rise; sort them and drop repeats")
+    size_ends = [check_integer("size_ends", end, "give rising set sizes") for end in size_ends]
+    if sorted(set(size_ends)) != size_ends:
+        raise RobfcpError(f"size_ends: {size_ends} do not rise; sort them and drop repeats")
 
     # Range r is from the end before it, exclusive, to its own; the last range has no end.
-    range_of_sample = np.searchsorted(ends, sizes)
+    range_of_sample = np.searchsorted(size_ends, sizes)
     coverages = {}
-    for index, name in enumerate(_range_names(ends)):
+    for index, name in enumerate(_range_names(size_ends)):
         is_inside = range_of_sample == index
         if is_inside.any():
             coverages[name] = (int(is_inside.sum()), float(covered[is_inside].mean()))
     return coverages
 
 
-def _range_names(ends: Sequence[int]) -> list[str]:
+def _range_names(size_ends: Sequence[int]) -> list[str]:
     """Return '0', '1', '2-5', '6+' of ends 0, 1, 5."""
     names = []
     first = 0
-    for end in ends:
+    for end in size_ends:
         names.append(str(end) if end == first else f"{first}-{end}")
         first = end + 1
     return [*names, f"{first}+"]
@@ -385,7 +385,7 @@ def size_stratified_coverage_violation(
     ----------
     sets, labels, classes
         As `coverage` takes them.
-    level
+    level : float
         The coverage that was asked for.
 
     Returns
@@ -418,8 +418,8 @@ def group_conditional_coverage(
     ----------
     sets, labels, classes
         As `coverage` takes them.
-    groups
-        (n,) the group of each sample.
+    groups : array_like, shape (n,)
+        The group of each sample.
 
     Returns
     -------
@@ -465,17 +465,17 @@ def summary(sets: ArrayLike, labels: ArrayLike, *, classes: Classes = None) -> M
     >>> for name, value in metrics.summary([[True, False], [True, True]], [1, 1]).items():
     ...     print(name, value)
     coverage 0.5
-    set_size 1.5
-    singletons 0.5
-    empty 0.0
+    mean_set_size 1.5
+    singleton_rate 0.5
+    empty_set_rate 0.0
     worst_class_coverage 0.5
     """
     coverages = class_conditional_coverage(sets, labels, classes=classes)
     return {
         "coverage": coverage(sets, labels, classes=classes),
-        "set_size": mean_set_size(sets),
-        "singletons": singleton_rate(sets),
-        "empty": empty_set_rate(sets),
+        "mean_set_size": mean_set_size(sets),
+        "singleton_rate": singleton_rate(sets),
+        "empty_set_rate": empty_set_rate(sets),
         "worst_class_coverage": float(np.nanmin(coverages)),
     }
 
@@ -489,8 +489,8 @@ def table(
     ----------
     sets, labels, classes
         As `coverage` takes them.
-    clients
-        (n,) the site, or any other group, of each sample.
+    clients : array_like, shape (n,), optional
+        The site, or any other group, of each sample.
 
     Returns
     -------
@@ -500,12 +500,13 @@ def table(
     Examples
     --------
     >>> from robfcp import metrics
-    >>> metrics.table([[True, False], [True, True]], [1, 1], clients=["a", "b"])
-        part name  samples  coverage  set_size  singletons  empty
-    0    all  all        2       0.5       1.5         0.5    0.0
-    1  class    1        2       0.5       1.5         0.5    0.0
-    2   site    a        1       0.0       1.0         1.0    0.0
-    3   site    b        1       1.0       2.0         0.0    0.0
+    >>> table = metrics.table([[True, False], [True, True]], [1, 1], clients=["a", "b"])
+    >>> print(table.to_string())
+         part name  samples  coverage  mean_set_size  singleton_rate  empty_set_rate
+    0     all  all        2       0.5            1.5             0.5             0.0
+    1   class    1        2       0.5            1.5             0.5             0.0
+    2  client    a        1       0.0            1.0             1.0             0.0
+    3  client    b        1       1.0            2.0             0.0             0.0
     """
     try:
         frame = import_module("pandas").DataFrame
@@ -518,22 +519,22 @@ def table(
         "class": _class_of_sample(sets, labels, classes),
     }
     if clients is not None:
-        names_by_part["site"] = as_array("sites", clients)
-        if names_by_part["site"].shape != covered.shape:
-            raise RobfcpError("sites: need one a sample")
+        names_by_part["client"] = as_array("clients", clients)
+        if names_by_part["client"].shape != covered.shape:
+            raise RobfcpError("clients: need one a sample")
 
     rows = []
-    for part, names in names_by_part.items():
+    for grouping, names in names_by_part.items():
         for name in np.unique(names):
             selected = names == name
             row = {
-                "part": part,
+                "part": grouping,
                 "name": str(name),
                 "samples": selected.sum(),
                 "coverage": covered[selected].mean(),
-                "set_size": sizes[selected].mean(),
-                "singletons": (sizes[selected] == 1).mean(),
-                "empty": (sizes[selected] == 0).mean(),
+                "mean_set_size": sizes[selected].mean(),
+                "singleton_rate": (sizes[selected] == 1).mean(),
+                "empty_set_rate": (sizes[selected] == 0).mean(),
             }
             rows.append(row)
     return frame(rows)

@@ -60,7 +60,7 @@ class RoundSettings:
         """Calibrate a federation as these settings ask for."""
         return calibrate(
             federation,
-            self.coverage,
+            coverage=self.coverage,
             risk_level=self.risk_level,
             by=self.by,
             defense=self.defense,
@@ -200,8 +200,8 @@ def _logged_terms(calibration: Calibration, settings: RoundSettings) -> dict[str
     """Return what the log says a round was opened with."""
     record = calibration.require_record()
     calibrated_with = {
-        "defence": record.defense,
+        "defense": record.defense,
         "parameters": record.parameters,
-        "promise": msgspec.to_builtins(record.guarantee),
+        "guarantee": msgspec.to_builtins(record.guarantee),
     }
     return {**settings.agreement, "settings": calibrated_with}

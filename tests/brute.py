@@ -21,23 +21,23 @@ def distance(a, b, metric):
 
 
 def maliciousness(counts, n_benign, metric="l2"):
-    shares = [[Fraction(c, sum(row)) for c in row] for row in counts]
+    vectors = [[Fraction(c, sum(row)) for c in row] for row in counts]
     result = []
-    for k, v in enumerate(shares):
-        others = sorted(distance(v, w, metric) for j, w in enumerate(shares) if j != k)
-        nearest = others[: n_benign - 1]
+    for k, v in enumerate(vectors):
+        distances = sorted(distance(v, w, metric) for j, w in enumerate(vectors) if j != k)
+        nearest = distances[: n_benign - 1]
         result.append(sum(nearest) / len(nearest) if nearest else 0.0)
     return result
 
 
-def trusted(counts, ids, n_benign, metric="l2"):
-    number = maliciousness(counts, n_benign, metric)
-    order = sorted(range(len(counts)), key=lambda k: (round(number[k], 12), ids[k]))
+def benign_clients(counts, ids, n_benign, metric="l2"):
+    maliciousness_scores = maliciousness(counts, n_benign, metric)
+    order = sorted(range(len(counts)), key=lambda k: (round(maliciousness_scores[k], 12), ids[k]))
     return sorted(order[:n_benign])
 
 
 def threshold(counts, uppers, level, exchangeability="partial"):
-    """The r-th smallest of the pooled scores, each put at its bin's upper edge."""
+    """Return the r-th smallest pooled score, each score being at the upper edge of its bin."""
     pooled = sorted(u for row in counts for c, u in zip(row, uppers, strict=True) for _ in range(c))
     rank = ceil(level * len(pooled)) + 1
     if exchangeability == "published":

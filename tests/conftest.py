@@ -1,6 +1,6 @@
-"""Files whose tests a mark leaves out are not imported: torch alone takes over a second."""
+"""Files whose tests a mark excludes are not imported: torch alone takes over a second."""
 
-MARKED = {
+MARK_OF_PATH = {
     "test_training.py": "train",
     "flower": "flower",
     "nvflare": "nvflare",
@@ -9,6 +9,6 @@ MARKED = {
 
 
 def pytest_ignore_collect(collection_path, config):
-    """Whether the mark of this file or folder is left out."""
-    mark = MARKED.get(collection_path.name)
+    """Return whether the mark of a file or folder is excluded."""
+    mark = MARK_OF_PATH.get(collection_path.name)
     return True if mark and f"not {mark}" in config.option.markexpr else None

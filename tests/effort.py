@@ -1,6 +1,6 @@
-"""How many cases a test takes: few in `make test`, many times as many in `make test-slow`.
+"""The number of cases of a test: small in `make test`, a multiple of that in `make test-slow`.
 
-A test that takes `cases(n)` of them bears the mark `effort`, by which `make test-slow` finds it.
+A test of `cases(n)` cases has the mark `effort`, by which `make test-slow` selects it.
 """
 
 import os
@@ -10,11 +10,13 @@ import pytest
 EFFORT = int(os.environ.get("EFFORT", "1"))
 
 
-def cases(number):
-    """So many, times the effort asked for."""
-    return EFFORT * number
+def cases(n_cases):
+    """Return a number of cases, times the effort."""
+    return EFFORT * n_cases
 
 
 def thorough(values, *quick):
-    """The parameters of a test; all but the quick ones are for `make test-slow`."""
-    return [one if one in quick else pytest.param(one, marks=pytest.mark.slow) for one in values]
+    """Return the parameters of a test; all but the quick ones are for `make test-slow`."""
+    return [
+        value if value in quick else pytest.param(value, marks=pytest.mark.slow) for value in values
+    ]

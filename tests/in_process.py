@@ -1,4 +1,4 @@
-"""Commands in this process, run as `main` runs them: most tests need no new interpreter."""
+"""Commands run in this process as `main` runs them, since a new interpreter is slow."""
 
 import io
 import os
@@ -11,18 +11,18 @@ from unittest import mock
 from robfcp import cli
 
 
-def run(*words, **environment):
-    """`robfcp WORDS`, with nothing of it left in the environment afterwards."""
-    out, err, code = io.StringIO(), io.StringIO(), 0
+def run(*arguments, **environment):
+    """Run `robfcp ARGUMENTS`; the environment is restored afterwards."""
+    stdout, stderr, code = io.StringIO(), io.StringIO(), 0
     with (
-        mock.patch.object(sys, "argv", ["robfcp", *map(str, words)]),
+        mock.patch.object(sys, "argv", ["robfcp", *map(str, arguments)]),
         mock.patch.object(cli, "app", partial(cli.app, prog_name="robfcp")),
         mock.patch.dict(os.environ, environment),
-        redirect_stdout(out),
-        redirect_stderr(err),
+        redirect_stdout(stdout),
+        redirect_stderr(stderr),
     ):
         try:
             cli.main()
-        except SystemExit as done:
-            code = done.code if isinstance(done.code, int) else int(done.code is not None)
-    return CompletedProcess(words, code, out.getvalue(), err.getvalue())
+        except SystemExit as stop:
+            code = stop.code if isinstance(stop.code, int) else int(stop.code is not None)
+    return CompletedProcess(arguments, code, stdout.getvalue(), stderr.getvalue())

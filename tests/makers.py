@@ -1,4 +1,4 @@
-"""Makers of what most tests begin with: outputs, reports, calibrations, files, keys, commands."""
+"""What most tests begin with: model outputs, reports, files, and calls of the command line."""
 
 import hashlib
 import json
@@ -15,85 +15,90 @@ LAC = robfcp.LAC()
 
 
 def outputs(rng=0, n=300, classes=3, concentration=0.5):
-    """Probabilities of a model that knows how sure it is, and labels."""
+    """Return the (n, C) probabilities of a calibrated model, and labels drawn from them."""
     rng = np.random.default_rng(rng)
     p = rng.dirichlet(np.full(classes, concentration), n)
     return p, (p.cumsum(axis=1) > rng.random((n, 1))).argmax(axis=1)
 
 
-def beta_scores(rng=0, sites=12, n=200, zeros=0):
-    """The scores of each site; the first few report zeros only."""
+def beta_scores(rng=0, n_clients=12, n=200, n_zeros=0):
+    """Return (n,) scores of each client; the first `n_zeros` clients have zeros only."""
     rng = np.random.default_rng(rng)
-    return [np.zeros(n) if k < zeros else rng.beta(0.6, 2.5, n) for k in range(sites)]
+    return [np.zeros(n) if index < n_zeros else rng.beta(0.6, 2.5, n) for index in range(n_clients)]
 
 
-def reports_of(scores, **more):
-    """A report of each site's scores."""
-    more = {"score": LAC, **more}
-    return [robfcp.Report.from_scores(f"site-{k:02d}", s, **more) for k, s in enumerate(scores)]
-
-
-def by_class(sites, classes=3, **more):
-    """A report by class of each site's probabilities and labels, exact unless stated."""
-    more = {"score": LAC, "classes": classes, "min_cell_count": 1, **more}
+def reports_of(scores, **options):
+    """Return a report of the scores of each client."""
+    options = {"score": LAC, **options}
     return [
-        robfcp.Report.from_predictions(f"site-{k:02d}", p, y, **more)
-        for k, (p, y) in enumerate(sites)
+        robfcp.Report.from_scores(f"site-{client_index:02d}", client_scores, **options)
+        for client_index, client_scores in enumerate(scores)
     ]
 
 
-def peak(work):
-    """Bytes allocated at most while the work is done."""
+def reports_by_class(outputs_of_clients, classes=3, **options):
+    """Return a report of the probabilities and labels of each client, by class and exact."""
+    options = {"score": LAC, "classes": classes, "min_cell_count": 1, **options}
+    return [
+        robfcp.Report.from_predictions(f"site-{client_index:02d}", probabilities, labels, **options)
+        for client_index, (probabilities, labels) in enumerate(outputs_of_clients)
+    ]
+
+
+def peak_memory(function):
+    """Return the largest number of bytes allocated during a call."""
     tracemalloc.start()
     try:
-        work()
+        function()
         return tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
 
 
-def saved(folder, reports):
-    """The reports as files."""
+def save_reports(folder, reports):
+    """Save reports as files; return their paths."""
     folder.mkdir(exist_ok=True)
     for report in reports:
         report.save(folder / f"{report.client}.json")
     return sorted(map(str, folder.iterdir()))
 
 
-def sealed(kind, body):
-    """A file around any body, with the digest that fits."""
-    raw = json.dumps(body, separators=(",", ":")).encode()
-    digest = hashlib.sha256(raw).hexdigest()
-    return f'{{"kind":"{kind}","schema":1,"digest":"{digest}","body":'.encode() + raw + b"}"
+def seal(kind, body):
+    """Return a sealed file around any body, with its digest."""
+    body_as_json = json.dumps(body, separators=(",", ":")).encode()
+    digest = hashlib.sha256(body_as_json).hexdigest()
+    return (
+        f'{{"kind":"{kind}","schema":1,"digest":"{digest}","body":'.encode() + body_as_json + b"}"
+    )
 
 
-def embedded(page):
-    """The data inside a page."""
-    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)
-    return json.loads(found.group(1))
+def embedded_data(page):
+    """Return the data inside an HTML page."""
+    match = re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)
+    return json.loads(match.group(1))
 
 
-def said(*words, code=0):
-    """What a command that works prints; 3 is the exit code of an alarm, None: either."""
-    result = CliRunner(env={"COLUMNS": "80"}).invoke(app, [str(word) for word in words])
+def command_output(*arguments, code=0):
+    """Return the output of a command that exits with a code; None: with 0, or 3 for an alarm."""
+    result = CliRunner(env={"COLUMNS": "80"}).invoke(app, [str(argument) for argument in arguments])
     codes = (0, 3) if code is None else (code,)
-    assert result.exit_code in codes, (words[:6], result.exception, result.output)
+    assert result.exit_code in codes, (arguments[:6], result.exception, result.output)
     return result.stdout
 
 
-def refused(*words):
-    """The one line with which a command refuses."""
-    result = CliRunner().invoke(app, [str(word) for word in words])
-    assert result.exit_code != 0, words[:6]
+def command_error(*arguments):
+    """Return the line with which a command refuses."""
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    assert result.exit_code != 0, arguments[:6]
     assert isinstance(result.exception, (robfcp.RobfcpError, SystemExit, KeyboardInterrupt))
     assert str(result.exception).isprintable()
     return str(result.exception)
 
 
-def table(path, p, y=None, names=("p0", "p1"), ids=None):
-    """A CSV file of outputs, a column a class."""
-    columns = dict(zip(names, np.transpose(p), strict=True))
-    columns |= {} if y is None else {"label": y}
+def write_table(path, probabilities, labels=None, names=("p0", "p1"), ids=None):
+    """Write a CSV file of outputs, one column for each class; return its path."""
+    columns = dict(zip(names, np.transpose(probabilities), strict=True))
+    columns |= {} if labels is None else {"label": labels}
     columns |= {} if ids is None else {"id": ids}
     rows = np.column_stack(list(columns.values()))
     np.savetxt(path, rows, "%.17g", ",", header=",".join(columns), comments="")

@@ -1,13 +1,13 @@
-"""Seeded discrete noise for simulations; what leaves a client comes from OpenDP alone."""
+"""Seeded discrete noise for simulations; real reports take theirs from OpenDP."""
 
 import numpy as np
 
 
 def draw(rng, noise, shape):
-    """Noise of the given law: a difference of geometrics, or by inverting the distribution."""
+    """Return noise of a distribution: a difference of geometrics, or by inverting the CDF."""
     if noise.mechanism == "laplace":
-        chance = -np.expm1(-1 / noise.scale)
-        return rng.geometric(chance, shape) - rng.geometric(chance, shape)
-    reach = int(12 * noise.scale) + 10
-    steps = np.cumsum(noise.mass(reach))
-    return np.searchsorted(steps, rng.random(shape)) - reach
+        success_probability = -np.expm1(-1 / noise.scale)
+        return rng.geometric(success_probability, shape) - rng.geometric(success_probability, shape)
+    radius = int(12 * noise.scale) + 10
+    cdf = np.cumsum(noise.mass(radius))
+    return np.searchsorted(cdf, rng.random(shape)) - radius

@@ -1,4 +1,4 @@
-"""Label shift in plain loops: pairs, pruning, mixes and worlds to draw federations from."""
+"""Label shift in plain loops: pairs, pruning, label distributions, and sampled federations."""
 
 from itertools import combinations
 from math import exp, log
@@ -11,49 +11,49 @@ from robfcp.reports import Report, StratifiedCounts
 
 
 def random_table(rng):
-    """Counts below and sizes (K, C) at one edge, a bound m, and up to m gross liars."""
-    n_sites, n_classes = int(rng.integers(3, 25)), int(rng.integers(1, 7))
-    m = int(rng.integers(0, n_sites // 2 if rng.random() < 0.9 else n_sites))
-    sizes = rng.integers(0, 60, (n_sites, n_classes)) * (rng.random((n_sites, n_classes)) < 0.8)
+    """Return (K, C) cumulative counts at one bin, sizes and m; up to m clients are malicious."""
+    n_clients, n_classes = int(rng.integers(3, 25)), int(rng.integers(1, 7))
+    max_malicious = int(rng.integers(0, n_clients // 2 if rng.random() < 0.9 else n_clients))
+    sizes = rng.integers(0, 60, (n_clients, n_classes)) * (rng.random((n_clients, n_classes)) < 0.8)
     sizes[:, 0] += 1
-    below = rng.binomial(sizes, rng.uniform(0.6, 1, n_classes))
-    liars = int(rng.integers(0, m + 1))
-    below[:liars] = 0 if rng.random() < 0.5 else sizes[:liars]
-    return below, sizes, m
+    cumulative = rng.binomial(sizes, rng.uniform(0.6, 1, n_classes))
+    n_malicious = int(rng.integers(0, max_malicious + 1))
+    cumulative[:n_malicious] = 0 if rng.random() < 0.5 else sizes[:n_malicious]
+    return cumulative, sizes, max_malicious
 
 
-def in_common(below, sizes, k, other):
-    """Of every class that both hold: sizes a and b, counts below x and y, and the pooled share."""
+def common_classes(cumulative, sizes, k, peer):
+    """Yield for each class of both: sizes a and b, cumulative counts x and y, pooled fraction."""
     for c in range(sizes.shape[1]):
-        a, b = int(sizes[k, c]), int(sizes[other, c])
+        a, b = int(sizes[k, c]), int(sizes[peer, c])
         if a and b:
-            x, y = int(below[k, c]), int(below[other, c])
+            x, y = int(cumulative[k, c]), int(cumulative[peer, c])
             yield a, b, x, y, (x + y) / (a + b)
 
 
-def moments(below, sizes, k, other):
-    """Samples of k, its count below, and the mean and variance of that given the pooled counts."""
-    shared = list(in_common(below, sizes, k, other))
-    n, x = sum(a for a, *_ in shared), sum(x for _, _, x, _, _ in shared)
-    mean = sum(a * share for a, _, _, _, share in shared)
-    variance = sum(a * b / (a + b - 1) * s * (1 - s) for a, b, _, _, s in shared)
+def moments(cumulative, sizes, k, peer):
+    """Return k's samples, cumulative count, and the mean and variance given the pooled counts."""
+    pairs = list(common_classes(cumulative, sizes, k, peer))
+    n, x = sum(a for a, *_ in pairs), sum(x for _, _, x, _, _ in pairs)
+    mean = sum(a * fraction for a, _, _, _, fraction in pairs)
+    variance = sum(a * b / (a + b - 1) * f * (1 - f) for a, b, _, _, f in pairs)
     return n, x, mean, variance
 
 
 def divergence(p, q):
-    """Kullback and Leibler's, of two coins."""
+    """Return the Kullback-Leibler divergence of two Bernoulli distributions."""
     return (p * log(p / q) if p else 0.0) + ((1 - p) * log((1 - p) / (1 - q)) if p < 1 else 0.0)
 
 
-def pair_p(below, sizes, k, other, sigma):
-    """The p-value for "k and other are both honest" at one edge."""
+def pair_p(cumulative, sizes, k, peer, sigma):
+    """Return the p-value for "k and peer are both benign" at one bin."""
     if sigma:
-        shared = list(in_common(below, sizes, k, other))
-        weight = sum(a * b / (a + b) for a, b, *_ in shared)
-        difference = sum(a * b / (a + b) * (x / a - y / b) for a, b, x, y, _ in shared)
-        beyond = max(abs(difference) - 2 * sigma * weight, 0.0)
-        return min(1.0, 2 * exp(-2 * beyond**2 / weight)) if weight else 1.0
-    n, x, mean, variance = moments(below, sizes, k, other)
+        pairs = list(common_classes(cumulative, sizes, k, peer))
+        weight = sum(a * b / (a + b) for a, b, *_ in pairs)
+        difference = sum(a * b / (a + b) * (x / a - y / b) for a, b, x, y, _ in pairs)
+        excess = max(abs(difference) - 2 * sigma * weight, 0.0)
+        return min(1.0, 2 * exp(-2 * excess**2 / weight)) if weight else 1.0
+    n, x, mean, variance = moments(cumulative, sizes, k, peer)
     if not n or variance <= 0:
         return 1.0
     if x > mean:
@@ -62,114 +62,136 @@ def pair_p(below, sizes, k, other, sigma):
     return min(1.0, 2 * exp(-draws * max(divergence(x / draws, mean / draws), 0)))
 
 
-def pruned(below, sizes, m, beta, sigma):
-    """Whom theorem P keeps, or None."""
-    n_sites = len(sizes)
-    j = max(1, (n_sites - 2 * m) // 4)
-    kept, left = list(range(n_sites)), m
-    if m == 0 or m + j > n_sites - 1:
-        return kept
-    p = [[pair_p(below, sizes, k, i, sigma) for i in range(n_sites)] for k in range(n_sites)]
+def pruned_clients(cumulative, sizes, max_malicious, beta, sigma):
+    """Return the clients that theorem P keeps, or None."""
+    n_clients = len(sizes)
+    n_witnesses = max(1, (n_clients - 2 * max_malicious) // 4)
+    remaining, max_left = list(range(n_clients)), max_malicious
+    if max_malicious == 0 or max_malicious + n_witnesses > n_clients - 1:
+        return remaining
+    p_values = [
+        [pair_p(cumulative, sizes, k, i, sigma) for i in range(n_clients)] for k in range(n_clients)
+    ]
     while True:
-        odd = []
-        for k in kept:
-            against = sorted(p[k][i] for i in kept if i != k)
-            if len(against) >= left + j:
-                odd += [k] * (against[left + j - 1] * (n_sites - 1 - m) / j <= beta / n_sites)
-        if not odd:
-            return kept
-        if len(odd) > left:
+        contradicted = []
+        for k in remaining:
+            peer_p_values = sorted(p_values[k][i] for i in remaining if i != k)
+            if len(peer_p_values) >= max_left + n_witnesses:
+                contradicted += [k] * (
+                    peer_p_values[max_left + n_witnesses - 1]
+                    * (n_clients - 1 - max_malicious)
+                    / n_witnesses
+                    <= beta / n_clients
+                )
+        if not contradicted:
+            return remaining
+        if len(contradicted) > max_left:
             return None
-        kept = [k for k in kept if k not in odd]
-        left -= len(odd)
+        remaining = [k for k in remaining if k not in contradicted]
+        max_left -= len(contradicted)
 
 
-def largest_share(miss, sizes, m):
-    """The largest pooled miss share of a class over the removals of at most m holders."""
+def max_miss_fraction(miss, sizes, max_malicious):
+    """Return the largest pooled miscoverage of a class over removals of at most m holders."""
     holders = [k for k in range(len(sizes)) if sizes[k]]
-    found = 0.0
-    for removed in range(min(m, len(holders) - 1) + 1):
-        for gone in combinations(holders, removed):
-            rest = [k for k in holders if k not in gone]
-            found = max(found, sum(miss[k] for k in rest) / sum(sizes[k] for k in rest))
-    return found
+    max_fraction = 0.0
+    for n_removed in range(min(max_malicious, len(holders) - 1) + 1):
+        for removed in combinations(holders, n_removed):
+            remaining = [k for k in holders if k not in removed]
+            max_fraction = max(
+                max_fraction, sum(miss[k] for k in remaining) / sum(sizes[k] for k in remaining)
+            )
+    return max_fraction
 
 
-def critical(effective, alpha, delta):
-    """The largest y <= alpha whose exponent reaches ln(1/delta), by bisection; None: none does."""
+def critical_value(effective, alpha, delta):
+    """Return the largest y <= alpha with exponent ln(1/delta) or more, by bisection, or None."""
     if effective * alpha < log(1 / delta):
         return None
     low, high = 0.0, alpha
     for _ in range(100):
         y = (low + high) / 2
-        reached = effective * (alpha - y + (y * log(y / alpha) if y else 0)) >= log(1 / delta)
-        low, high = (y, high) if reached else (low, y)
+        is_reached = effective * (alpha - y + (y * log(y / alpha) if y else 0)) >= log(1 / delta)
+        low, high = (y, high) if is_reached else (low, y)
     return low
 
 
-def accepts(below, sizes, left, mix, alpha, delta):
-    """Rule T at one edge for one mix, on those kept."""
-    wanted = [c for c in range(len(mix)) if mix[c] > 0]
-    n_sites = len(sizes)
-    bound, effective, weights = 0.0, float("inf"), [0.0] * n_sites
-    for c in wanted:
+def accepts(cumulative, sizes, max_malicious, distribution, alpha, delta):
+    """Return whether rule T accepts one label distribution at one bin, on the clients kept."""
+    classes = [c for c in range(len(distribution)) if distribution[c] > 0]
+    n_clients = len(sizes)
+    bound, effective, weights = 0.0, float("inf"), [0.0] * n_clients
+    for c in classes:
         total = int(sizes[:, c].sum())
-        least = total - sum(sorted(sizes[:, c].tolist(), reverse=True)[:left])
-        if least <= 0:
+        min_size = total - sum(sorted(sizes[:, c].tolist(), reverse=True)[:max_malicious])
+        if min_size <= 0:
             return False
-        effective = min(effective, least / mix[c])
-        share = (total - int(below[:, c].sum())) / total
-        bound += mix[c] * share
-        for k in range(n_sites):
-            e = (sizes[k, c] - below[k, c]) - share * sizes[k, c]
-            weights[k] += mix[c] * max(-e / total, -e / least)
-    limit = critical(effective, alpha, delta)
-    if limit is None:
+        effective = min(effective, min_size / distribution[c])
+        fraction = (total - int(cumulative[:, c].sum())) / total
+        bound += distribution[c] * fraction
+        for k in range(n_clients):
+            e = (sizes[k, c] - cumulative[k, c]) - fraction * sizes[k, c]
+            weights[k] += distribution[c] * max(-e / total, -e / min_size)
+    threshold = critical_value(effective, alpha, delta)
+    if threshold is None:
         return False
-    if bound + sum(sorted((max(w, 0) for w in weights), reverse=True)[:left]) <= limit:
+    if bound + sum(sorted((max(w, 0) for w in weights), reverse=True)[:max_malicious]) <= threshold:
         return True
-    miss = sizes - below
-    return sum(mix[c] * largest_share(miss[:, c], sizes[:, c], left) for c in wanted) <= limit
+    n_missed = sizes - cumulative
+    return (
+        sum(
+            distribution[c] * max_miss_fraction(n_missed[:, c], sizes[:, c], max_malicious)
+            for c in classes
+        )
+        <= threshold
+    )
 
 
-def mix_edge(counts, mixes, alpha, m, delta, sigma=0.0, without=None):
-    """Rule T from the top edge down, without one site if so asked; None: infinite."""
+def label_distribution_bin(
+    counts, distributions, alpha, max_malicious, delta, sigma=0.0, without=None
+):
+    """Return the bin of rule T, from the top bin down, without one client if given, or None."""
     rows = [k for k in range(len(counts.clients)) if k != without]
-    sizes, found = counts.class_sizes[rows], None
-    for place in reversed(range(len(counts.edges))):
-        below = counts.cumulative[place][rows]
-        kept = pruned(below, sizes, m, 0.2 * delta, sigma)
-        if kept is None:
+    sizes, bin_index = counts.class_sizes[rows], None
+    for position in reversed(range(len(counts.edges))):
+        cumulative = counts.cumulative[position][rows]
+        remaining = pruned_clients(cumulative, sizes, max_malicious, 0.2 * delta, sigma)
+        if remaining is None:
             return None
-        left = m - (len(rows) - len(kept))
-        room = alpha - sigma
-        if not all(accepts(below[kept], sizes[kept], left, p, room, 0.8 * delta) for p in mixes):
+        max_left = max_malicious - (len(rows) - len(remaining))
+        available_alpha = alpha - sigma
+        if not all(
+            accepts(
+                cumulative[remaining], sizes[remaining], max_left, p, available_alpha, 0.8 * delta
+            )
+            for p in distributions
+        ):
             break
-        found = int(counts.edges[place])
-    return found
+        bin_index = int(counts.edges[position])
+    return bin_index
 
 
-# Worlds
+# Sampled federations
 
 
 def class_cdfs(n_classes, bins, spread=1.0):
-    """(C, B) the share of each class at or below each edge: classes differ, sites do not."""
+    """Return (C, B) CDFs of the classes at each edge: classes differ, clients do not."""
     powers = np.exp(np.linspace(-spread, spread, n_classes)) * 2
     return ((np.arange(bins) + 1) / bins)[None, :] ** powers[:, None]
 
 
-def draw_sites(rng, sizes, cdfs):
-    """(K, C, B) honest counts of sites with the given label counts."""
-    return rng.multinomial(sizes, np.diff(cdfs, axis=1, prepend=0))
+def draw_clients(rng, label_counts, cdfs):
+    """Return (K, C, B) benign counts of clients with the given label counts."""
+    return rng.multinomial(label_counts, np.diff(cdfs, axis=1, prepend=0))
 
 
-def label_counts(rng, n_sites, n_classes, n, concentration=2.0):
-    """(K, C) label counts of n samples a site, with mixes that differ."""
-    return rng.multinomial(n, rng.dirichlet(np.full(n_classes, concentration), n_sites))
+def label_counts(rng, n_clients, n_classes, n, concentration=2.0):
+    """Return (K, C) label counts of n samples for each client, whose distributions differ."""
+    return rng.multinomial(n, rng.dirichlet(np.full(n_classes, concentration), n_clients))
 
 
-def site_reports(tables, names=None):
-    """One report by class a site from (K, C, B) counts."""
+def client_reports(tables, names=None):
+    """Return a report by class of each client from (K, C, B) counts."""
     tables = np.asarray(tables)
     _, n_classes, bins = tables.shape
     reports = []
@@ -181,27 +203,27 @@ def site_reports(tables, names=None):
     return reports
 
 
-def by_class(tables, names=None):
-    """A federation from (K, C, B) counts by class."""
-    return Federation.from_reports(site_reports(tables, names))
+def federation_by_class(tables, names=None):
+    """Return a federation from (K, C, B) counts by class."""
+    return Federation.from_reports(client_reports(tables, names))
 
 
 ATTACKS = ("bottom", "top", "shifted", "mimic")
 
 
-def lie(rng, tables, liars, attack):
-    """The last `liars` sites lie: all lowest, all highest, low by a fifth, or half lowest."""
-    told = tables.copy()
+def attack_tables(rng, tables, n_malicious, attack):
+    """Forge the last clients: all lowest, all highest, lower by a fifth, or half lowest."""
+    attacked = tables.copy()
     bins = tables.shape[2]
-    for k in range(len(tables) - liars, len(tables)):
+    for k in range(len(tables) - n_malicious, len(tables)):
         sizes = tables[k].sum(axis=1)
-        told[k] = 0
+        attacked[k] = 0
         if attack == "shifted":
             moved = np.maximum(np.arange(bins) - bins // 5, 0)
-            np.add.at(told[k].T, moved, tables[k].T)
+            np.add.at(attacked[k].T, moved, tables[k].T)
         elif attack == "mimic":
-            told[k] = rng.binomial(tables[k], 0.5)
-            told[k][:, 0] += sizes - told[k].sum(axis=1)
+            attacked[k] = rng.binomial(tables[k], 0.5)
+            attacked[k][:, 0] += sizes - attacked[k].sum(axis=1)
         else:
-            told[k][:, 0 if attack == "bottom" else -1] = sizes
-    return told
+            attacked[k][:, 0 if attack == "bottom" else -1] = sizes
+    return attacked

@@ -12,20 +12,26 @@ from robfcp.calibration._calibration import Calibration
 from robfcp.calibration._coverage import StratumCoverage, client_coverage
 from robfcp.calibration._document import CalibrationDocument
 from robfcp.calibration._levels import CoverageLevel
+from robfcp.calibration._verdicts import ClientVerdict
 
 if TYPE_CHECKING:
+    from robfcp.calibration._arguments import coverage_of_alpha
     from robfcp.calibration._calibrate import calibrate
+    from robfcp.calibration._record import RecordDocument
     from robfcp.calibration._sensitivity import SensitivityTable, sensitivity
     from robfcp.calibration._strata import stratum_federations
 
 __all__ = [
     "Calibration",
     "CalibrationDocument",
+    "ClientVerdict",
     "CoverageLevel",
+    "RecordDocument",
     "SensitivityTable",
     "StratumCoverage",
     "calibrate",
     "client_coverage",
+    "coverage_of_alpha",
     "sensitivity",
     "stratum_federations",
 ]
@@ -34,6 +40,8 @@ __all__ = [
 # loaded when one of their names is first asked for.
 SERVER_MODULES = {
     "calibrate": "robfcp.calibration._calibrate",
+    "coverage_of_alpha": "robfcp.calibration._arguments",
+    "RecordDocument": "robfcp.calibration._record",
     "SensitivityTable": "robfcp.calibration._sensitivity",
     "sensitivity": "robfcp.calibration._sensitivity",
     "stratum_federations": "robfcp.calibration._strata",

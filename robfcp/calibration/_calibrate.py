@@ -9,6 +9,11 @@ from itertools import chain
 from typing import Any, cast
 
 from robfcp._validation import abbreviate, check_fraction
+from robfcp.calibration._arguments import (
+    coverage_of_alpha,
+    explain_wrong_arguments,
+    warn_of_low_coverage,
+)
 from robfcp.calibration._calibration import Calibration
 from robfcp.calibration._record import Record
 from robfcp.calibration._request import DEFAULT_COVERAGE, LevelLike, Request
@@ -31,10 +36,12 @@ from robfcp.reports import OTHER_STRATUM, Report, StratumNames
 Reports = Federation | Iterable[UntrustedReport | os.PathLike[str]] | str | os.PathLike[str]
 
 
+@explain_wrong_arguments
 def calibrate(
     reports: Reports,
-    coverage: LevelLike | Sequence[LevelLike] = DEFAULT_COVERAGE,
     *,
+    coverage: LevelLike | Sequence[LevelLike] = DEFAULT_COVERAGE,
+    alpha: LevelLike | Sequence[LevelLike] | None = None,
     risk_level: LevelLike | Sequence[LevelLike] | None = None,
     by: str | Mapping[str, str] | None = None,
     defense: str | Defense = Consensus.name,
@@ -50,7 +57,9 @@ def calibrate(
         The reports of all clients, as objects or JSON; the paths of their files, or of their
         folder; or a `Federation`, where sizes, keys or a quorum are to be checked.
     coverage : float, str, Fraction or sequence of them, default=0.9
-        The target coverage; several for one calibration with several thresholds.
+        The target coverage, 1 - alpha; several for one calibration with several thresholds.
+    alpha : float, str, Fraction or sequence of them, optional
+        The same as `coverage=1 - alpha`, in place of it.
     risk_level : float, str, Fraction or sequence of them, optional
         For reports of losses, in place of coverage: the mean loss that is accepted.
     by : {"class", "group"} or mapping of str to str, optional
@@ -59,8 +68,8 @@ def calibrate(
         beforehand.
     defense : str or Defense, default="consensus"
         Which clients are excluded: "consensus", "rob-fcp" (the paper's text), "rob-fcp-released"
-        (its authors' code) or "none"; one with parameters, as `Consensus(at_most=3)`; or one of
-        your own.
+        (its authors' code) or "none"; one with parameters, as `Consensus(max_malicious=3)`; or one
+        of your own.
     guarantee : MarginalGuarantee, PACGuarantee or LabelShiftGuarantee, optional
         What the threshold guarantees whatever some clients do. Without one it is the defense's
         own threshold, which is certified for every number of malicious clients.
@@ -98,18 +107,24 @@ def calibrate(
     ...     robfcp.Report.from_scores(f"site-{k:02d}", part, score=robfcp.LAC())
     ...     for k, part in enumerate(scores)
     ... ]
-    >>> calibration = robfcp.calibrate(reports, 0.8)
+    >>> calibration = robfcp.calibrate(reports, coverage=0.8)
     >>> calibration.threshold, calibration.flagged_clients
     (0.81, ('site-03',))
     >>> calibration.predict_set([[0.7, 0.25, 0.05]])
     array([[ True,  True, False]])
     """
     resolved_defense = resolve_defense(defense)
-    confidence = check_fraction("confidence", certificate_confidence, "give 0.95, say")
+    if alpha is not None:
+        coverage = coverage_of_alpha(alpha)
+    confidence = check_fraction(
+        "certificate_confidence", certificate_confidence, "give for example 0.95"
+    )
     federation = _as_federation(reports)
     request = Request.from_arguments(
         federation, coverage, risk_level, by, guarantee, trusted_report, confidence
     )
+    if federation.risk is None:
+        warn_of_low_coverage(request.levels)
 
     prepared_defense = prepare_defense(resolved_defense, federation)
     assessment = _assess(prepared_defense, federation, must_succeed=guarantee is None)
@@ -131,8 +146,8 @@ def calibrate(
         defense=record.defense,
         is_guaranteed=guarantee is not None,
         certificate_confidence=confidence,
-        n_malicious=bound.number,
-        n_malicious_given=bound.is_given,
+        n_malicious=bound.max_malicious,
+        max_malicious=bound.max_malicious if bound.is_given else None,
         verification=federation.verification,
         summary=record.summary,
         public_notes=_public_notes(federation, request, assessment),
@@ -332,7 +347,7 @@ def _guarantee_notes(federation: Federation, request: Request) -> tuple[str, ...
     """Return what the guarantee has to say of these reports."""
     if request.guarantee is None:
         return ()
-    return request.guarantee.notes(federation, request.confidence)
+    return request.guarantee.notes(federation, request.certificate_confidence)
 
 
 def _pooled_clients_note(federation: Federation) -> str:

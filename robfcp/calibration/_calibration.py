@@ -8,7 +8,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from numpy.typing import ArrayLike
 
@@ -22,6 +22,7 @@ from robfcp.calibration._levels import CertifiedThreshold, CoverageLevel
 from robfcp.calibration._prediction import Predictor
 from robfcp.calibration._storage import load_record, save_calibration
 from robfcp.calibration._text import summary_lines, target_text, threshold_texts, used_clients_text
+from robfcp.calibration._verdicts import ClientVerdict
 from robfcp.certificates import Certificate
 from robfcp.errors import RobfcpError
 from robfcp.reports import from_wire_score, terms, to_wire_score
@@ -40,7 +41,8 @@ class CertificatesByMaxMalicious(dict[int, Certificate]):
     def __missing__(self, max_malicious: object) -> Certificate:
         """Refuse a number that was not computed; `dict` calls this where a key is missing."""
         raise RobfcpError(
-            f"curve: {max_malicious!r:.40} is none of the numbers computed, 0 to {max(self)}"
+            f"max_malicious: {max_malicious!r:.40} is not one of the numbers computed, "
+            f"0 to {max(self)}"
         )
 
 
@@ -81,8 +83,8 @@ class Calibration(Predictor):
     n_malicious : int
         The number of malicious clients that certificates are for: that of the guarantee, else of
         the defense, else of the excluded clients.
-    n_malicious_given : bool
-        Whether that number was given beforehand.
+    max_malicious : int or None
+        The number of malicious clients that was given before the round; None if none was.
     verification : Verification
         How each part of the reports was checked.
     summary : RoundSummary
@@ -93,14 +95,14 @@ class Calibration(Predictor):
         The version of robfcp that made it.
     record : Record or None
         The reports and verdicts, where they are in memory.
-    loaded_record_digest : str
+    loaded_record_sha256 : str
         SHA-256 of the record's file, of a calibration that was loaded; empty where it has none.
 
     Examples
     --------
     >>> import robfcp
     >>> federation = robfcp.Federation.from_counts([[80, 10, 10]] * 20, score=robfcp.LAC())
-    >>> calibration = robfcp.calibrate(federation, 0.8, defense="none")
+    >>> calibration = robfcp.calibrate(federation, coverage=0.8, defense="none")
     >>> round(calibration.threshold, 3)
     0.667
     >>> calibration.predict_set([[0.6, 0.3, 0.1]])
@@ -111,13 +113,13 @@ class Calibration(Predictor):
     is_guaranteed: bool
     certificate_confidence: float
     n_malicious: int
-    n_malicious_given: bool
+    max_malicious: int | None
     verification: terms.Verification
     summary: RoundSummary
     public_notes: tuple[str, ...] = ()
     version: str = __version__
     record: Record | None = None
-    loaded_record_digest: str = ""
+    loaded_record_sha256: str = ""
 
     @property
     def certificate(self) -> Certificate | tuple[Certificate, ...]:
@@ -140,7 +142,7 @@ class Calibration(Predictor):
         --------
         >>> import robfcp
         >>> reports = robfcp.Federation.from_counts([[90, 10]] * 20)
-        >>> curve = robfcp.calibrate(reports, 0.8, defense="none").certificates
+        >>> curve = robfcp.calibrate(reports, coverage=0.8, defense="none").certificates
         >>> print(curve[2].statement[:65])
         with 95% confidence, either more than 2 of the 20 sites lie or co
         """
@@ -166,7 +168,7 @@ class Calibration(Predictor):
         certificate = threshold.certificate
         certificates = CertificatesByMaxMalicious()
         for point in threshold.certificate_points:
-            certificates[point.m] = certificate.for_max_malicious(
+            certificates[point.max_malicious] = certificate.for_max_malicious(
                 point, self.certificate_confidence
             )
         return certificates
@@ -216,16 +218,16 @@ class Calibration(Predictor):
         path : str or PathLike
             The calibration's file. The record's name has the first digits of its digest.
         """
-        return Path(path).with_suffix(f".{self.record_digest[:12]}.record.json")
+        return Path(path).with_suffix(f".{self.record_sha256[:12]}.record.json")
 
     @property
-    def record_digest(self) -> str:
+    def record_sha256(self) -> str:
         """SHA-256 of the record's file; empty for a calibration that never had one.
 
         Of a calibration that was loaded without its record it is the digest in its own file.
         """
         if self.record is None:
-            return self.loaded_record_digest
+            return self.loaded_record_sha256
         return self.record.digest
 
     @property
@@ -235,7 +237,7 @@ class Calibration(Predictor):
         Monitors and alarm histories store it: what goes into it must not change.
         """
         levels = [[str(level.coverage), repr(level.threshold)] for level in self.levels]
-        return sha256_of(json.dumps([self.record_digest, levels]).encode())
+        return sha256_of(json.dumps([self.record_sha256, levels]).encode())
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -306,13 +308,28 @@ class Calibration(Predictor):
         return self.federation.missing_clients
 
     @property
-    def verdicts(self) -> dict[str, str]:
-        """What became of every client: "trusted", "flagged", "faulty" or "missing"."""
-        # A rejection is by client, or by file where its client is not known.
-        verdicts = dict.fromkeys(self.benign_clients, "trusted")
-        verdicts.update(dict.fromkeys(self.flagged_clients, "flagged"))
-        verdicts.update({rejected.client: "faulty" for rejected in self.rejected_reports})
-        verdicts.update(dict.fromkeys(self.missing_clients, "missing"))
+    def verdicts(self) -> dict[str, ClientVerdict]:
+        """What became of every client, by name; of a rejected file where no client is known."""
+        # A guarantee holds without the defense: its thresholds are computed from all reports.
+        effect_if_flagged: Literal["included", "excluded"] = "excluded"
+        if self.is_guaranteed:
+            effect_if_flagged = "included"
+
+        verdicts = {}
+        reasons = self.reasons
+        maliciousness = self.maliciousness.tolist()
+        for k, client in enumerate(self.federation.clients):
+            if self.benign_mask[k]:
+                verdicts[client] = ClientVerdict("benign", "included", "", maliciousness[k])
+            else:
+                reason = reasons.get(client, "")
+                verdicts[client] = ClientVerdict(
+                    "flagged", effect_if_flagged, reason, maliciousness[k]
+                )
+        for rejected in self.rejected_reports:
+            verdicts[rejected.client] = ClientVerdict("rejected", "excluded", rejected.reason)
+        for client in self.missing_clients:
+            verdicts[client] = ClientVerdict("missing", "excluded")
         return verdicts
 
     def client_coverage(self, levels: Sequence[CoverageLevel] = ()) -> FloatArray:
@@ -446,41 +463,41 @@ class Calibration(Predictor):
         """
         return Calibration(
             levels=tuple(CoverageLevel.from_document(level) for level in document.levels),
-            has_multiple_levels=document.several,
+            has_multiple_levels=document.has_multiple_levels,
             by=document.by,
             score=from_wire_score(document.score),
             risk=document.risk,
             classes=document.classes,
-            defense=document.defence,
-            is_guaranteed=document.promised,
-            certificate_confidence=document.confidence,
-            n_malicious=document.liars,
-            n_malicious_given=document.liars_stated,
-            verification=document.checked,
+            defense=document.defense,
+            is_guaranteed=document.is_guaranteed,
+            certificate_confidence=document.certificate_confidence,
+            n_malicious=document.n_malicious,
+            max_malicious=document.max_malicious,
+            verification=document.verification,
             summary=document.summary,
-            public_notes=document.public_remarks,
+            public_notes=document.public_notes,
             version=document.version,
-            loaded_record_digest=document.recorded,
+            loaded_record_sha256=document.record_sha256,
         )
 
     def to_document(self) -> CalibrationDocument:
         """Return what stands in the file: everything but the record; it names no client."""
         return CalibrationDocument(
             levels=tuple(level.to_document() for level in self.levels),
-            several=self.has_multiple_levels,
+            has_multiple_levels=self.has_multiple_levels,
             by=self.by,
             score=to_wire_score(self.score),
             risk=self.risk,
             classes=self.classes,
-            defence=self.defense,
-            promised=self.is_guaranteed,
-            confidence=self.certificate_confidence,
-            liars=self.n_malicious,
-            liars_stated=self.n_malicious_given,
-            checked=self.verification,
+            defense=self.defense,
+            is_guaranteed=self.is_guaranteed,
+            certificate_confidence=self.certificate_confidence,
+            n_malicious=self.n_malicious,
+            max_malicious=self.max_malicious,
+            verification=self.verification,
             summary=self.summary,
-            public_remarks=self.public_notes,
-            recorded=self.record_digest,
+            public_notes=self.public_notes,
+            record_sha256=self.record_sha256,
             version=self.version,
         )
 
@@ -489,7 +506,7 @@ class Calibration(Predictor):
 
         Parameters
         ----------
-        key
+        key : object
             The server's private key, as `robfcp.reports.signing.load_key` reads it, to sign with.
         """
         return self.to_document().to_json(key)
@@ -542,7 +559,7 @@ class Calibration(Predictor):
         ----------
         path : str or PathLike
             The file; an old one is replaced.
-        key
+        key : object
             The server's private key, as `robfcp.reports.signing.load_key` reads it, to sign with.
         """
         save_calibration(self, path, key)

@@ -100,7 +100,8 @@ def stratum_coverage(federation: Federation, level: CoverageLevel) -> StratumCov
     strata = federation.strata
     if strata is None:
         raise RobfcpError(
-            "calibration: its reports keep no counts by class or group; make them with --by-class "
+            "calibration: its reports hold no counts by class or group; recreate them with "
+            "--stratify-by-class "
             "or --group (stratify_by_class=True, groups=)"
         )
 

@@ -31,10 +31,10 @@ class StratumDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
 
     threshold: float | None
     certificate: Certificate
-    curve: tuple[CertificatePoint, ...] = ()
+    certificate_points: tuple[CertificatePoint, ...] = ()
     name: str
-    holders: int
-    samples: int
+    n_clients: int
+    n_samples: int
 
 
 class LevelDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -45,10 +45,10 @@ class LevelDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
     threshold: float | None
     certificate: Certificate
-    curve: tuple[CertificatePoint, ...] = ()
+    certificate_points: tuple[CertificatePoint, ...] = ()
     coverage: str
-    parts: tuple[StratumDocument, ...] = ()
-    empty_from: int | None = None
+    strata: tuple[StratumDocument, ...] = ()
+    vacuous_from: int | None = None
 
 
 class RoundSummary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -60,12 +60,12 @@ class RoundSummary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ----------
     n_clients, n_samples : int
         The valid reports, and the calibration samples in them.
-    n_trusted, n_flagged : int
+    n_benign, n_flagged : int
         Their clients that the thresholds rest on, and those that the defense excluded; together
         `n_clients`.
-    n_faulty, n_missing : int
+    n_rejected, n_missing : int
         The rejected reports, and the registered clients that sent nothing.
-    grid : str
+    binning : str
         The digest of the binning.
     round, model : str or None
         As the reports name them, if they do.
@@ -73,11 +73,11 @@ class RoundSummary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     n_clients: int
     n_samples: int
-    n_trusted: int
+    n_benign: int
     n_flagged: int
-    n_faulty: int
+    n_rejected: int
     n_missing: int
-    grid: str
+    binning: str
     round: str | None
     model: str | None
 
@@ -94,20 +94,20 @@ class CalibrationDocument(SealedFile, frozen=True, forbid_unknown_fields=True):
     is_private: ClassVar[bool] = False  # clients predict with it
 
     levels: tuple[LevelDocument, ...]
-    several: bool
+    has_multiple_levels: bool
     by: StratumKind | None
     score: WireScore | None
     risk: Risk | None
     classes: StratumNames | None
-    defence: str
-    promised: bool
-    confidence: float
-    liars: int
-    liars_stated: bool
-    checked: terms.Verification
+    defense: str
+    is_guaranteed: bool
+    certificate_confidence: float
+    n_malicious: int
+    max_malicious: int | None
+    verification: terms.Verification
     summary: RoundSummary
-    public_remarks: tuple[str, ...] = ()
-    recorded: Sha256 = ""
+    public_notes: tuple[str, ...] = ()
+    record_sha256: Sha256 = ""
     version: str = ""
 
     def find_contradiction(self) -> str:
@@ -121,14 +121,16 @@ class CalibrationDocument(SealedFile, frozen=True, forbid_unknown_fields=True):
             Where names of classes are no valid names.
         """
         n_clients = self.summary.n_clients
-        if not self.levels or (len(self.levels) > 1 and not self.several):
+        if not self.levels or (len(self.levels) > 1 and not self.has_multiple_levels):
             return f"{CONTRADICTION} (several levels, one threshold)"
-        if not 0 <= self.liars < n_clients or not 0 < self.confidence < 1:
-            return f"{CONTRADICTION} (liars, or the confidence)"
+        if not 0 <= self.n_malicious < n_clients or not 0 < self.certificate_confidence < 1:
+            return f"{CONTRADICTION} (n_malicious, or certificate_confidence)"
+        if self.max_malicious not in (None, self.n_malicious):
+            return f"{CONTRADICTION} (max_malicious is not n_malicious)"
 
-        strata = tuple(stratum.name for stratum in self.levels[0].parts)
+        strata = tuple(stratum.name for stratum in self.levels[0].strata)
         for level in self.levels:
-            names = tuple(stratum.name for stratum in level.parts)
+            names = tuple(stratum.name for stratum in level.strata)
             if names != strata or (self.by is None) != (names == ()):
                 return f"{CONTRADICTION} (thresholds by class or group)"
             # By class or group a certificate speaks of the clients that keep classes.

@@ -55,18 +55,18 @@ class StratumThreshold(CertifiedThreshold):
     def protection(self) -> str:
         """How far its holders are too few against m malicious clients; empty where they are not.
 
-        With an infinite threshold it is "always covered". A finite one is "unprotected" where at
-        most m clients hold the stratum, since all of them may be malicious, and "hardly protected"
+        With an infinite threshold it is "trivial". A finite one is "unprotected" where at
+        most m clients hold the stratum, since all of them may be malicious, and "weakly protected"
         where at most 2 m do, since benign clients may be no majority. The note of a calibration's
         certificate lists strata by these words.
         """
-        max_malicious = self.certificate.m
+        max_malicious = self.certificate.max_malicious
         if np.isinf(self.threshold):
-            return "always covered"
+            return "trivial"
         if self.n_clients <= max_malicious:
             return "unprotected"
         if max_malicious > 0 and self.n_clients <= 2 * max_malicious:
-            return "hardly protected"
+            return "weakly protected"
         return ""
 
     @staticmethod
@@ -81,10 +81,10 @@ class StratumThreshold(CertifiedThreshold):
         return StratumThreshold(
             threshold=_threshold_from_document(document.threshold),
             certificate=document.certificate,
-            certificate_points=document.curve,
+            certificate_points=document.certificate_points,
             name=document.name,
-            n_clients=document.holders,
-            n_samples=document.samples,
+            n_clients=document.n_clients,
+            n_samples=document.n_samples,
         )
 
     def to_document(self) -> StratumDocument:
@@ -92,10 +92,10 @@ class StratumThreshold(CertifiedThreshold):
         return StratumDocument(
             threshold=_threshold_to_document(self.threshold),
             certificate=self.certificate,
-            curve=self.certificate_points,
+            certificate_points=self.certificate_points,
             name=self.name,
-            holders=self.n_clients,
-            samples=self.n_samples,
+            n_clients=self.n_clients,
+            n_samples=self.n_samples,
         )
 
 
@@ -143,10 +143,10 @@ class CoverageLevel(CertifiedThreshold):
         return CoverageLevel(
             threshold=_threshold_from_document(document.threshold),
             certificate=document.certificate,
-            certificate_points=document.curve,
+            certificate_points=document.certificate_points,
             coverage=parse_level(document.coverage),
-            strata=tuple(StratumThreshold.from_document(stratum) for stratum in document.parts),
-            vacuous_from=document.empty_from,
+            strata=tuple(StratumThreshold.from_document(stratum) for stratum in document.strata),
+            vacuous_from=document.vacuous_from,
         )
 
     def to_document(self) -> LevelDocument:
@@ -154,10 +154,10 @@ class CoverageLevel(CertifiedThreshold):
         return LevelDocument(
             threshold=_threshold_to_document(self.threshold),
             certificate=self.certificate,
-            curve=self.certificate_points,
+            certificate_points=self.certificate_points,
             coverage=str(self.coverage),
-            parts=tuple(stratum.to_document() for stratum in self.strata),
-            empty_from=self.vacuous_from,
+            strata=tuple(stratum.to_document() for stratum in self.strata),
+            vacuous_from=self.vacuous_from,
         )
 
 

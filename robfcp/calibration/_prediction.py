@@ -104,7 +104,7 @@ class Predictor:
         --------
         >>> import robfcp
         >>> federation = robfcp.Federation.from_counts([[50, 30, 20]] * 20, score=robfcp.LAC())
-        >>> calibration = robfcp.calibrate(federation, 0.75, defense="none")
+        >>> calibration = robfcp.calibrate(federation, coverage=0.75, defense="none")
         >>> calibration.predict_set([[0.6, 0.4], [0.1, 0.9]])
         array([[ True,  True],
                [False,  True]])
@@ -147,7 +147,9 @@ class Predictor:
         """
         table = reorder_columns(probabilities, self.classes)
         if self.by == "group":
-            raise RobfcpError("iterate_sets: thresholds are by group; use predict_set(groups=...)")
+            raise RobfcpError(
+                "iter_prediction_sets: thresholds are by group; use predict_set(groups=...)"
+            )
         scorer = self.classification_score(score)
         thresholds = self._thresholds_for(None, ())
         for rows, sets in scorer.iter_prediction_sets(table, thresholds, rng, non_empty=non_empty):
@@ -182,11 +184,11 @@ class Predictor:
         Examples
         --------
         >>> import robfcp
-        >>> grid = robfcp.Binning.open_ended([0.0, 0.5, 1.0, 2.0])
+        >>> binning = robfcp.Binning.open_ended([0.0, 0.5, 1.0, 2.0])
         >>> reports = [
-        ...     robfcp.Report.from_scores(name, [0.1, 0.4, 0.4, 0.9, 1.5], grid) for name in "ab"
+        ...     robfcp.Report.from_scores(name, [0.1, 0.4, 0.4, 0.9, 1.5], binning) for name in "ab"
         ... ]
-        >>> calibration = robfcp.calibrate(reports, 0.5, defense="none")
+        >>> calibration = robfcp.calibrate(reports, coverage=0.5, defense="none")
         >>> calibration.predict_interval([3.0, 7.0], score=robfcp.AbsoluteResidual())
         array([[2.5, 3.5],
                [6.5, 7.5]])

@@ -30,17 +30,17 @@ class FederationDocument(msgspec.Struct, forbid_unknown_fields=True, omit_defaul
     ----------
     reports : tuple of msgspec.Raw
         The accepted reports, each as it was sent.
-    checked : Verification
+    verification : Verification
         How each part of the reports was checked.
-    faulty : tuple of RejectedReport
+    rejected_reports : tuple of RejectedReport
         The rejected reports.
-    missing : tuple of str
+    missing_clients : tuple of str
         The registered clients that sent nothing.
-    registered : bool
+    sizes_registered : bool
         Whether the numbers of samples were registered beforehand.
     sizes_known : bool
         Whether the numbers of samples are exact.
-    sizes : dict of str to int
+    sample_sizes : dict of str to int
         The registered numbers of samples of clients whose reports hide theirs.
     strata : tuple of kind and names, optional
         The classes or groups of the round.
@@ -49,12 +49,12 @@ class FederationDocument(msgspec.Struct, forbid_unknown_fields=True, omit_defaul
     """
 
     reports: tuple[msgspec.Raw, ...]
-    checked: terms.Verification
-    faulty: tuple[RejectedReport, ...] = ()
-    missing: tuple[str, ...] = ()
-    registered: bool = False
+    verification: terms.Verification
+    rejected_reports: tuple[RejectedReport, ...] = ()
+    missing_clients: tuple[str, ...] = ()
+    sizes_registered: bool = False
     sizes_known: bool = True
-    sizes: dict[str, int] = {}
+    sample_sizes: dict[str, int] = {}
     strata: Strata | None = None
     class_names: StratumNames | None = None
 
@@ -84,12 +84,12 @@ class FederationDocument(msgspec.Struct, forbid_unknown_fields=True, omit_defaul
         reports = b"[" + b",".join(federation.to_json()) + b"]"
         return FederationDocument(
             reports=msgspec.Raw(reports),  # type: ignore[arg-type]
-            checked=federation.verification,
-            faulty=federation.rejected_reports,
-            missing=federation.missing_clients,
-            registered=federation.sizes_registered,
+            verification=federation.verification,
+            rejected_reports=federation.rejected_reports,
+            missing_clients=federation.missing_clients,
+            sizes_registered=federation.sizes_registered,
             sizes_known=federation.sizes_known,
-            sizes=registered_sizes,
+            sample_sizes=registered_sizes,
             strata=strata,
             class_names=class_names,
         )
@@ -104,7 +104,7 @@ class FederationDocument(msgspec.Struct, forbid_unknown_fields=True, omit_defaul
         RobfcpError
             Where a report or a name is not valid.
         """
-        for client in self.missing:
+        for client in self.missing_clients:
             check_client_name(client)
         strata = None
         if self.strata is not None:
@@ -114,13 +114,13 @@ class FederationDocument(msgspec.Struct, forbid_unknown_fields=True, omit_defaul
         if self.class_names is not None:
             class_names = check_stratum_names("class", self.class_names)
         round_strata = RoundStrata(strata, class_names)
-        reports = rebuild_from_record(map(bytes, self.reports), self.sizes, round_strata)
+        reports = rebuild_from_record(map(bytes, self.reports), self.sample_sizes, round_strata)
         return Federation(
             **reports,
-            verification=self.checked,
-            rejected_reports=self.faulty,
-            missing_clients=self.missing,
-            sizes_registered=self.registered,
+            verification=self.verification,
+            rejected_reports=self.rejected_reports,
+            missing_clients=self.missing_clients,
+            sizes_registered=self.sizes_registered,
             sizes_known=self.sizes_known,
         )
 
@@ -136,14 +136,14 @@ class RecordDocument(SealedFile, frozen=True, forbid_unknown_fields=True):
     max_bytes: ClassVar[int] = 2**32
 
     federation: FederationDocument
-    oddness: dict[str, float]
+    maliciousness: dict[str, float]
     flagged: dict[str, str]
-    remarks: tuple[str, ...]
-    defence: str
+    notes: tuple[str, ...]
+    defense: str
     parameters: DefenseParameters
-    promise: Guarantee | None = None
+    guarantee: Guarantee | None = None
     clusters: dict[str, str] | None = None
-    anchor: dict[str, Any] | None = None
+    trusted_report: dict[str, Any] | None = None
     provenance: dict[str, Any] = msgspec.field(default_factory=dict)
 
 
@@ -210,7 +210,7 @@ class Record:
         The largest Kolmogorov distance; 0 without such a declaration.
         """
         if isinstance(self.guarantee, LabelShiftGuarantee):
-            return self.guarantee.alike
+            return self.guarantee.heterogeneity
         return 0.0
 
     @property
@@ -220,11 +220,11 @@ class Record:
         return RoundSummary(
             n_clients=federation.n_clients,
             n_samples=federation.n_samples,
-            n_trusted=federation.n_clients - len(self.reasons),
+            n_benign=federation.n_clients - len(self.reasons),
             n_flagged=len(self.reasons),
-            n_faulty=len(federation.rejected_reports),
+            n_rejected=len(federation.rejected_reports),
             n_missing=len(federation.missing_clients),
-            grid=federation.binning.digest,
+            binning=federation.binning.digest,
             round=federation.round,
             model=federation.model,
         )
@@ -251,14 +251,14 @@ class Record:
             trusted_report = msgspec.json.decode(self.trusted_report.to_json())
         return RecordDocument(
             federation=FederationDocument.from_federation(self.federation),
-            oddness=dict(zip(clients, self.maliciousness.tolist(), strict=True)),
+            maliciousness=dict(zip(clients, self.maliciousness.tolist(), strict=True)),
             flagged=dict(self.reasons),
-            remarks=self.notes,
-            defence=self.defense,
+            notes=self.notes,
+            defense=self.defense,
             parameters=self.parameters,
-            promise=self.guarantee,
+            guarantee=self.guarantee,
             clusters=self.clusters,
-            anchor=trusted_report,
+            trusted_report=trusted_report,
             provenance=dict(self.provenance),
         )
 
@@ -286,19 +286,19 @@ class Record:
         try:
             federation = document.federation.to_federation()
             trusted_report = None
-            if document.anchor is not None:
-                trusted_report = Report.from_json(msgspec.json.encode(document.anchor))
+            if document.trusted_report is not None:
+                trusted_report = Report.from_json(msgspec.json.encode(document.trusted_report))
         except RobfcpError as error:
             raise RecordDocument.unreadable(source, str(error)) from None
 
         record = Record(
             federation=federation,
-            maliciousness=_maliciousness_of_clients(document.oddness, federation),
+            maliciousness=_maliciousness_of_clients(document.maliciousness, federation),
             reasons=document.flagged,
-            notes=document.remarks,
-            defense=document.defence,
+            notes=document.notes,
+            defense=document.defense,
             parameters=document.parameters,
-            guarantee=document.promise,
+            guarantee=document.guarantee,
             clusters=document.clusters,
             trusted_report=trusted_report,
             provenance=document.provenance,

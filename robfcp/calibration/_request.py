@@ -45,7 +45,7 @@ class Request:
         What the threshold is to guarantee; None for the defense's own threshold.
     trusted_report : Report or None
         The report of the server's trusted samples.
-    confidence : float
+    certificate_confidence : float
         The confidence of certificates, over the calibration data.
     """
 
@@ -55,7 +55,7 @@ class Request:
     clusters: dict[str, str] | None
     guarantee: Guarantee | None
     trusted_report: Report | None
-    confidence: float
+    certificate_confidence: float
 
     @staticmethod
     def from_arguments(
@@ -65,7 +65,7 @@ class Request:
         by: str | Mapping[str, str] | None,
         guarantee: Guarantee | None,
         trusted_report: Report | None,
-        confidence: float,
+        certificate_confidence: float,
     ) -> Request:
         """Check the arguments of `calibrate` against the reports and each other.
 
@@ -75,7 +75,7 @@ class Request:
             The reports of one round.
         coverage, risk_level, by, guarantee, trusted_report
             As `calibrate` takes them.
-        confidence : float
+        certificate_confidence : float
             That of certificates, checked already: between 0 and 1.
 
         Raises
@@ -96,11 +96,17 @@ class Request:
         if guarantee is not None:
             _check_guarantee(guarantee, federation, kind)
         if trusted_report is not None:
-            _check_trusted_report(trusted_report, federation, guarantee, confidence)
+            _check_trusted_report(trusted_report, federation, guarantee, certificate_confidence)
 
         levels, has_multiple_levels = _parse_levels(federation, coverage, risk_level)
         return Request(
-            levels, has_multiple_levels, kind, clusters, guarantee, trusted_report, confidence
+            levels,
+            has_multiple_levels,
+            kind,
+            clusters,
+            guarantee,
+            trusted_report,
+            certificate_confidence,
         )
 
     def trusted_interval(self, level: Fraction) -> TrustedInterval | None:
@@ -116,7 +122,7 @@ class Request:
         """
         if self.trusted_report is None:
             return None
-        failure_probability = 1 - self.confidence
+        failure_probability = 1 - self.certificate_confidence
         return TrustedInterval.from_counts(self.trusted_report.counts, level, failure_probability)
 
 
@@ -133,24 +139,26 @@ def _check_guarantee(guarantee: Guarantee, federation: Federation, by: StratumKi
         Whether it is asked for every class or group, clusters of them included.
     """
     if isinstance(guarantee, MarginalGuarantee):
-        if guarantee.samples is not None and by is not None:
-            raise RobfcpError("promise: by class or group state liars, not samples")
+        if guarantee.max_malicious_samples is not None and by is not None:
+            raise RobfcpError(
+                "guarantee: by class or group give max_malicious, not max_malicious_samples"
+            )
         return
     if not isinstance(guarantee, LabelShiftGuarantee):
         return
     if federation.risk is not None:
         raise RobfcpError(
-            "promise: LabelShiftGuarantee is not proved for losses; use MarginalGuarantee or "
+            "guarantee: LabelShiftGuarantee is not proved for losses; use MarginalGuarantee or "
             "PACGuarantee"
         )
     if by is not None:
         raise RobfcpError(
-            "promise: thresholds by class need no LabelShiftGuarantee; use MarginalGuarantee or "
+            "guarantee: thresholds by class need no LabelShiftGuarantee; use MarginalGuarantee or "
             "PACGuarantee, or drop by"
         )
     if federation.has_noise:
         raise RobfcpError(
-            "promise: LabelShiftGuarantee is not proved for private reports; use "
+            "guarantee: LabelShiftGuarantee is not proved for private reports; use "
             "MarginalGuarantee or PACGuarantee"
         )
 
@@ -174,22 +182,27 @@ def _check_trusted_report(
     """
     if isinstance(guarantee, LabelShiftGuarantee):
         raise RobfcpError(
-            "anchor: is not proved with LabelShiftGuarantee; use MarginalGuarantee or PACGuarantee"
+            "trusted_report: is not proved with LabelShiftGuarantee; use MarginalGuarantee or "
+            "PACGuarantee"
         )
     if federation.risk is not None or trusted_report.risk is not None:
-        raise RobfcpError("anchor: is for scores, not for losses; leave it out")
+        raise RobfcpError("trusted_report: is for scores, not for losses; leave it out")
     if trusted_report.privacy is not None:
-        raise RobfcpError("anchor: holds noise; keep and pass an exact one")
-    if trusted_report.grid.digest != federation.binning.digest:
-        raise RobfcpError("anchor: is on another grid than the reports; make it with grid=")
+        raise RobfcpError("trusted_report: holds noise; keep and pass an exact one")
+    if trusted_report.binning.digest != federation.binning.digest:
+        raise RobfcpError(
+            "trusted_report: is on another binning than the reports; make it with binning="
+        )
 
     both_name_a_score = trusted_report.score is not None and federation.score is not None
     if both_name_a_score and trusted_report.score != federation.score:
-        raise RobfcpError("anchor: has another score than the reports; use that")
+        raise RobfcpError("trusted_report: has another score than the reports; use that")
     if trusted_report.client in federation.clients:
-        raise RobfcpError("anchor: is among the reports; trusted samples are in none")
+        raise RobfcpError("trusted_report: is among the reports; trusted samples are in none")
     if confidence <= 0.5:
-        raise RobfcpError("anchor: takes as much of the confidence again; state more than 0.5")
+        raise RobfcpError(
+            "trusted_report: takes as much of the confidence again; state more than 0.5"
+        )
 
 
 def _check_types(guarantee: object, trusted_report: object) -> None:
@@ -197,11 +210,13 @@ def _check_types(guarantee: object, trusted_report: object) -> None:
     guarantee_types = (MarginalGuarantee, PACGuarantee, LabelShiftGuarantee)
     if guarantee is not None and not isinstance(guarantee, guarantee_types):
         raise RobfcpError(
-            f"promise: {guarantee!r:.60} is none; use robfcp.MarginalGuarantee(liars=1), say"
+            f"guarantee: {guarantee!r:.60} is not a guarantee; use for example "
+            "robfcp.MarginalGuarantee(max_malicious=1)"
         )
     if trusted_report is not None and not isinstance(trusted_report, Report):
         raise RobfcpError(
-            "anchor: is no report; make one of trusted samples, Report.from_predictions(...)"
+            "trusted_report: is not a report; make one of trusted samples with "
+            "Report.from_predictions"
         )
 
 
@@ -219,22 +234,24 @@ def _parse_levels(
     ----------
     federation : Federation
         The reports of one round: of scores, or of losses.
-    coverage, risk_level
+    coverage, risk_level : LevelLike or Sequence[LevelLike]
         As `calibrate` takes them.
     """
     if federation.risk is None and risk_level is not None:
-        raise RobfcpError("risk: the reports hold no losses; drop it, or use from_losses")
+        raise RobfcpError("risk_level: the reports hold no losses; drop it, or use from_losses")
     if federation.risk is not None and risk_level is None:
-        raise RobfcpError("risk: the reports hold losses; state the mean loss you accept")
+        raise RobfcpError(
+            "risk_level: the reports hold losses; give risk_level, the mean loss you accept"
+        )
     if federation.risk is not None and coverage != DEFAULT_COVERAGE:
-        raise RobfcpError("coverage: the reports hold losses; state risk= instead")
+        raise RobfcpError("coverage: the reports hold losses; give risk_level instead")
 
     field = "coverage"
     item = "level"
     values: Any = coverage
     parse: Callable[[Any], Fraction] = parse_level
     if federation.risk is not None:
-        field = "risk"
+        field = "risk_level"
         item = "mean loss"
         values = risk_level
         parse = federation.risk.coverage_level

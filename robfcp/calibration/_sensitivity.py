@@ -32,7 +32,7 @@ class SensitivityRow:
 
     Attributes
     ----------
-    m : int
+    max_malicious : int
         The largest number of malicious clients.
     certificate : Certificate
         What is certified of the threshold in use.
@@ -41,16 +41,16 @@ class SensitivityRow:
         would have to hold every label.
     pac : float
         The threshold that would guarantee PAC coverage.
-    alike : float or None
+    heterogeneity_guarantee : float or None
         The threshold that would guarantee PAC coverage where benign clients are declared to differ
         by no more than a given heterogeneity; None without such a declaration. Infinite as above.
     """
 
-    m: int
+    max_malicious: int
     certificate: Certificate
     marginal: float
     pac: float
-    alike: float | None = None
+    heterogeneity_guarantee: float | None = None
 
 
 @dataclass(frozen=True)
@@ -63,21 +63,21 @@ class SensitivityTable:
         The class or group, or cluster of them; empty for all clients.
     threshold : float
         The threshold in use.
-    holders : int
+    n_clients : int
         How many clients have samples of it.
-    budgets : tuple of SensitivityRow
-        A row for each number of malicious clients below `holders`: as many as `holders` can turn
+    rows : tuple of SensitivityRow
+        A row for each number of malicious clients below `n_clients`: that many could turn
         the threshold into anything. All certificates hold at once.
-    empty_from : int or None
+    vacuous_from : int or None
         The smallest number of malicious clients for which the certificate is vacuous; None if it
         never is.
     """
 
     name: str
     threshold: float
-    holders: int
-    budgets: tuple[SensitivityRow, ...]
-    empty_from: int | None
+    n_clients: int
+    rows: tuple[SensitivityRow, ...]
+    vacuous_from: int | None
 
 
 def sensitivity(
@@ -131,7 +131,7 @@ def sensitivity(
 
         # The curve holds each number once, ascending; the rows are in the order asked.
         curve = certificate_curve(counts, bin_index, possible_values, stratum_confidence)
-        points = {point.m: point for point in curve.points}
+        points = {point.max_malicious: point for point in curve.points}
         rows = []
         for max_malicious in possible_values:
             certificate = certificate_of_point(
@@ -239,10 +239,10 @@ def _row(
         guaranteed_bin, _ = guarantee.threshold_from_bounds(counts, level, confidence)
         return counts.federation.threshold_at(guaranteed_bin)
 
-    max_malicious = certificate.m
+    max_malicious = certificate.max_malicious
     marginal = guaranteed_threshold(MarginalGuarantee(max_malicious))
     pac = guaranteed_threshold(PACGuarantee(max_malicious))
-    alike = None
+    heterogeneity_guarantee = None
     if heterogeneity is not None:
-        alike = guaranteed_threshold(PACGuarantee(max_malicious, heterogeneity))
-    return SensitivityRow(max_malicious, certificate, marginal, pac, alike)
+        heterogeneity_guarantee = guaranteed_threshold(PACGuarantee(max_malicious, heterogeneity))
+    return SensitivityRow(max_malicious, certificate, marginal, pac, heterogeneity_guarantee)

@@ -29,7 +29,7 @@ def save_calibration(calibration: Calibration, path: FilePath, key: Any) -> None
         The calibration; without a record it is written alone.
     path : str or PathLike
         Its file. To a special one, as a pipe, the calibration is written alone.
-    key
+    key : object
         The server's private key to sign with, or None.
     """
     if calibration.record is None or is_special(path):
@@ -94,7 +94,7 @@ def load_record(calibration: Calibration, path: FilePath) -> Record:
             "its .record.json lies, or pass the reports again"
         )
     data = read_bounded(name, RecordDocument.max_bytes)
-    if sha256_of(data) != calibration.loaded_record_digest:
+    if sha256_of(data) != calibration.loaded_record_sha256:
         raise RobfcpError(
             f"{name}: is not the record of this calibration (its digest differs); "
             "pass the file that was written with it"
@@ -109,6 +109,6 @@ def load_record(calibration: Calibration, path: FilePath) -> Record:
     for level in calibration.levels:
         if not np.isinf(level.threshold) and level.threshold not in upper_edges:
             raise RobfcpError(
-                f"{name}: does not fit the calibration (a threshold is not an edge of the grid)"
+                f"{name}: does not fit the calibration (a threshold is not an edge of the binning)"
             )
     return record

@@ -31,11 +31,12 @@ def resolve_strata(federation: Federation, by: str | None) -> StratifiedTable:
     if strata is None and federation.class_totals is not None and by != "group":
         raise RobfcpError(
             "by: the reports state class totals alone, no counts by class; make them with "
-            "--by-class (stratify_by_class=True)"
+            "--stratify-by-class (stratify_by_class=True)"
         )
     if strata is None:
         raise RobfcpError(
-            f"by: the reports keep no counts by {by or 'class'}; make them with --by-class or "
+            f"by: the reports hold no counts by {by or 'class'}; recreate them with "
+            "--stratify-by-class or "
             "--group (stratify_by_class=True, groups=)"
         )
     if by is not None and strata.by != by:

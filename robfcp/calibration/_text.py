@@ -26,8 +26,8 @@ def target_text(level: CoverageLevel, risk: Risk | None) -> str:
         return f"coverage {float(level.coverage):g}"
 
     # The level of losses is one minus the mean loss accepted, as a fraction of the largest loss.
-    max_loss = float(1 - level.coverage) * risk.bound
-    return f"a mean {risk.name} of at most {format_loss_upper(max_loss, risk.bound)}"
+    max_loss = float(1 - level.coverage) * risk.upper_bound
+    return f"a mean {risk.name} of at most {format_loss_upper(max_loss, risk.upper_bound)}"
 
 
 def threshold_texts(calibration: Calibration) -> list[str]:
@@ -56,7 +56,7 @@ def used_clients_text(calibration: Calibration) -> str:
         A calibration.
     """
     summary = calibration.summary
-    return f"{summary.n_trusted} of {summary.n_clients} sites used"
+    return f"{summary.n_benign} of {summary.n_clients} sites used"
 
 
 def summary_lines(calibration: Calibration) -> list[str]:
@@ -82,7 +82,7 @@ def _counted_clients_lines(calibration: Calibration) -> list[str]:
     summary = calibration.summary
     counts = {
         _exclusion_label(calibration): summary.n_flagged,
-        "refused": summary.n_faulty,
+        "refused": summary.n_rejected,
         "missing": summary.n_missing,
     }
     return [f"{count} {label}" for label, count in counts.items() if count > 0]

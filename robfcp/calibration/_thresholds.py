@@ -44,14 +44,14 @@ class MaliciousBound:
 
     Attributes
     ----------
-    number : int
+    max_malicious : int
         The number of the guarantee, else of the defense, else of the excluded clients. It may be as
         large as the number of clients: who certifies against it checks it.
     is_given : bool
         Whether it was given beforehand, rather than read off the reports.
     """
 
-    number: int
+    max_malicious: int
     is_given: bool
 
     @staticmethod
@@ -66,8 +66,8 @@ class MaliciousBound:
             For the number that the defense was given, or found.
         """
         guarantee = request.guarantee
-        if guarantee is not None and guarantee.liars is not None:
-            return MaliciousBound(guarantee.liars, is_given=True)
+        if guarantee is not None and guarantee.max_malicious is not None:
+            return MaliciousBound(guarantee.max_malicious, is_given=True)
         if assessment.n_malicious is not None:
             return MaliciousBound(assessment.n_malicious, assessment.n_malicious_given)
         n_excluded = int((~assessment.benign_mask).sum())
@@ -121,25 +121,27 @@ def _calibrate_round(
         As `calibrate_level` takes them.
     """
     federation = counts.federation
-    confidence = request.confidence
-    trusted = request.trusted_interval(level)
+    confidence = request.certificate_confidence
+    trusted_interval = request.trusted_interval(level)
     if request.guarantee is not None:
         # The guarantee clips its threshold to the trusted samples and says so in the certificate.
         guarantee = request.guarantee
-        bin_index, certificate = guarantee.threshold_from_bounds(counts, level, confidence, trusted)
+        bin_index, certificate = guarantee.threshold_from_bounds(
+            counts, level, confidence, trusted_interval
+        )
 
         # The curve is about the clients that the guarantee covers, which need not be all.
         covered = guarantee.covered_federation(federation)
         covered_counts = counts if covered is federation else count_bounds(covered)
-        max_malicious_values = certified_max_malicious(covered.n_clients, bound.number)
+        max_malicious_values = certified_max_malicious(covered.n_clients, bound.max_malicious)
         curve = certificate_curve(covered_counts, bin_index, max_malicious_values, confidence)
     else:
         # The defense's threshold knows nothing of trusted samples: it is clipped, and its
         # certificate annotated, here.
         bin_index = assessment.threshold_rule(federation).bin_index(level)
-        if trusted is not None:
-            bin_index = trusted.clip(bin_index)
-        max_malicious = check_max_malicious(bound.number, federation.n_clients)
+        if trusted_interval is not None:
+            bin_index = trusted_interval.clip(bin_index)
+        max_malicious = check_max_malicious(bound.max_malicious, federation.n_clients)
         max_malicious_values = certified_max_malicious(federation.n_clients, max_malicious)
         curve = certificate_curve(counts, bin_index, max_malicious_values, confidence)
         certificate = certificate_of_point(
@@ -149,8 +151,8 @@ def _calibrate_round(
             confidence,
             max_malicious_estimated=not bound.is_given,
         )
-        if trusted is not None:
-            certificate = trusted.annotate(certificate)
+        if trusted_interval is not None:
+            certificate = trusted_interval.annotate(certificate)
 
     return CoverageLevel(
         coverage=level,
@@ -189,10 +191,12 @@ def _calibrate_strata(
         As `calibrate_level` takes them.
     """
     strata = stratum_federations(federation, by, request.clusters)
-    confidence = 1 - (1 - request.confidence) / len(strata)
-    trusted: Mapping[str, TrustedInterval] = {}
+    confidence = 1 - (1 - request.certificate_confidence) / len(strata)
+    trusted_intervals: Mapping[str, TrustedInterval] = {}
     if request.trusted_report is not None:
-        trusted = _trusted_intervals(request.trusted_report, by, strata, level, 1 - confidence)
+        trusted_intervals = _trusted_intervals(
+            request.trusted_report, by, strata, level, 1 - confidence
+        )
 
     max_points = None
     if len(strata) > MAX_STRATA_ALL_POINTS:
@@ -206,7 +210,7 @@ def _calibrate_strata(
             level=level,
             request=request,
             confidence=confidence,
-            trusted=trusted.get(stratum.name),
+            trusted_interval=trusted_intervals.get(stratum.name),
             bound=bound,
             max_points=max_points,
         )
@@ -243,7 +247,7 @@ class _StratumCalibrator:
     confidence : float
         Of the certificate of one stratum: the share of each stratum was taken from the confidence
         of `request` already, which is not to be used here.
-    trusted : TrustedInterval or None
+    trusted_interval : TrustedInterval or None
         What the trusted samples of the stratum allow, with the same confidence.
     bound : MaliciousBound
         The number of malicious clients that the certificate speaks of.
@@ -254,7 +258,7 @@ class _StratumCalibrator:
     level: Fraction
     request: Request
     confidence: float
-    trusted: TrustedInterval | None
+    trusted_interval: TrustedInterval | None
     bound: MaliciousBound
     max_points: int | None
 
@@ -272,26 +276,28 @@ class _StratumCalibrator:
         holders = stratum.federation()
         counts = count_bounds(holders)
         benign_mask = assessment.benign_mask[holders.rows]  # of the holders, in their order
-        max_malicious_values = certified_max_malicious(holders.n_clients, self.bound.number)
+        max_malicious_values = certified_max_malicious(holders.n_clients, self.bound.max_malicious)
         max_malicious_values = max_malicious_values[: self.max_points]
 
-        malicious_clients_decide = self.bound.number >= holders.n_clients
+        malicious_clients_decide = self.bound.max_malicious >= holders.n_clients
         if malicious_clients_decide:
             bin_index = self._bin_of_few_holders(holders, benign_mask)
             certificate = self._certificate_of_few_holders(holders, bin_index)
             points = self._points(counts, bin_index, max_malicious_values)
         elif self.request.guarantee is not None:
             bin_index, certificate = self.request.guarantee.threshold_from_bounds(
-                counts, self.level, self.confidence, self.trusted
+                counts, self.level, self.confidence, self.trusted_interval
             )
             points = self._points(counts, bin_index, max_malicious_values)
         else:
             # The certificate needs the point of the bound, which the curve may not show.
             bin_index = self._clip(_fcp_bin(holders, benign_mask, self.level))
-            needed_values = {*max_malicious_values, self.bound.number}
+            needed_values = {*max_malicious_values, self.bound.max_malicious}
             all_points = self._points(counts, bin_index, sorted(needed_values))
             certificate = self._certify(holders, bin_index, all_points)
-            points = tuple(point for point in all_points if point.m in max_malicious_values)
+            points = tuple(
+                point for point in all_points if point.max_malicious in max_malicious_values
+            )
 
         return StratumThreshold(
             name=stratum.name,
@@ -322,9 +328,9 @@ class _StratumCalibrator:
 
     def _clip(self, bin_index: int | None) -> int | None:
         """Return the bin within what the trusted samples allow; None for an infinite threshold."""
-        if self.trusted is None:
+        if self.trusted_interval is None:
             return bin_index
-        return self.trusted.clip(bin_index)
+        return self.trusted_interval.clip(bin_index)
 
     def _certify(
         self,
@@ -346,13 +352,13 @@ class _StratumCalibrator:
         certificate = certificate_of_point(
             holders,
             bin_index,
-            _point_of(points, self.bound.number),
+            _point_of(points, self.bound.max_malicious),
             self.confidence,
             max_malicious_estimated=not self.bound.is_given,
         )
-        if self.trusted is None:
+        if self.trusted_interval is None:
             return certificate
-        return self.trusted.annotate(certificate)
+        return self.trusted_interval.annotate(certificate)
 
     def _bin_of_few_holders(self, holders: Federation, benign_mask: BoolArray) -> int | None:
         """Return the bin where all holders may be malicious: nothing is guaranteed of any.
@@ -369,8 +375,10 @@ class _StratumCalibrator:
         """
         if self.request.guarantee is None:
             return self._clip(_fcp_bin(holders, benign_mask, self.level))
-        if self.trusted is not None and isinstance(self.request.guarantee, MarginalGuarantee):
-            return self.trusted.lower_only().clip(None)
+        if self.trusted_interval is not None and isinstance(
+            self.request.guarantee, MarginalGuarantee
+        ):
+            return self.trusted_interval.lower_only().clip(None)
         return self._clip(None)
 
     def _certificate_of_few_holders(
@@ -390,7 +398,7 @@ class _StratumCalibrator:
         lower = 0.0
         if bin_index is None:
             lower = 1.0
-        max_malicious = self.bound.number
+        max_malicious = self.bound.max_malicious
         if holders.n_clients > 0:
             # No certificate can be made against as many clients as there are holders. One against
             # none lends what it says of the round; number and interval are those of the point.
@@ -406,12 +414,12 @@ class _StratumCalibrator:
             certificate,
             note=f"held by {holders.n_clients} sites, so that {max_malicious} liars decide it",
         )
-        if self.trusted is None:
+        if self.trusted_interval is None:
             return certificate
-        trusted = self.trusted
+        trusted_interval = self.trusted_interval
         if isinstance(self.request.guarantee, MarginalGuarantee):
-            trusted = trusted.lower_only()
-        return trusted.annotate(certificate)
+            trusted_interval = trusted_interval.lower_only()
+        return trusted_interval.annotate(certificate)
 
 
 def _fcp_bin(holders: Federation, benign_mask: BoolArray, level: Fraction) -> int | None:
@@ -442,7 +450,7 @@ def _point_of(points: Sequence[CertificatePoint], max_malicious: int) -> Certifi
         Where it was not: a fault of the program, not of the reports.
     """
     for point in points:
-        if point.m == max_malicious:
+        if point.max_malicious == max_malicious:
             return point
     raise ValueError(f"no point for {max_malicious} malicious clients was computed")
 
@@ -476,7 +484,11 @@ def _certificate_of_all_strata(
     n_clients = len(resolve_strata(federation, by).rows)  # that keep strata at all
 
     # A floor that trusted samples give holds for all strata only if each of them has one.
-    floors = [certificate.floor for certificate in certificates if certificate.floor is not None]
+    floors = [
+        certificate.trusted_lower
+        for certificate in certificates
+        if certificate.trusted_lower is not None
+    ]
     weakest_floor = None
     if len(floors) == len(certificates):
         weakest_floor = min(floors)
@@ -485,19 +497,22 @@ def _certificate_of_all_strata(
     # average. Trusted samples that may lower a guaranteed threshold take as much of it again.
     confidence = None
     if weakest.confidence is not None:
-        confidence = request.confidence
+        confidence = request.certificate_confidence
         if request.trusted_report is not None and request.guarantee is not None:
-            confidence = request.confidence - (1 - request.confidence)
+            confidence = request.certificate_confidence - (1 - request.certificate_confidence)
 
     # The bound on malicious clients is among all clients that keep strata, not among the holders of
     # the weakest stratum. Assumptions of one kind have one name.
-    assumption = max_malicious_assumption(bound.number, n_clients, estimated=not bound.is_given)
+    assumption = max_malicious_assumption(
+        bound.max_malicious, n_clients, max_malicious_estimated=not bound.is_given
+    )
     assumptions = tuple(
-        assumption if other.name == assumption.name else other for other in weakest.assumptions
+        assumption if candidate.name == assumption.name else candidate
+        for candidate in weakest.assumptions
     )
 
     notes = []
-    for protection in ("always covered", "unprotected", "hardly protected"):
+    for protection in ("trivial", "unprotected", "weakly protected"):
         names = [stratum.name for stratum in thresholds if stratum.protection == protection]
         if names:
             notes.append(f"{protection}: {abbreviate(names)}")
@@ -505,14 +520,14 @@ def _certificate_of_all_strata(
     trusted_report = request.trusted_report
     return msgspec.structs.replace(
         weakest,
-        floor=weakest_floor,
-        trusted=0 if trusted_report is None else int(trusted_report.counts.sum()),
+        trusted_lower=weakest_floor,
+        n_trusted_samples=0 if trusted_report is None else int(trusted_report.counts.sum()),
         upper=max(certificate.upper for certificate in certificates),
         confidence=confidence,
         by=by if request.clusters is None else "cluster",
         n_clients=n_clients,
         assumptions=assumptions,
-        n_outside=0,
+        n_uncovered_clients=0,
         note="; ".join(notes),
     )
 
@@ -561,7 +576,7 @@ def _trusted_intervals(
             rows = [row_of_label[name] for name in stratum.members if name in row_of_label]
             counts = counts_by_label[rows].sum(axis=0)
             interval = TrustedInterval.from_counts(counts, level, failure_probability)
-            if interval.high is None:
+            if interval.upper is None:
                 shared_counts = shared_counts + counts
             else:
                 intervals[stratum.name] = interval
@@ -569,7 +584,7 @@ def _trusted_intervals(
     # Samples of other classes do not prove coverage of this one, so no average is claimed.
     if shared_counts.any():
         shared = TrustedInterval.from_counts(shared_counts, level, failure_probability)
-        note = f"held from below by {shared.n} trusted samples, with those of other classes"
+        note = f"held from below by {shared.n_samples} trusted samples, with those of other classes"
         shared = shared.lower_only()._replace(marginal_lower=None, note=note)
         for stratum in strata:
             intervals.setdefault(stratum.name, shared)

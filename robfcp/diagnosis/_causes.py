@@ -32,7 +32,7 @@ class RankDistribution(NamedTuple):
 
 
 RANK_DISTRIBUTIONS: Mapping[str, RankDistribution] = {
-    "alike": RankDistribution(1, 1, 45),
+    "similar": RankDistribution(1, 1, 45),
     "shifted": RankDistribution(1, 1, 15),
     "wrong": RankDistribution(1.1, 0.35, 8),
     "rather wrong": RankDistribution(1.6, 0.75, 25),
@@ -51,7 +51,7 @@ class Cause(NamedTuple):
 
     Attributes
     ----------
-    finding, advice : str
+    description, recommendation : str
         What it looks like and what to check; words in braces are filled in.
     mixture : tuple of (float, str)
         The mixture of distributions that the ranks of every class have: weights and names. Empty
@@ -60,8 +60,8 @@ class Cause(NamedTuple):
         The name of the cause where numbers are predicted; empty if it is the same.
     """
 
-    finding: str
-    advice: str
+    description: str
+    recommendation: str
     mixture: tuple[tuple[float, str], ...] = ()
     regression_name: str = ""
 
@@ -69,81 +69,84 @@ class Cause(NamedTuple):
 SHIFTED_CLASS_PRIOR = 0.05  # the fraction of the classes that may be shifted, or anything at all
 
 LABELS_SWAPPED = "labels swapped"
-LABELS_MIXED_UP = "labels mixed up"
+LABELS_PERMUTED = "labels permuted"
 SCORES_ALL_EQUAL = "scores all equal"
-RESIDUALS_FAR_OFF = "residuals far off"
-COPY = "copy"
-OTHER_MIX = "other mix of classes"
-OTHER_CASES = "other cases"
-NOT_TOLD = "not told"
+RESIDUALS_OFF_SCALE = "residuals off scale"
+DUPLICATE_REPORT = "duplicate report"
+DIFFERENT_LABEL_DISTRIBUTION = "different label distribution"
+DIFFERENT_POPULATION = "different population"
+UNEXPLAINED = "unexplained"
 
 CAUSES: Mapping[str, Cause] = {
     LABELS_SWAPPED: Cause(
-        finding="the labels {classes} {look} swapped",
-        advice="check how {classes} are coded, in the labels and in the columns",
+        description="the labels {classes} {look} swapped",
+        recommendation="check how {classes} are coded, in the labels and in the columns",
     ),
-    LABELS_MIXED_UP: Cause(
-        finding="{mismatch}",
-        advice="check the label column, the order of the classes and the version of the model",
-        regression_name=RESIDUALS_FAR_OFF,
+    LABELS_PERMUTED: Cause(
+        description="{mismatch}",
+        recommendation="check the label column, the order of the classes and the version of the "
+        "model",
+        regression_name=RESIDUALS_OFF_SCALE,
     ),
     SCORES_ALL_EQUAL: Cause(
-        finding="all its scores are equal ({location})",
-        advice="check that the file holds real probabilities and labels",
-        regression_name=RESIDUALS_FAR_OFF,
+        description="all its scores are equal ({location})",
+        recommendation="check that the file holds real probabilities and labels",
+        regression_name=RESIDUALS_OFF_SCALE,
     ),
-    RESIDUALS_FAR_OFF: Cause(
-        finding="its residuals are far {size} than elsewhere",
-        advice="check the unit of predictions and targets, the target column and the version of "
-        "the model",
+    RESIDUALS_OFF_SCALE: Cause(
+        description="its residuals are far {size} than elsewhere",
+        recommendation="check the unit of predictions and targets, the target column and the "
+        "version of the model",
     ),
-    COPY: Cause(
-        finding="its report is the same as that of {other}",
-        advice="ask it and {other} which file they sent",
+    DUPLICATE_REPORT: Cause(
+        description="its report is the same as that of {other}",
+        recommendation="ask it and {other} which file they sent",
     ),
-    "another model": Cause(
-        finding="its scores look like those of another, less accurate model{or_labels}",
-        advice="check which version of the model was used, and that its input was prepared as "
-        "elsewhere{and_labels}",
+    "different model": Cause(
+        description="its scores look like those of another, less accurate model{or_labels}",
+        recommendation="check which version of the model was used, and that its input was prepared "
+        "as elsewhere{and_labels}",
         mixture=((0.6, "noisier"), (0.4, "duller")),
     ),
-    "probabilities too extreme": Cause(
-        finding="its probabilities are far more extreme than elsewhere, as with another model or "
-        "scaling",
-        advice="check the version of the model and that probabilities were not rescaled",
+    "overconfident probabilities": Cause(
+        description="its probabilities are far more extreme than elsewhere, as with another model "
+        "or scaling",
+        recommendation="check the version of the model and that probabilities were not rescaled",
         mixture=((1.0, "sharper"),),
-        regression_name=RESIDUALS_FAR_OFF,
+        regression_name=RESIDUALS_OFF_SCALE,
     ),
-    "much smaller spread": Cause(
-        finding="its scores spread much less than elsewhere, as with another model, score or "
+    "scores under-dispersed": Cause(
+        description="its scores spread much less than elsewhere, as with another model, score or "
         "scaling",
-        advice="check the version of the model, the score, and that probabilities were not "
+        recommendation="check the version of the model, the score, and that probabilities were not "
         "rescaled",
         mixture=((0.7, "flatter"), (0.3, "much flatter")),
-        regression_name=RESIDUALS_FAR_OFF,
+        regression_name=RESIDUALS_OFF_SCALE,
     ),
-    "hard cases missing": Cause(
-        finding="its hard cases are missing: large scores are too rare",
-        advice="check that the file holds all calibration cases, not a selection",
+    "large scores missing": Cause(
+        description="its hard cases are missing: large scores are too rare",
+        recommendation="check that the file holds all calibration cases, not a selection",
         mixture=((1.0, "easy"),),
     ),
-    OTHER_MIX: Cause(
-        finding="its mix of classes is another: {fraction} {classes} where the others have "
+    DIFFERENT_LABEL_DISTRIBUTION: Cause(
+        description="its mix of classes is another: {fraction} {classes} where the others have "
         "{peer_fraction}",
-        advice="ask whether other cases are seen there; if so, nothing is wrong: consider "
+        recommendation="ask whether other cases are seen there; if so, nothing is wrong: consider "
         "thresholds by class, or one of its own",
     ),
-    OTHER_CASES: Cause(
-        finding="its scores differ from the others'{location}, as with other cases or another "
+    DIFFERENT_POPULATION: Cause(
+        description="its scores differ from the others'{location}, as with other cases or another "
         "device",
-        advice="compare the cases, the model and the labels with another site's",
+        recommendation="compare the cases, the model and the labels with another site's",
     ),
-    NOT_TOLD: Cause(
-        finding="nothing in its report says why",
-        advice="ask how the file was made, and which cases it holds",
-        mixture=((1 - SHIFTED_CLASS_PRIOR, "alike"), (SHIFTED_CLASS_PRIOR, "shifted")),
+    UNEXPLAINED: Cause(
+        description="nothing in its report says why",
+        recommendation="ask how the file was made, and which cases it holds",
+        mixture=((1 - SHIFTED_CLASS_PRIOR, "similar"), (SHIFTED_CLASS_PRIOR, "shifted")),
     ),
 }
 
 # Changes of the scores of all classes in the same way.
-SCORE_CHANGES = tuple(name for name, cause in CAUSES.items() if cause.mixture and name != NOT_TOLD)
+SCORE_CHANGES = tuple(
+    name for name, cause in CAUSES.items() if cause.mixture and name != UNEXPLAINED
+)

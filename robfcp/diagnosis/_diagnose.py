@@ -18,14 +18,18 @@ from robfcp.calibration import client_coverage
 from robfcp.defense import Consensus, find_duplicate_reports, rebuild_defense
 from robfcp.diagnosis._causes import (
     CAUSES,
-    COPY,
-    NOT_TOLD,
-    OTHER_CASES,
-    OTHER_MIX,
+    DIFFERENT_LABEL_DISTRIBUTION,
+    DIFFERENT_POPULATION,
+    DUPLICATE_REPORT,
     SCORES_ALL_EQUAL,
+    UNEXPLAINED,
 )
-from robfcp.diagnosis._class_mix import ClassProfiles, ClassSizes, other_mix_likelihood
 from robfcp.diagnosis._diagnosis import Diagnosis, describe, format_fraction, join_class_names
+from robfcp.diagnosis._label_distribution import (
+    ClassProfiles,
+    ClassSizes,
+    different_distribution_likelihood,
+)
 from robfcp.diagnosis._likelihood import (
     MIN_REFERENCE_SCORES,
     FaultHypothesis,
@@ -83,7 +87,7 @@ def diagnose(
     >>> import robfcp
     >>> counts = [[60, 20, 10, 10]] * 5 + [[10, 10, 30, 50]]
     >>> calibration = robfcp.calibrate(
-    ...     robfcp.Federation.from_counts(counts), 0.8, defense="none"
+    ...     robfcp.Federation.from_counts(counts), coverage=0.8, defense="none"
     ... )
     >>> robfcp.diagnose(calibration)["client-5"].coverage_text
     'only 50% of its own cases are covered where 80% should be'
@@ -107,7 +111,7 @@ def diagnose(
     diagnoses: dict[str, Diagnosis] = {}
     for k in [*flagged_indices, *benign_indices]:
         diagnosis, is_noteworthy = examiner.examine(int(k))
-        if is_noteworthy or not diagnosis.trusted:
+        if is_noteworthy or not diagnosis.is_benign:
             diagnoses[diagnosis.client] = diagnosis
     return diagnoses
 
@@ -204,7 +208,7 @@ class _Examiner:
         record = calibration.require_record()
         if record.defense == Consensus.name and not self.is_very_large:
             consensus = cast(Consensus, rebuild_defense(Consensus.name, record.parameters))
-            if consensus.exactly is None:  # with an exact number every client is decided
+            if consensus.n_malicious is None:  # with an exact number every client is decided
                 return consensus.find_outliers(self.as_counts).is_mentioned
         return np.zeros(self.federation.n_clients, dtype=bool)
 
@@ -213,18 +217,18 @@ class _Examiner:
         client = self.federation.clients[k]
         blank = Diagnosis(
             client=client,
-            trusted=bool(self.benign_mask[k]),
+            is_benign=bool(self.benign_mask[k]),
             cause="",
-            finding="",
-            advice="",
-            covered=float(self.client_coverage[k]),
-            wanted=self.target_coverage,
+            description="",
+            recommendation="",
+            coverage=float(self.client_coverage[k]),
+            target_coverage=self.target_coverage,
             risk=self.federation.risk,
         )
-        unexplained = describe(blank, NOT_TOLD)
+        unexplained = describe(blank, UNEXPLAINED)
         if self.federation.privacy and self.federation.privacy[k] is not None:
-            finding = "its counts hold privacy noise, which hides the cause"
-            return replace(unexplained, finding=finding), False
+            description = "its counts hold privacy noise, which hides the cause"
+            return replace(unexplained, description=description), False
 
         # Coarsening puts a class of fewer samples than two cells into a single cell, so that equal
         # scores there prove nothing.
@@ -244,7 +248,9 @@ class _Examiner:
             return describe(unexplained, cause, location=location), True
 
         if client in self.duplicated_client:
-            return describe(unexplained, COPY, other=self.duplicated_client[client]), True
+            return describe(
+                unexplained, DUPLICATE_REPORT, duplicate_of=self.duplicated_client[client]
+            ), True
         if peer_counts.sum() < MIN_REFERENCE_SCORES or counts.sum() < MIN_CLIENT_SCORES:
             return unexplained, bool(self.is_suspicious[k])
         return self._most_likely_cause(k, unexplained, reported)
@@ -308,32 +314,34 @@ class _Examiner:
         )
         best = hypotheses[0]
         second = hypotheses[1]
-        no_fault = next(hypothesis for hypothesis in hypotheses if hypothesis.cause == NOT_TOLD)
+        no_fault = next(hypothesis for hypothesis in hypotheses if hypothesis.cause == UNEXPLAINED)
 
         is_sure = best.likelihood - second.likelihood > CLEAR_LOG_RATIO
-        template = replace(unexplained, sure=is_sure)
-        if best.cause == NOT_TOLD:
+        template = replace(unexplained, is_clear=is_sure)
+        if best.cause == UNEXPLAINED:
             diagnosis = self._diagnose_label_distribution(k, unexplained, reported)
         else:
             diagnosis = self._describe_hypothesis(template, best, reported)
 
         # Name the runner-up if it is nearly as likely and reads differently.
-        if not is_sure and NOT_TOLD not in (best.cause, second.cause):
+        if not is_sure and UNEXPLAINED not in (best.cause, second.cause):
             alternative = self._describe_hypothesis(template, second, reported).summary
             if alternative != diagnosis.summary:
-                diagnosis = replace(diagnosis, instead=alternative)
+                diagnosis = replace(diagnosis, alternative=alternative)
 
-        # Another mix of classes may explain scores that no known mix leads one to expect.
+        # Andifferent label distribution may explain scores that no known mix leads one to expect.
         log_no_fault = no_fault.likelihood
-        if best.cause != NOT_TOLD and class_sizes is not None:
-            log_other_mix = self._other_mix_likelihood(k, class_sizes, reported)
+        if best.cause != UNEXPLAINED and class_sizes is not None:
+            log_other_mix = self._different_distribution_likelihood(k, class_sizes, reported)
             log_no_fault = max(log_no_fault, log_other_mix)
             if best.likelihood - log_other_mix < CERTAIN_LOG_RATIO:
-                diagnosis = replace(diagnosis, sure=False, instead=OTHER_MIX)
+                diagnosis = replace(
+                    diagnosis, is_clear=False, alternative=DIFFERENT_LABEL_DISTRIBUTION
+                )
 
         # "Other cases" fits anything and is no evidence of a fault.
         log_ratio = best.likelihood - log_no_fault
-        shows_fault = best.cause != OTHER_CASES and log_ratio > CERTAIN_LOG_RATIO
+        shows_fault = best.cause != DIFFERENT_POPULATION and log_ratio > CERTAIN_LOG_RATIO
         return diagnosis, bool(self.is_suspicious[k] or shows_fault)
 
     def _diagnose_label_distribution(
@@ -353,7 +361,7 @@ class _Examiner:
         sizes = class_sizes.nearest_to(peer_sizes / max(1.0, float(peer_sizes.sum())))
         return _diagnose_class_sizes(unexplained, sizes, peer_sizes, class_sizes.names)
 
-    def _other_mix_likelihood(
+    def _different_distribution_likelihood(
         self, k: int, class_sizes: ClassSizes, reported: _ReportedCounts
     ) -> float:
         """Return the log-likelihood of a client's ranks if its mix of classes alone is another.
@@ -372,7 +380,7 @@ class _Examiner:
             min_cell_count=int(self.as_counts.min_cell_counts[k]),
         )
         lowest, highest = class_sizes.ratios_to(peer_shares)
-        return other_mix_likelihood(ranks[0], lowest, highest)
+        return different_distribution_likelihood(ranks[0], lowest, highest)
 
     def _describe_hypothesis(
         self, template: Diagnosis, hypothesis: FaultHypothesis, reported: _ReportedCounts
@@ -389,7 +397,7 @@ class _Examiner:
         if names:
             mismatch = "its labels do not fit its probabilities in most classes"
         else:
-            size = "large" if template.covered < template.wanted else "small"
+            size = "large" if template.coverage < template.target_coverage else "small"
             mismatch = f"its scores are far too {size}, as with wrong labels or another model"
         cause = self._cause_name(hypothesis.cause)
         return describe(
@@ -463,7 +471,7 @@ def _diagnose_class_sizes(
     c = int(np.argmax(np.abs(fractions - peer_fractions)))
     return describe(
         unexplained,
-        OTHER_MIX,
+        DIFFERENT_LABEL_DISTRIBUTION,
         (names[c],),
         fraction=format_fraction(float(fractions[c])),
         peer_fraction=format_fraction(float(peer_fractions[c])),

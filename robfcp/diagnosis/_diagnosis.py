@@ -7,7 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from robfcp.certificates import format_loss_upper
-from robfcp.diagnosis._causes import CAUSES, LABELS_SWAPPED, NOT_TOLD, OTHER_MIX
+from robfcp.diagnosis._causes import (
+    CAUSES,
+    DIFFERENT_LABEL_DISTRIBUTION,
+    LABELS_SWAPPED,
+    UNEXPLAINED,
+)
 from robfcp.scores import Risk
 
 # Coverage of a client's cases that is no farther off than this is not mentioned.
@@ -23,28 +28,28 @@ class Diagnosis:
     ----------
     client : str
         The client.
-    trusted : bool
+    is_benign : bool
         Whether it was included; then it is listed because it is suspicious.
     cause : str
-        The cause, in two or three words; "not told" if the report does not show one.
-    finding : str
+        The cause, in two or three words; "unexplained" if the report does not show one.
+    description : str
         The cause as a clause.
-    advice : str
+    recommendation : str
         What to check.
-    covered : float
+    coverage : float
         The fraction of its reported cases that the calibration covers; NaN if noise hides it.
-    wanted : float
+    target_coverage : float
         The target coverage.
-    sure : bool
+    is_clear : bool
         Whether no other cause explains the report nearly as well.
-    instead : str
+    alternative : str
         The next best cause if one does.
     classes : tuple of str
         The classes that are named.
-    other : str
+    duplicate_of : str
         The client whose report it duplicates, if it does.
     risk : Risk, optional
-        The loss that is controlled instead of coverage; `covered` is then 1 - loss / B.
+        The loss that is controlled instead of coverage; `coverage` is then 1 - loss / B.
 
     Examples
     --------
@@ -57,31 +62,31 @@ class Diagnosis:
     >>> print(found["dresden"].sentence)
     dresden was left out: all of its own cases are covered where 90% should be; all its scores are \
 equal (the smallest there is).
-    >>> print(found["dresden"].advice)
+    >>> print(found["dresden"].recommendation)
     check that the file holds real probabilities and labels
     """
 
     client: str
-    trusted: bool
+    is_benign: bool
     cause: str
-    finding: str
-    advice: str
-    covered: float
-    wanted: float
-    sure: bool = True
-    instead: str = ""
+    description: str
+    recommendation: str
+    coverage: float
+    target_coverage: float
+    is_clear: bool = True
+    alternative: str = ""
     classes: tuple[str, ...] = ()
-    other: str = ""
+    duplicate_of: str = ""
     risk: Risk | None = None
 
     @property
     def summary(self) -> str:
         """The cause with the names that belong to it, for brackets and tables."""
-        if self.other:
-            return f"copy of {self.other}"
+        if self.duplicate_of:
+            return f"copy of {self.duplicate_of}"
         if self.cause == LABELS_SWAPPED:
             return f"labels swapped: {join_class_names(self.classes)}"
-        if self.cause == NOT_TOLD:
+        if self.cause == UNEXPLAINED:
             return "cause unclear"
         return self.cause
 
@@ -93,59 +98,63 @@ equal (the smallest there is).
         reason : str
             The reason of the defense, empty if it has none.
         """
-        alternative = f" (or: {self.instead})" if self.instead else ""
-        line = f"{self.observation}{alternative}; {self.advice}"
+        alternative = f" (or: {self.alternative})" if self.alternative else ""
+        line = f"{self.observation}{alternative}; {self.recommendation}"
         return f"{line} [{reason}]" if reason else line
 
     @property
     def observation(self) -> str:
         """The coverage, if it is far off, and the finding."""
-        return "; ".join(text for text in (self.coverage_text, self.finding) if text)
+        return "; ".join(text for text in (self.coverage_text, self.description) if text)
 
     def redacted(self) -> Diagnosis:
         """Return the diagnosis for the client: it names no peer and tells nothing of their data."""
-        if self.other:
-            finding = self.finding.removesuffix(self.other) + "another site"
-            return replace(self, finding=finding, advice="check which file was sent", other="")
-        if self.cause == OTHER_MIX:
+        if self.duplicate_of:
+            description = self.description.removesuffix(self.duplicate_of) + "another site"
+            recommendation = "check which file was sent"
+            return replace(
+                self, description=description, recommendation=recommendation, duplicate_of=""
+            )
+        if self.cause == DIFFERENT_LABEL_DISTRIBUTION:
             classes = join_class_names(self.classes)
-            return replace(self, finding=f"its mix of classes is another, most of all in {classes}")
+            description = f"its mix of classes is another, most of all in {classes}"
+            return replace(self, description=description)
         return self
 
     @property
     def coverage_text(self) -> str:
         """'only 40% of its own cases are covered where 90% should be', empty if it is close."""
-        if math.isnan(self.covered):
+        if math.isnan(self.coverage):
             return ""
-        if -MAX_PLAIN_SHORTFALL < self.covered - self.wanted < MAX_PLAIN_EXCESS:
+        if -MAX_PLAIN_SHORTFALL < self.coverage - self.target_coverage < MAX_PLAIN_EXCESS:
             return ""
         if self.risk is not None:
-            bound = self.risk.bound
-            loss = format_loss_upper((1 - self.covered) * bound, bound)
-            target_loss = format_loss_upper((1 - self.wanted) * bound, bound)
+            bound = self.risk.upper_bound
+            loss = format_loss_upper((1 - self.coverage) * bound, bound)
+            target_loss = format_loss_upper((1 - self.target_coverage) * bound, bound)
             return f"its own mean {self.risk.name} is {loss} where {target_loss} is wanted"
         return (
             f"{self._covered_cases_text} of its own cases are covered "
-            f"where {format_fraction(self.wanted)} should be"
+            f"where {format_fraction(self.target_coverage)} should be"
         )
 
     @property
     def _covered_cases_text(self) -> str:
         """The coverage of its cases: 'none', 'only 40%', '95%' or 'all'."""
-        if self.covered < 0.0005:
+        if self.coverage < 0.0005:
             return "none"
-        if self.covered > 0.9995:
+        if self.coverage > 0.9995:
             return "all"
-        percent = format_fraction(self.covered)
-        return f"only {percent}" if self.covered < self.wanted else percent
+        percent = format_fraction(self.coverage)
+        return f"only {percent}" if self.coverage < self.target_coverage else percent
 
     def __str__(self) -> str:
-        return f"{self.sentence} {self.advice[:1].upper()}{self.advice[1:]}."
+        return f"{self.sentence} {self.recommendation[:1].upper()}{self.recommendation[1:]}."
 
     @property
     def sentence(self) -> str:
         """The client, its verdict and the observation."""
-        verdict = "was used, but look" if self.trusted else "was left out"
+        verdict = "was used, but look" if self.is_benign else "was left out"
         return f"{self.client} {verdict}: {self.observation}."
 
 
@@ -153,7 +162,7 @@ def describe(
     diagnosis: Diagnosis,
     cause: str,
     classes: tuple[str, ...] = (),
-    other: str = "",
+    duplicate_of: str = "",
     *,
     location: str = "",
     mismatch: str = "",
@@ -171,19 +180,19 @@ def describe(
         A name in CAUSES.
     classes : tuple of str
         The classes that are named.
-    other : str
+    duplicate_of : str
         The client whose report it duplicates.
     location, mismatch, fraction, peer_fraction : str
         The texts that replace these words in braces.
     hides_classes : bool
-        Whether class totals alone are reported, which do not tell wrong labels from another model.
+        Whether only class totals are reported, which do not tell wrong labels from another model.
     """
     texts = CAUSES[cause]
     replacements = {
         "classes": join_class_names(classes),
-        "look": "look" if diagnosis.sure else "may be",
-        "size": "larger" if diagnosis.covered < diagnosis.wanted else "smaller",
-        "other": other,
+        "look": "look" if diagnosis.is_clear else "may be",
+        "size": "larger" if diagnosis.coverage < diagnosis.target_coverage else "smaller",
+        "other": duplicate_of,
         "location": location,
         "mismatch": mismatch,
         "fraction": fraction,
@@ -194,10 +203,10 @@ def describe(
     return replace(
         diagnosis,
         cause=cause,
-        finding=texts.finding.format(**replacements),
-        advice=texts.advice.format(**replacements),
+        description=texts.description.format(**replacements),
+        recommendation=texts.recommendation.format(**replacements),
         classes=classes,
-        other=other,
+        duplicate_of=duplicate_of,
     )
 
 

@@ -14,13 +14,13 @@ from robfcp._typing import BoolArray, FloatArray, IndexArray, IntArray
 from robfcp.binning import Binning
 from robfcp.diagnosis._causes import (
     CAUSES,
-    LABELS_MIXED_UP,
+    DIFFERENT_POPULATION,
+    LABELS_PERMUTED,
     LABELS_SWAPPED,
-    NOT_TOLD,
-    OTHER_CASES,
     RANK_DISTRIBUTIONS,
     SCORE_CHANGES,
     SHIFTED_CLASS_PRIOR,
+    UNEXPLAINED,
     RankDistribution,
 )
 
@@ -30,9 +30,9 @@ MIN_REFERENCE_SCORES = 20  # scores of peers that a class needs for a comparison
 
 LABEL_PRIOR_STRENGTH = 40  # of the clients' label distributions around the pooled one, in samples
 RARE_LOG_PENALTY = 3.0  # a rarer hypothesis has to be better by e^3
-UNCLEAR_LOG_PENALTY = 4.0  # "other cases" fits nearly everything
-MIN_LOG_SHIFT_OF_CLASS = 2.0  # a class is named if "alike" is less likely by e^2
-MIN_WRONG_CELL_PROBABILITY = 0.002  # added to each cell, as the scores are only modelled
+UNCLEAR_LOG_PENALTY = 4.0  # "different population" fits nearly everything
+MIN_LOG_SHIFT_OF_CLASS = 2.0  # a class is named if "similar" is less likely by e^2
+MIN_WRONG_CELL_PROBABILITY = 0.002  # added to each cell, as the scores are only modeled
 MIN_DOUBT = 0.001  # see `_median_doubt`
 MAX_DOUBT = 0.5
 MIN_CELL_PROBABILITY = 1e-4  # so that no rank is impossible
@@ -96,11 +96,11 @@ def rank_fault_hypotheses(
     wrong_labels = _wrong_label_likelihood(
         ranks, peer_counts, binning, by_distribution, by_class=by_class
     )
-    unchanged = _mixture_likelihood(NOT_TOLD, by_distribution)
+    unchanged = _mixture_likelihood(UNEXPLAINED, by_distribution)
     changes = {cause: _mixture_likelihood(cause, by_distribution) for cause in SCORE_CHANGES}
     labels = LabelDistributionLikelihood(counts.sum(axis=1), peer_counts.sum(axis=1))
 
-    hypotheses = [FaultHypothesis(NOT_TOLD, float(unchanged.sum()) + labels.usual)]
+    hypotheses = [FaultHypothesis(UNEXPLAINED, float(unchanged.sum()) + labels.usual)]
     for cause, change in changes.items():
         # A few classes may be anything at all.
         softened = log_mixture(
@@ -112,19 +112,19 @@ def rank_fault_hypotheses(
     if not by_class or len(classes) != 2:  # a permutation of two classes is a swap
         confused = log_mixture((0.9, wrong_labels), (0.1, by_distribution["anything"]))[classes]
         any_labels = float(np.logaddexp(labels.usual, labels.anything) - np.log(2))
-        hypotheses.append(FaultHypothesis(LABELS_MIXED_UP, float(confused.sum()) + any_labels))
+        hypotheses.append(FaultHypothesis(LABELS_PERMUTED, float(confused.sum()) + any_labels))
 
     # Every class may differ in another way.
     unclear = log_mixture(
-        (0.4, by_distribution["alike"]),
+        (0.4, by_distribution["similar"]),
         (0.1, wrong_labels),
         (0.1, by_distribution["anything"]),
         *((0.1, change) for change in changes.values()),
     )
-    is_shifted: BoolArray = by_distribution["alike"] < unclear - MIN_LOG_SHIFT_OF_CLASS
+    is_shifted: BoolArray = by_distribution["similar"] < unclear - MIN_LOG_SHIFT_OF_CLASS
     shifted_classes = tuple(classes[is_shifted[classes]].tolist())
     log_unclear = float(unclear.sum()) + labels.usual - UNCLEAR_LOG_PENALTY
-    hypotheses.append(FaultHypothesis(OTHER_CASES, log_unclear, shifted_classes))
+    hypotheses.append(FaultHypothesis(DIFFERENT_POPULATION, log_unclear, shifted_classes))
     return sorted(hypotheses, key=lambda hypothesis: -hypothesis.likelihood)
 
 

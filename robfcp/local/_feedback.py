@@ -39,7 +39,7 @@ from robfcp.local._threshold import (
 )
 from robfcp.reports import Report
 
-Verdict = Literal["trusted", "flagged", "faulty", "missing"]
+Verdict = Literal["benign", "flagged", "rejected", "missing"]
 _SAFE_FILENAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,120}")
 _RESERVED_FILENAME = re.compile(
     r"-[0-9a-f]{16}$|^(con|prn|aux|nul|(com|lpt)\d)(\.|$)", re.IGNORECASE
@@ -55,22 +55,22 @@ class ClientFeedback(SealedFile, frozen=True, omit_defaults=True, dict=True):
     ----------
     client : str
         The client.
-    verdict : {"trusted", "flagged", "faulty", "missing"}
+    verdict : {"benign", "flagged", "rejected", "missing"}
         What the round decided about it.
     document : bytes
         The calibration, exactly as in its file.
     reason : str
         Why the client was excluded or its report rejected.
-    oddness : float, optional
+    maliciousness : float, optional
         The maliciousness score; None without a valid report.
-    covered : tuple of float
+    coverage : tuple of float
         The fraction of the client's reported scores at or below the threshold, for each level: an
         estimate where the report is coarsened. Empty without a valid report.
     diagnosis : str
         What the report looks like, in plain words; empty if it is not suspicious.
-    advice : str
+    recommendation : str
         What to check then.
-    others : PeerThresholds, optional
+    peer_thresholds : PeerThresholds, optional
         The thresholds that the peers' reports certify for this client's label distribution; None
         without a valid report by class, also where it states class totals alone, and in
         federations of more than 300 clients.
@@ -79,32 +79,32 @@ class ClientFeedback(SealedFile, frozen=True, omit_defaults=True, dict=True):
     --------
     >>> import robfcp
     >>> reports = [robfcp.Report.from_scores(name, [0.1, 0.2, 0.4]) for name in "ab"]
-    >>> letter = robfcp.calibrate(reports, 0.5, defense="none").feedback("a")
-    >>> letter.verdict, round(letter.covered[0], 2)
-    ('trusted', 0.67)
-    >>> letter.save("letter.json")
-    >>> print(type(letter).load("letter.json"))
+    >>> feedback = robfcp.calibrate(reports, coverage=0.5, defense="none").feedback("a")
+    >>> feedback.verdict, round(feedback.coverage[0], 2)
+    ('benign', 0.67)
+    >>> feedback.save("feedback.json")
+    >>> print(type(feedback).load("feedback.json"))
     a was used.
     """
 
-    kind = "letter"
-    hint = "pass a file that robfcp calibrate --letters wrote"
+    kind = "client-feedback"
+    hint = "pass a file that robfcp calibrate --feedback wrote"
     max_bytes = CalibrationDocument.max_bytes
 
     client: str
     verdict: Verdict
-    document: msgspec.Raw = msgspec.field(name="calibration")
+    calibration_json: msgspec.Raw = msgspec.field(name="calibration")
     reason: str = ""
-    oddness: float | None = None
-    covered: tuple[Annotated[float, Meta(ge=0, le=1)], ...] = ()
+    maliciousness: float | None = None
+    coverage: tuple[Annotated[float, Meta(ge=0, le=1)], ...] = ()
     diagnosis: str = ""
-    advice: str = ""
-    others: PeerThresholds | None = None
+    recommendation: str = ""
+    peer_thresholds: PeerThresholds | None = None
 
     @cached_property
     def calibration(self) -> Calibration:
         """The calibration that the client predicts with."""
-        return Calibration.from_json(bytes(self.document), "the calibration in it")
+        return Calibration.from_json(bytes(self.calibration_json), "the calibration in it")
 
     def find_contradiction(self) -> str:
         """Return the first contradiction between the fields, or "" if they are consistent."""
@@ -112,7 +112,7 @@ class ClientFeedback(SealedFile, frozen=True, omit_defaults=True, dict=True):
             levels = self.calibration.levels
         except RobfcpError as error:
             return str(error)
-        if self.others is not None and len(self.others.thresholds) != len(levels):
+        if self.peer_thresholds is not None and len(self.peer_thresholds.thresholds) != len(levels):
             return "what it says of the other sites cannot be"
         return ""
 
@@ -124,7 +124,9 @@ class ClientFeedback(SealedFile, frozen=True, omit_defaults=True, dict=True):
         """The verdict, the diagnosis and the advice in plain words."""
         text = f"{self.client} {self._verdict_text}"
         if self.diagnosis:
-            text += f": {self.diagnosis}. {self.advice[:1].upper()}{self.advice[1:]}"
+            text += (
+                f": {self.diagnosis}. {self.recommendation[:1].upper()}{self.recommendation[1:]}"
+            )
         return printable(f"{text}.", None)
 
     @property
@@ -132,9 +134,9 @@ class ClientFeedback(SealedFile, frozen=True, omit_defaults=True, dict=True):
         """The verdict as a clause."""
         if self.verdict == "missing":
             return "sent no report"
-        if self.verdict == "faulty":
+        if self.verdict == "rejected":
             return f"sent a report that was refused ({self.reason})"
-        if self.verdict == "trusted":
+        if self.verdict == "benign":
             return "was used, but look" if self.diagnosis else "was used"
 
         # Under a guarantee all clients are included, the flagged ones too.
@@ -179,17 +181,17 @@ class ClientFeedback(SealedFile, frozen=True, omit_defaults=True, dict=True):
         ...     )
         ...     for k in range(8)
         ... ]
-        >>> calibration = robfcp.calibrate(reports, defense=robfcp.Consensus(at_most=1))
+        >>> calibration = robfcp.calibrate(reports, defense=robfcp.Consensus(max_malicious=1))
         >>> local = calibration.feedback("site-1").calibrate_locally(p[1::9], y[1::9])
         >>> print(local.levels[0].statements[-1])
         it is never above what this site's own data prove with 97.5% confidence
         >>> local.predict_set([[0.99, 0.01]]).tolist()
         [[True, False]]
-        >>> local.evaluate(p[8::9], y[8::9]).verdict
-        'within'
+        >>> local.evaluate(p[8::9], y[8::9]).result
+        'ok'
         """
         samples = score_samples(self.calibration, probabilities, labels, rng)
-        return build_local_calibration(self.client, self.calibration, samples, self.others)
+        return build_local_calibration(self.client, self.calibration, samples, self.peer_thresholds)
 
     def calibrate_risk_locally(self, report: Report, *, level: int = 0) -> LocalRiskThreshold:
         """Return the lambda for this client if reports hold losses, clipped by its losses.
@@ -216,8 +218,8 @@ class ClientFeedback(SealedFile, frozen=True, omit_defaults=True, dict=True):
         ...     robfcp.Report.from_losses(name, own, lambdas, risk="fnr")
         ...     for name, own in zip("abc", losses)
         ... ]
-        >>> letter = robfcp.calibrate(reports, risk_level=0.1, defense="none").feedback("c")
-        >>> letter.calibrate_risk_locally(reports[2]).statements[0]
+        >>> feedback = robfcp.calibrate(reports, risk_level=0.1, defense="none").feedback("c")
+        >>> feedback.calibrate_risk_locally(reports[2]).statements[0]
         'whatever anybody does, 0.8 has a mean fnr of at most 14.75% here on average'
         """
         return calibrate_local_risk(self.calibration, report, level)
@@ -237,9 +239,9 @@ def iter_feedback(
     >>> reports = [robfcp.Report.from_scores(name, [0.1, 0.2, 0.4]) for name in "ab"]
     >>> sizes = {"a": 3, "b": 3, "c": 3}
     >>> federation = robfcp.Federation.from_reports(reports, registered_sizes=sizes)
-    >>> calibration = robfcp.calibrate(federation, 0.5, defense="none")
-    >>> [(letter.client, letter.verdict) for letter in iter_feedback(calibration)]
-    [('a', 'trusted'), ('b', 'trusted'), ('c', 'missing')]
+    >>> calibration = robfcp.calibrate(federation, coverage=0.5, defense="none")
+    >>> [(feedback.client, feedback.verdict) for feedback in iter_feedback(calibration)]
+    [('a', 'benign'), ('b', 'benign'), ('c', 'missing')]
     """
     record = calibration.require_record()
     federation = record.federation
@@ -256,17 +258,17 @@ def iter_feedback(
         if client in diagnoses:
             diagnosis = diagnoses[client].redacted()  # nothing about peers
             observation = diagnosis.observation
-            advice = diagnosis.advice
+            advice = diagnosis.recommendation
         yield ClientFeedback(
             client=client,
-            verdict="trusted" if record.benign_mask[k] else "flagged",
-            document=document,
+            verdict="benign" if record.benign_mask[k] else "flagged",
+            calibration_json=document,
             reason=record.reasons.get(client, ""),
-            oddness=float(record.maliciousness[k]),
-            covered=tuple(covered[k].tolist()),
+            maliciousness=float(record.maliciousness[k]),
+            coverage=tuple(covered[k].tolist()),
             diagnosis=observation,
-            advice=advice,
-            others=peers.get(client),
+            recommendation=advice,
+            peer_thresholds=peers.get(client),
         )
 
     reasons = {rejected.client: rejected.reason for rejected in federation.rejected_reports}
@@ -274,8 +276,8 @@ def iter_feedback(
         if selected is None or client in selected:
             yield ClientFeedback(
                 client=client,
-                verdict="faulty" if client in reasons else "missing",
-                document=document,
+                verdict="rejected" if client in reasons else "missing",
+                calibration_json=document,
                 reason=reasons.get(client, ""),
             )
 
@@ -348,9 +350,9 @@ def peer_thresholds(
         peers[counts.clients[k]] = PeerThresholds(
             stored_thresholds=thresholds,
             label_counts=tuple(counts.class_sizes[k].tolist()),
-            liars=max_malicious,
-            alike=heterogeneity,
-            stated=calibration.n_malicious_given,
+            max_malicious=max_malicious,
+            heterogeneity=heterogeneity,
+            max_malicious_given=calibration.max_malicious is not None,
         )
     return peers
 
@@ -373,7 +375,7 @@ def local_thresholds(
         row = federation.select_rows(np.array([row_of_client[client]]))
         scores = _reported_scores(row)
         local = local_threshold_range(scores, alpha)
-        threshold = max(local.low, min(peers.thresholds[0], local.high))
+        threshold = max(local.lower, min(peers.thresholds[0], local.upper))
         thresholds[client] = (threshold, float((scores <= threshold).mean()))
     return thresholds
 

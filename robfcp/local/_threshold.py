@@ -41,19 +41,19 @@ class PeerThresholds(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         One for each level, for any label of the next sample; infinite if nothing is certified.
     label_counts : tuple of int
         The numbers of the client's labels by class, as it reported them.
-    liars : int
+    max_malicious : int
         At most so many of the peers are malicious.
-    alike : float
+    heterogeneity : float
         How much benign clients may differ within a class.
-    stated : bool
-        Whether `liars` was given before the round; an estimate certifies nothing.
+    max_malicious_given : bool
+        Whether `max_malicious` was given before the round; an estimate certifies nothing.
     """
 
     stored_thresholds: tuple[float | None, ...] = msgspec.field(name="thresholds")
     label_counts: tuple[Annotated[int, Meta(ge=0)], ...]
-    liars: Annotated[int, Meta(ge=0)]
-    alike: Annotated[float, Meta(ge=0, le=1)]
-    stated: bool
+    max_malicious: Annotated[int, Meta(ge=0)]
+    heterogeneity: Annotated[float, Meta(ge=0, le=1)]
+    max_malicious_given: bool
 
     @property
     def thresholds(self) -> tuple[float, ...]:
@@ -78,36 +78,36 @@ class LocalThreshold:
     ----------
     coverage : float
         The target coverage, 1 - alpha.
-    federation : float
+    peer_threshold : float
         The threshold from the peers' reports, for any label of the next sample.
-    own : float
+    local_upper : float
         The PAC threshold from the client's samples alone.
     threshold : float
-        max(low, min(federation, own)): at most `own`, at least low, the threshold of the floor.
+        max(low, min(peer_threshold, local_upper)), where low is the threshold of `marginal_lower`.
     unclipped : float
         max(low, federation), which keeps the marginal guarantee under declared label shift.
-    floor : float
+    marginal_lower : float
         The marginal coverage of `threshold` whatever any client reports, a/(n+1).
-    n : int
+    n_samples : int
         The number of the client's samples.
-    set_sizes : tuple of float
+    mean_set_sizes : tuple of float
         The mean set sizes of federation, own and clipped threshold on the client's samples.
-    liars : int, optional
+    max_malicious : int, optional
         At most so many peers are malicious; None if nothing is certified from their reports.
-    alike : float
+    heterogeneity : float
         How much benign clients may differ within a class.
     """
 
     coverage: float
-    federation: float
-    own: float
+    peer_threshold: float
+    local_upper: float
     threshold: float
     unclipped: float
-    floor: float
-    n: int
-    set_sizes: tuple[float, float, float]
-    liars: int | None
-    alike: float
+    marginal_lower: float
+    n_samples: int
+    mean_set_sizes: tuple[float, float, float]
+    max_malicious: int | None
+    heterogeneity: float
 
     @property
     def statements(self) -> tuple[str, ...]:
@@ -123,16 +123,17 @@ class LocalThreshold:
         """
         local_statements = (
             f"whatever anybody does, {self.threshold:.4g} covers at least "
-            f"{format_lower(self.floor)} on average",
-            _local_bound_text(self.own, "data"),
+            f"{format_lower(self.marginal_lower)} on average",
+            _local_bound_text(self.local_upper, "data"),
         )
-        if self.liars is None or np.isinf(self.federation):
+        if self.max_malicious is None or np.isinf(self.peer_threshold):
             return local_statements
 
         coverage = format_lower(self.coverage)
         return (
-            f"while at most {self.liars} other sites lie and honest sites agree within classes "
-            f"up to {self.alike:g}, {self.unclipped:.4g} (not clipped from above) covers "
+            f"while at most {self.max_malicious} other sites are malicious and benign ones agree "
+            "within classes "
+            f"up to {self.heterogeneity:g}, {self.unclipped:.4g} (not clipped from above) covers "
             f"at least {coverage} of this site's patients on average",
             f"where the federation's threshold covers {coverage} here, so does the clipped one, "
             "with 97.5% confidence",
@@ -277,35 +278,36 @@ def build_local_calibration(
         if np.inf in thresholds:
             notes.append(
                 "the other sites' reports prove nothing for this site's label mix at some level: "
-                f"too few hold its classes, or more than {peers.liars} of them disagree within "
-                f"classes by more than {peers.alike:g}"
+                f"too few hold its classes, or more than {peers.max_malicious} of them disagree "
+                "within "
+                f"classes by more than {peers.heterogeneity:g}"
             )
 
     max_malicious = None
     if peers is not None and not problem:
-        max_malicious = peers.liars
-    heterogeneity = 0.0 if peers is None else peers.alike
+        max_malicious = peers.max_malicious
+    heterogeneity = 0.0 if peers is None else peers.heterogeneity
 
     levels = []
     for level, federation_threshold in zip(calibration.levels, thresholds, strict=True):
         local = local_threshold_range(samples.scores, float(1 - level.coverage))
-        clipped = max(local.low, min(federation_threshold, local.high))
+        clipped = max(local.lower, min(federation_threshold, local.upper))
         set_sizes = (
             _mean_set_size(samples, federation_threshold),
-            _mean_set_size(samples, local.high),
+            _mean_set_size(samples, local.upper),
             _mean_set_size(samples, clipped),
         )
         threshold = LocalThreshold(
             coverage=float(level.coverage),
-            federation=federation_threshold,
-            own=local.high,
+            peer_threshold=federation_threshold,
+            local_upper=local.upper,
             threshold=clipped,
-            unclipped=max(local.low, federation_threshold),
-            floor=local.marginal_lower,
-            n=local.n,
-            set_sizes=set_sizes,
-            liars=max_malicious,
-            alike=heterogeneity,
+            unclipped=max(local.lower, federation_threshold),
+            marginal_lower=local.marginal_lower,
+            n_samples=local.n_samples,
+            mean_set_sizes=set_sizes,
+            max_malicious=max_malicious,
+            heterogeneity=heterogeneity,
         )
         levels.append(threshold)
     return LocalCalibration(client, calibration, tuple(levels), tuple(notes))
@@ -316,14 +318,14 @@ def _problem_of_peers(peers: PeerThresholds | None, samples: LocalSamples) -> st
     if peers is None:
         return (
             "the letter has no threshold from other sites: they reported no counts by class, or "
-            "few did; reports made with --by-class (stratify_by_class=True) give one"
+            "few did; reports made with --stratify-by-class (stratify_by_class=True) give one"
         )
     if tuple(samples.label_counts) != peers.label_counts:
         return (
             "these are not the labels this site reported: what the other sites prove does not "
             "hold for them; send a new report"
         )
-    if not peers.stated:
+    if not peers.max_malicious_given:
         return (
             "how many lie was estimated, not stated beforehand: what the other sites say proves "
             "nothing; calibrate with a number"
@@ -345,41 +347,42 @@ class LocalRiskThreshold:
     ----------
     risk : Risk
         The loss.
-    wanted : float
+    target_risk : float
         The mean loss accepted.
-    federation : float
+    peer_threshold : float
         The lambda of the calibration.
-    own : float
+    local_upper : float
         The smallest lambda that the client's losses certify with 97.5% confidence; infinite if
         they certify none.
     threshold : float
-        max(low, min(federation, own)), low that of conformal risk control at `most`.
-    most : float
+        max(low, min(peer_threshold, local_upper)), where low is that of conformal risk control at
+        `max_risk`.
+    max_risk : float
         The mean loss of `threshold` at this client on average, whatever any client reports:
-        `wanted` and a standard deviation of so many losses.
-    n : int
+        `target_risk` and a standard deviation of so many losses.
+    n_samples : int
         The number of the client's samples.
     """
 
     risk: Risk
-    wanted: float
-    federation: float
-    own: float
+    target_risk: float
+    peer_threshold: float
+    local_upper: float
     threshold: float
-    most: float
-    n: int
+    max_risk: float
+    n_samples: int
 
     @property
     def statements(self) -> tuple[str, ...]:
         """What is certified, one sentence each."""
-        target_loss = format_loss_upper(self.wanted, self.risk.bound)
-        max_loss = format_loss_upper(self.most, self.risk.bound)
+        target_loss = format_loss_upper(self.target_risk, self.risk.upper_bound)
+        max_loss = format_loss_upper(self.max_risk, self.risk.upper_bound)
         return (
             f"whatever anybody does, {self.threshold:.4g} has a mean {self.risk.name} of at most "
             f"{max_loss} here on average",
             f"where the federation's lambda keeps {target_loss} here, so does this one, with 97.5% "
             "confidence",
-            _local_bound_text(self.own, "losses"),
+            _local_bound_text(self.local_upper, "losses"),
         )
 
     def predict_multilabel(self, probabilities: ArrayLike) -> BoolArray:
@@ -416,16 +419,16 @@ def calibrate_local_risk(
 
     coverage = risk_level.coverage  # one minus the mean loss, as a fraction of the largest loss
     local = local_lambda_range(
-        report.counts, report.n_samples, risk.resolution, coverage, report.grid.upper_edges
+        report.counts, report.n_samples, risk.resolution, coverage, report.binning.upper_edges
     )
     return LocalRiskThreshold(
         risk=risk,
-        wanted=float(1 - coverage) * risk.bound,
-        federation=risk_level.threshold,
-        own=local.high,
-        threshold=max(local.low, min(risk_level.threshold, local.high)),
-        most=(1 - local.marginal_lower) * risk.bound,
-        n=report.n_samples,
+        target_risk=float(1 - coverage) * risk.upper_bound,
+        peer_threshold=risk_level.threshold,
+        local_upper=local.upper,
+        threshold=max(local.lower, min(risk_level.threshold, local.upper)),
+        max_risk=(1 - local.marginal_lower) * risk.upper_bound,
+        n_samples=report.n_samples,
     )
 
 
@@ -455,9 +458,9 @@ def calibrate_unseen_client(
     peers = PeerThresholds(
         stored_thresholds=tuple(thresholds),
         label_counts=tuple(samples.label_counts.tolist()),
-        liars=calibration.n_malicious,
-        alike=heterogeneity,
-        stated=calibration.n_malicious_given,
+        max_malicious=calibration.n_malicious,
+        heterogeneity=heterogeneity,
+        max_malicious_given=calibration.max_malicious is not None,
     )
     return build_local_calibration(UNSEEN_CLIENT, calibration, samples, peers)
 
@@ -470,7 +473,7 @@ def local_coverage_bound(report: Report, threshold: float, confidence: float = 0
     """
     _refuse_noise(report)
     check_fraction("confidence", confidence, "give 0.95, say")
-    bin_index = int(np.searchsorted(report.grid.upper_edges, threshold, side="right")) - 1
+    bin_index = int(np.searchsorted(report.binning.upper_edges, threshold, side="right")) - 1
     if bin_index < 0:
         return 0.0
     bounds = count_bounds(Federation.from_reports([report]))

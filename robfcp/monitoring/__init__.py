@@ -5,7 +5,7 @@ monitors, `AlarmHistory` records the inspections, and `compare_rounds` compares 
 May import `local`, `evaluation`, `calibration` and what lies below them.
 """
 
-from robfcp.monitoring._e_report import EValueReport, read_e_value_reports
+from robfcp.monitoring._e_value_report import EValueReport, read_e_value_reports
 from robfcp.monitoring._history import AlarmHistory, record_inspection
 from robfcp.monitoring._merge import MergedEValue, alarming_clients, merge_e_values
 from robfcp.monitoring._monitor import Monitor

@@ -13,7 +13,7 @@ from robfcp._sealed import FilePath, SealedFile, sha256_of
 from robfcp._validation import check_integer
 from robfcp.errors import RobfcpError
 from robfcp.federation import RejectedReport
-from robfcp.monitoring._e_report import EValueReport, find_mismatch, rejection_of
+from robfcp.monitoring._e_value_report import EValueReport, find_mismatch, rejection_of
 from robfcp.monitoring._fields import Count, Digest, OpenFraction, PositiveCount
 from robfcp.monitoring._merge import (
     MergedEValue,
@@ -36,15 +36,15 @@ class Inspection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ----------
     step : int
         The number of the reporting date.
-    sites : dict of str to EValueReport
+    e_value_reports : dict of str to EValueReport
         The valid reports by client.
-    faulty : dict of str to str
+    rejections : dict of str to str
         The reasons of rejections by client, or by file where the client is not known.
     """
 
     step: Count
-    sites: dict[str, EValueReport]
-    faulty: dict[str, str] = {}
+    e_value_reports: dict[str, EValueReport]
+    rejections: dict[str, str] = {}
 
 
 class AlarmHistory(SealedFile, frozen=True, dict=True):
@@ -58,36 +58,38 @@ class AlarmHistory(SealedFile, frozen=True, dict=True):
         The `Calibration.fingerprint` of the calibration that is monitored.
     round : str, optional
         The name of the round, if the clients state one.
-    n_sites : int
+    n_clients : int
         The number of clients K, fixed at the first inspection.
-    liars : int
+    max_malicious : int
         At most so many of them are malicious.
     delta : float
         The probability that a false alarm is ever raised.
     independent : bool
         Whether the clients were stated to be independent.
-    checked : bool
+    signatures_checked : bool
         Whether signatures show who sent the reports.
-    looks : tuple of Inspection
+    inspections : tuple of Inspection
         The inspections, by rising steps.
     """
 
-    kind = "alarms"
-    hint = "pass the file that robfcp alarms --history wrote"
+    kind = "alarm-history"
+    hint = "pass the file that robfcp merge-alarms --history wrote"
 
     calibration: Digest
     round: str | None
-    n_sites: PositiveCount
-    liars: Count
+    n_clients: PositiveCount
+    max_malicious: Count
     delta: OpenFraction
     independent: bool = False
-    checked: bool = False
-    looks: tuple[Inspection, ...] = ()
+    signatures_checked: bool = False
+    inspections: tuple[Inspection, ...] = ()
 
     @cached_property
     def merged(self) -> tuple[MergedEValue, ...]:
         """The merged e-values at each inspection."""
-        return tuple(self._merge(inspection.sites.values()) for inspection in self.looks)
+        return tuple(
+            self._merge(inspection.e_value_reports.values()) for inspection in self.inspections
+        )
 
     def _merge(
         self, reports: Iterable[EValueReport], rejected: Sequence[RejectedReport] = ()
@@ -103,12 +105,12 @@ class AlarmHistory(SealedFile, frozen=True, dict=True):
         """
         return merge_e_values(
             reports,
-            self.liars,
+            self.max_malicious,
             rejected=rejected,
-            n_clients=self.n_sites,
+            n_clients=self.n_clients,
             delta=self.delta,
             independent=self.independent,
-            signatures_checked=self.checked,
+            signatures_checked=self.signatures_checked,
         )
 
     @cached_property
@@ -118,7 +120,7 @@ class AlarmHistory(SealedFile, frozen=True, dict=True):
         An alarm that has never been raised is no key.
         """
         steps: dict[str, int] = {}
-        for inspection, merged in zip(self.looks, self.merged, strict=True):
+        for inspection, merged in zip(self.inspections, self.merged, strict=True):
             if merged.has_alarm:
                 steps.setdefault("coverage", inspection.step)
             if merged.has_exchangeability_alarm:
@@ -128,9 +130,9 @@ class AlarmHistory(SealedFile, frozen=True, dict=True):
     @property
     def alarming_clients(self) -> tuple[str, ...]:
         """The clients that raise an alarm each at the last inspection."""
-        if not self.looks:
+        if not self.inspections:
             return ()
-        return self.merged[-1].alarmed
+        return self.merged[-1].alarming_clients
 
     @property
     def line(self) -> str:
@@ -142,30 +144,32 @@ class AlarmHistory(SealedFile, frozen=True, dict=True):
         >>> AlarmHistory("ab" * 32, "spring", 20, 2, 0.05).line
         'no alarm in 0 looks at 20 sites (names unchecked) of which at most 2 lie'
         """
-        clients_text = describe_clients(self.n_sites, self.liars, names_checked=self.checked)
+        clients_text = describe_clients(
+            self.n_clients, self.max_malicious, names_checked=self.signatures_checked
+        )
         since = {name: f" since step {step}" for name, step in self.alarm_steps.items()}
         if "coverage" in since:
             return coverage_alarm_line(clients_text, since["coverage"])
         if "drift" in since:
             return drift_alarm_line(clients_text, since["drift"])
-        start = f"no alarm in {len(self.looks)} looks at "
-        return no_alarm_line(clients_text, self.liars, self.alarming_clients, start)
+        start = f"no alarm in {len(self.inspections)} looks at "
+        return no_alarm_line(clients_text, self.max_malicious, self.alarming_clients, start)
 
     def latest(self) -> dict[str, EValueReport]:
         """Return the last valid e-value report of every client that sent one, by its name."""
         latest: dict[str, EValueReport] = {}
-        for inspection in self.looks:
-            latest.update(inspection.sites)
+        for inspection in self.inspections:
+            latest.update(inspection.e_value_reports)
         return latest
 
     def with_inspection(
-        self, reports: Iterable[EValueReport], step: int, faulty: Sequence[RejectedReport] = ()
+        self, reports: Iterable[EValueReport], step: int, rejections: Sequence[RejectedReport] = ()
     ) -> tuple[MergedEValue, AlarmHistory]:
         """Merge the e-values of a step and add them to the history.
 
         The last step may be inspected again, as reports may be late. The reports recorded for it
         stay: another one of the same client is rejected. Its rejections do not stay: a caller
-        passes again all that was sent, with `faulty`.
+        passes again all that was sent, with `rejections`.
 
         Parameters
         ----------
@@ -174,7 +178,7 @@ class AlarmHistory(SealedFile, frozen=True, dict=True):
             in one call the one of most samples is recorded.
         step : int
             The number of the reporting date, at least that of the last one recorded.
-        faulty : sequence of RejectedReport
+        rejections : sequence of RejectedReport
             Reports that were rejected when they were read, before this call.
 
         Returns
@@ -190,31 +194,31 @@ class AlarmHistory(SealedFile, frozen=True, dict=True):
         Examples
         --------
         >>> from robfcp.monitoring import AlarmHistory, EValueReport
-        >>> history = AlarmHistory("ab" * 32, None, n_sites=3, liars=1, delta=0.05)
+        >>> history = AlarmHistory("ab" * 32, None, n_clients=3, max_malicious=1, delta=0.05)
         >>> reports = [EValueReport(f"s{k}", "ab" * 32, 0.9, 500, 4.0, step=1) for k in range(3)]
         >>> merged, history = history.with_inspection(reports, 1)
         >>> merged.has_alarm, history.alarm_steps
         (True, {'coverage': 1})
         """
         check_integer("step", step, "give the number of the reporting date")
-        last_step = self.looks[-1].step if self.looks else -1  # below every step
+        last_step = self.inspections[-1].step if self.inspections else -1  # below every step
         if step < last_step:
             raise RobfcpError(
                 f"step: {step} comes before step {last_step}, which is recorded; steps only rise"
             )
 
         # Inspected again: the reports recorded for the step stay.
-        earlier_inspections = self.looks
+        earlier_inspections = self.inspections
         accepted: dict[str, EValueReport] = {}
         if step == last_step:
-            earlier_inspections = self.looks[:-1]
-            accepted.update(self.looks[-1].sites)
+            earlier_inspections = self.inspections[:-1]
+            accepted.update(self.inspections[-1].e_value_reports)
 
         # All are compared with the reports of earlier calls, not with each other.
         sorted_reports = sorted(reports, key=lambda report: (report.client, report.n_samples))
         latest = self.latest()
         newcomers = {report.client for report in sorted_reports} - set(latest)
-        rejected = list(faulty)
+        rejected = list(rejections)
         for report in sorted_reports:
             problem = self._find_problem(report, step, latest, newcomers)
             if problem:
@@ -227,10 +231,12 @@ class AlarmHistory(SealedFile, frozen=True, dict=True):
         merged = self._merge(accepted.values(), still_rejected)
         inspection = Inspection(
             step=step,
-            sites={client: accepted[client] for client in sorted(accepted)},
-            faulty={rejection.client: rejection.reason for rejection in merged.faulty},
+            e_value_reports={client: accepted[client] for client in sorted(accepted)},
+            rejections={
+                rejection.client: rejection.reason for rejection in merged.rejected_reports
+            },
         )
-        return merged, msgspec.structs.replace(self, looks=(*earlier_inspections, inspection))
+        return merged, msgspec.structs.replace(self, inspections=(*earlier_inspections, inspection))
 
     def _find_problem(
         self,
@@ -260,10 +266,10 @@ class AlarmHistory(SealedFile, frozen=True, dict=True):
         str
             A text as `rejection_of` takes it.
         """
-        is_crowded = bool(latest) and len(latest) + len(newcomers) > self.n_sites
+        is_crowded = bool(latest) and len(latest) + len(newcomers) > self.n_clients
         if is_crowded and report.client in newcomers:
             return (
-                f"is more than the {self.n_sites} sites watched, of which {len(latest)} were "
+                f"is more than the {self.n_clients} sites watched, of which {len(latest)} were "
                 "heard before; pass keys so that nobody can pose as a site"
             )
         mismatch = find_mismatch(report, self.calibration, step)
@@ -281,18 +287,18 @@ class AlarmHistory(SealedFile, frozen=True, dict=True):
 
         A file is untrusted input: later code relies on what is checked here.
         """
-        if self.liars >= self.n_sites or len(self.latest()) > self.n_sites:
+        if self.max_malicious >= self.n_clients or len(self.latest()) > self.n_clients:
             return "as many may lie as are watched, or more were heard"
 
-        steps = [inspection.step for inspection in self.looks]
+        steps = [inspection.step for inspection in self.inspections]
         if steps != sorted(set(steps)):
             return "steps do not rise"
 
-        for inspection in self.looks:
-            for client, report in inspection.sites.items():
+        for inspection in self.inspections:
+            for client, report in inspection.e_value_reports.items():
                 mismatch = find_mismatch(report, self.calibration, inspection.step)
                 if report.client != client or mismatch:
-                    return "an e-report is not of its site, step or calibration"
+                    return "an e-value report is not of its site, step or calibration"
         return ""
 
 
@@ -314,12 +320,15 @@ def _find_break(previous: EValueReport, report: EValueReport) -> str:
         A text as `rejection_of` takes it.
     """
     previous_value = f"at step {previous.step} it was"
-    if report.floor != previous.floor:
-        return f"its floor is {report.floor}, {previous_value} {previous.floor}; keep that"
+    if report.min_coverage != previous.min_coverage:
+        return (
+            f"min_coverage is {report.min_coverage}, {previous_value} {previous.min_coverage}; "
+            "keep that"
+        )
 
     is_unchanged = msgspec.structs.replace(report, step=previous.step) == previous
     if previous.step == report.step and not is_unchanged:
-        return f"another e-report of step {report.step} is recorded; wait for the next step"
+        return f"another e-value report of step {report.step} is recorded; wait for the next step"
     if report.n_samples < previous.n_samples:
         return (
             f"counts {report.n_samples} samples, {previous_value} {previous.n_samples}; "
@@ -340,7 +349,7 @@ def record_inspection(
     step: int,
     rejected: Sequence[RejectedReport] = (),
     signatures_checked: bool = False,
-    n_sites: int | None = None,
+    n_clients: int | None = None,
     delta: float | None = None,
     round: str | None = None,
     independent: bool | None = None,
@@ -364,7 +373,7 @@ def record_inspection(
         Reports that were rejected when they were read.
     signatures_checked : bool
         Whether signatures show who sent the reports; must be that of the history.
-    n_sites : int, optional
+    n_clients : int, optional
         The number of clients K. It must be stated at the first inspection, as the senders of files
         must not choose it.
     delta, round, independent : float, str, bool, optional
@@ -381,39 +390,40 @@ def record_inspection(
             history = AlarmHistory.load(path)
             # The keys are the fields of the history, which messages name.
             requested = {
-                "n_sites": n_sites,
+                "n_clients": n_clients,
                 "delta": delta,
                 "round": round,
                 "independent": independent,
-                "liars": max_malicious,
-                "checked": signatures_checked,
+                "max_malicious": max_malicious,
+                "signatures_checked": signatures_checked,
             }
             _check_continued(path, history, requested)
         else:
             if not reports:
                 raise RobfcpError(
-                    f"{path}: the first look needs a valid e-report{_first_rejection(rejected)}"
+                    f"{path}: the first inspection needs a valid e-value report"
+                    f"{_first_rejection(rejected)}"
                 )
-            if n_sites is None:
+            if n_clients is None:
                 raise RobfcpError(
-                    "--history: needs --sites, how many are watched, or --keys: whoever sends "
+                    "--history: needs --n-clients, how many are watched, or --keys: whoever sends "
                     "files must not choose the number"
                 )
             history = AlarmHistory(
                 calibration=reports[0].calibration,
                 round=round,
-                n_sites=n_sites,
-                liars=max_malicious,
+                n_clients=n_clients,
+                max_malicious=max_malicious,
                 delta=DEFAULT_DELTA if delta is None else delta,
                 independent=bool(independent),
-                checked=signatures_checked,
+                signatures_checked=signatures_checked,
             )
 
         merged, history = history.with_inspection(reports, step, rejected)
-        if not history.looks[-1].sites:
+        if not history.inspections[-1].e_value_reports:
             raise RobfcpError(
-                f"step: none of the e-reports is a valid one of step {step}, nothing was recorded"
-                + _first_rejection(merged.faulty)
+                f"step: none of the e-value reports is a valid one of step {step}; nothing was "
+                "recorded" + _first_rejection(merged.rejected_reports)
             )
         history.save(path)
     return merged, history

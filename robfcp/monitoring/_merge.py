@@ -17,7 +17,7 @@ from robfcp._typing import FloatArray
 from robfcp._validation import as_float_array, check_fraction, check_integer
 from robfcp.errors import RobfcpError
 from robfcp.federation import RejectedReport
-from robfcp.monitoring._e_report import EValueReport
+from robfcp.monitoring._e_value_report import EValueReport
 
 LIST_WEIGHT = 0.1  # w: of a client's e-value in the product for independent clients, 1 - w of 1
 
@@ -28,41 +28,41 @@ class MergedEValue:
 
     Attributes
     ----------
-    n_sites : int
+    n_clients : int
         The number of clients K, with those that are silent or rejected.
-    liars : int
+    max_malicious : int
         At most so many of them are malicious, m.
     delta : float
         The probability that a false alarm is ever raised, half for coverage and half for drift.
-    log_mean : float
+    log_mean_e_value : float
         ln of the mean of the K - m smallest e-values: valid under any dependence.
-    log_product : float
+    log_product_e_value : float
         ln of the product of (1 - w + w W) over them: valid if clients are independent.
-    log_drift : float
+    log_e_exchangeability : float
         ln of the mean of the K - m smallest e-values against "scores are like those reported";
         clients that compute none count as 0.
     independent : bool
         Whether the clients were stated to be independent, so that the product may raise an alarm.
-    alarmed : tuple of str
+    alarming_clients : tuple of str
         The clients that raise an alarm each, by e-BH at delta among the benign ones; the largest
         e-value first.
-    faulty : tuple of RejectedReport
+    rejected_reports : tuple of RejectedReport
         The rejected e-value reports, and why; their clients count as silent.
-    checked : bool
+    signatures_checked : bool
         Whether signatures show who sent them. If not, a sender under several names counts as
         several clients.
     """
 
-    n_sites: int
-    liars: int
+    n_clients: int
+    max_malicious: int
     delta: float
-    log_mean: float
-    log_product: float
-    log_drift: float
+    log_mean_e_value: float
+    log_product_e_value: float
+    log_e_exchangeability: float
     independent: bool = False
-    alarmed: tuple[str, ...] = ()
-    faulty: tuple[RejectedReport, ...] = ()
-    checked: bool = False
+    alarming_clients: tuple[str, ...] = ()
+    rejected_reports: tuple[RejectedReport, ...] = ()
+    signatures_checked: bool = False
 
     @property
     def has_alarm(self) -> bool:
@@ -72,14 +72,14 @@ class MergedEValue:
     @property
     def has_exchangeability_alarm(self) -> bool:
         """Whether the merged e-value raises an alarm for drift from the clients' reports."""
-        return self.log_drift >= self.log_alarm_threshold
+        return self.log_e_exchangeability >= self.log_alarm_threshold
 
     @property
     def log_e_coverage(self) -> float:
         """ln of the merged e-value: the mean, or its average with the product if independent."""
         if not self.independent:
-            return self.log_mean
-        return float(np.logaddexp(self.log_mean, self.log_product) - np.log(2))
+            return self.log_mean_e_value
+        return float(np.logaddexp(self.log_mean_e_value, self.log_product_e_value) - np.log(2))
 
     @property
     def log_alarm_threshold(self) -> float:
@@ -89,12 +89,14 @@ class MergedEValue:
     @property
     def line(self) -> str:
         """The result in one line."""
-        clients_text = describe_clients(self.n_sites, self.liars, names_checked=self.checked)
+        clients_text = describe_clients(
+            self.n_clients, self.max_malicious, names_checked=self.signatures_checked
+        )
         if self.has_alarm:
             return coverage_alarm_line(clients_text)
         if self.has_exchangeability_alarm:
             return drift_alarm_line(clients_text)
-        return no_alarm_line(clients_text, self.liars, self.alarmed, "no alarm: ")
+        return no_alarm_line(clients_text, self.max_malicious, self.alarming_clients, "no alarm: ")
 
 
 def describe_clients(n_clients: int, max_malicious: int, *, names_checked: bool) -> str:
@@ -185,32 +187,37 @@ def merge_e_values(
     if n_clients is None:
         n_clients = len(newest)
     else:
-        n_clients = check_integer("sites", n_clients, "give how many are watched", 1)
+        n_clients = check_integer("n_clients", n_clients, "give how many are watched", 1)
     if n_clients < max(len(newest), 1):
         raise RobfcpError(
-            f"sites: {len(newest)} sent e-reports but {n_clients} are watched; raise it, or pass "
+            f"n_clients: {len(newest)} sent e-value reports but {n_clients} are monitored; raise "
+            "it, or pass "
             "keys so that nobody can pose as a site"
         )
-    check_integer("liars", max_malicious, "give the most sites that may lie")
+    check_integer("max_malicious", max_malicious, "give the most sites that may lie")
     if max_malicious >= n_clients:
         raise RobfcpError(
-            f"liars: cannot tolerate {max_malicious} among {n_clients} sites; state fewer"
+            f"max_malicious: cannot tolerate {max_malicious} among {n_clients} sites; state fewer"
         )
 
-    coverage_logs = {client: report.log_coverage for client, report in newest.items()}
-    drift_logs = [report.log_drift for report in newest.values() if report.log_drift is not None]
+    coverage_logs = {client: report.log_e_coverage for client, report in newest.items()}
+    drift_logs = [
+        report.log_e_exchangeability
+        for report in newest.values()
+        if report.log_e_exchangeability is not None
+    ]
     logs = list(coverage_logs.values())
     return MergedEValue(
-        n_sites=n_clients,
-        liars=max_malicious,
+        n_clients=n_clients,
+        max_malicious=max_malicious,
         delta=delta,
-        log_mean=log_mean_of_smallest(logs, max_malicious, n_clients),
-        log_product=log_product_of_smallest(logs, max_malicious, n_clients),
-        log_drift=log_mean_of_smallest(drift_logs, max_malicious, n_clients),
+        log_mean_e_value=log_mean_of_smallest(logs, max_malicious, n_clients),
+        log_product_e_value=log_product_of_smallest(logs, max_malicious, n_clients),
+        log_e_exchangeability=log_mean_of_smallest(drift_logs, max_malicious, n_clients),
         independent=independent,
-        alarmed=alarming_clients(coverage_logs, max_malicious, delta, n_clients),
-        faulty=tuple(rejected),
-        checked=signatures_checked,
+        alarming_clients=alarming_clients(coverage_logs, max_malicious, delta, n_clients),
+        rejected_reports=tuple(rejected),
+        signatures_checked=signatures_checked,
     )
 
 

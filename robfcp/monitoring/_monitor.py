@@ -22,7 +22,7 @@ from robfcp.calibration import Calibration
 from robfcp.errors import RobfcpError
 from robfcp.evaluation import get_level, per_client_delta, require_conditional_floor, thresholds_of
 from robfcp.local import UNSEEN_CLIENT, LocalCalibration, LocalThreshold, local_coverage_bound
-from robfcp.monitoring._e_report import EValueReport
+from robfcp.monitoring._e_value_report import EValueReport
 from robfcp.monitoring._state import ExchangeabilityState, MonitorState, advance
 from robfcp.reports import Report
 from robfcp.scores import Score
@@ -75,9 +75,9 @@ class Monitor:
     >>> probabilities, labels = np.tile([0.9, 0.1], (100, 1)), np.repeat([0, 1], [95, 5])
     >>> monitor.update(probabilities, labels).has_alarm
     False
-    >>> monitor.update(probabilities, 1 - labels).alarms
+    >>> monitor.update(probabilities, 1 - labels).alarm_steps
     {'coverage': 103}
-    >>> monitor.update(probabilities, labels).n
+    >>> monitor.update(probabilities, labels).n_samples
     200
     """
 
@@ -99,7 +99,7 @@ class Monitor:
             checked_delta = check_fraction("delta", delta, "give 0.05, say")
         if average_run_length is not None and not 1 <= average_run_length < math.inf:
             raise RobfcpError(
-                f"run_length: {average_run_length!r} is no number from 1; give 10000, say"
+                f"average_run_length: {average_run_length!r} is no number from 1; give 10000, say"
             )
 
         # Monitor a level of the calibration, or the threshold of the client for it.
@@ -117,7 +117,9 @@ class Monitor:
         min_coverage_used = min_coverage
         if min_coverage is None and local_threshold is None and reference_report is not None:
             min_coverage_used, source = self._floor_of_report(reference_report)
-        floor = require_conditional_floor(calibration, level, min_coverage_used, local_threshold)
+        lower_bound = require_conditional_floor(
+            calibration, level, min_coverage_used, local_threshold
+        )
         if client is not None:
             check_client_name(client)
 
@@ -125,7 +127,7 @@ class Monitor:
             seed = secrets.randbits(SEED_BITS)
         else:
             seed = check_integer("seed", seed, "give one from 0")
-        run_length = None if average_run_length is None else float(average_run_length)
+        average_run_length = None if average_run_length is None else float(average_run_length)
         exchangeability: ExchangeabilityState | None = None
         if reference_report is not None:
             exchangeability = ExchangeabilityState.from_report(reference_report, calibration)
@@ -133,20 +135,25 @@ class Monitor:
             calibration=calibration.fingerprint,
             client=client,
             level=level,
-            floor=floor.value,
-            source=source or floor.source,
-            wanted=float(calibration.levels[level].coverage),
+            min_coverage=lower_bound.value,
+            source=source or lower_bound.source,
+            target_coverage=float(calibration.levels[level].coverage),
             delta=checked_delta,
-            run_length=run_length,
+            average_run_length=average_run_length,
             seed=seed,
             exchangeability=exchangeability,
             threshold=None if local_threshold is None else local_threshold.threshold,
         )
 
         # A file that exists replaces this state, if it fits it and what the caller stated.
-        self._binning = None if reference_report is None else reference_report.grid
+        self._binning = None if reference_report is None else reference_report.binning
         self._path = path
-        self._resume(client=client, delta=delta, run_length=average_run_length, floor=min_coverage)
+        self._resume(
+            client=client,
+            delta=delta,
+            average_run_length=average_run_length,
+            min_coverage=min_coverage,
+        )
 
     def _floor_of_report(self, report: Report) -> tuple[float, str]:
         """Return the coverage that a report certifies at the lowest threshold, and the source.
@@ -163,7 +170,10 @@ class Monitor:
         min_threshold = float(self._thresholds.min())
         min_coverage = local_coverage_bound(report, min_threshold, 1 - delta)
         if not min_coverage:
-            raise RobfcpError("floor: the site's own report proves nothing; state a floor")
+            raise RobfcpError(
+                "min_coverage: the reference report certifies nothing; give min_coverage "
+                "(--min-coverage)"
+            )
         source = f"what the site's own {report.n_samples} samples prove, {confidence_text}"
         return min_coverage, source
 
@@ -203,9 +213,9 @@ class Monitor:
         >>> federation = robfcp.Federation.from_counts([[50, 45, 5]] * 20, score=robfcp.LAC())
         >>> calibration = robfcp.calibrate(federation, defense="none")
         >>> monitor = robfcp.Monitor(calibration)
-        >>> monitor.update([[0.9, 0.1]], [0], ids=["patient-7"]).n
+        >>> monitor.update([[0.9, 0.1]], [0], ids=["patient-7"]).n_samples
         1
-        >>> monitor.update([[0.9, 0.1]], [0], ids=["patient-7"]).n
+        >>> monitor.update([[0.9, 0.1]], [0], ids=["patient-7"]).n_samples
         1
         """
         # The digest is of the arrays as they are here: changing this changes what counts as seen.
@@ -254,7 +264,7 @@ class Monitor:
         """
         state = self.state
         # Seeded by the samples so far, so that a monitor that resumes draws what it would have.
-        rng = np.random.default_rng([state.seed, state.n])
+        rng = np.random.default_rng([state.seed, state.n_samples])
         scores = np.asarray(score(predictions, targets, rng), dtype=np.float64)
         thresholds = self._thresholds_for(targets, scores)
 
@@ -311,7 +321,7 @@ class Monitor:
         >>> import robfcp
         >>> federation = robfcp.Federation.from_counts([[50, 45, 5]] * 20, score=robfcp.LAC())
         >>> calibration = robfcp.calibrate(federation, defense="none")
-        >>> robfcp.Monitor(calibration, client="site-3").e_value_report("spring").log_coverage
+        >>> robfcp.Monitor(calibration, client="site-3").e_value_report("spring").log_e_coverage
         0.0
         """
         state = self.state
@@ -320,12 +330,12 @@ class Monitor:
         return EValueReport(
             client=state.client,
             calibration=state.calibration,
-            floor=state.floor,
-            n_samples=state.n,
-            log_coverage=state.log_e_coverage,
+            min_coverage=state.min_coverage,
+            n_samples=state.n_samples,
+            log_e_coverage=state.log_e_coverage,
             round=round,
             step=step,
-            log_drift=state.log_e_exchangeability,
+            log_e_exchangeability=state.log_e_exchangeability,
         )
 
     def _resume(self, **requested: object) -> None:
@@ -359,7 +369,7 @@ class Monitor:
         if self._binning is None or saved.exchangeability is None:
             return ""
         if saved.exchangeability.bins[-1] >= self._binning.n_bins:
-            return f"holds scores outside the grid; {_START_ANEW}"
+            return f"holds scores outside the binning; {_START_ANEW}"
         return ""
 
 
@@ -473,7 +483,8 @@ def _difference(saved: MonitorState, current: MonitorState, requested: dict[str,
         return f"watches another calibration; {_START_ANEW}"
     if saved.threshold != current.threshold:
         return (
-            "watches another threshold; for a site's own pass the samples it rests on (--local), "
+            "monitors another threshold; for a local one pass the samples it was computed from "
+            "(--local-data), "
             f"or {_START_ANEW}"
         )
     for name, value in requested.items():
@@ -481,7 +492,7 @@ def _difference(saved: MonitorState, current: MonitorState, requested: dict[str,
         if value is not None and saved_value != value:
             return f"was begun with {name} {saved_value}, not {value}; keep that or {_START_ANEW}"
     if _digest_of_reference(saved) != _digest_of_reference(current):
-        return "was begun with another report; pass the same --own"
+        return "was begun with another report; pass the same --reference-report"
     return ""
 
 

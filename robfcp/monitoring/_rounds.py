@@ -27,10 +27,10 @@ class LevelComparison:
     ----------
     coverage : Fraction
         The level. Of losses: one minus the mean loss accepted, as a fraction of the largest loss.
-    threshold_before, threshold_now : float
+    previous_threshold, current_threshold : float
         In the unit of the score; infinite if every set contains all labels. By class or group: the
         largest.
-    lower_before, lower_now : float
+    previous_lower, current_lower : float
         Certified lower bounds on coverage. Of losses: one minus the certified upper bound on the
         mean loss, as a fraction of the largest loss.
     risk : Risk, optional
@@ -38,28 +38,28 @@ class LevelComparison:
     """
 
     coverage: Fraction
-    threshold_before: float
-    threshold_now: float
-    lower_before: float
-    lower_now: float
+    previous_threshold: float
+    current_threshold: float
+    previous_lower: float
+    current_lower: float
     risk: Risk | None = None
 
     @property
     def line(self) -> str:
         """The thresholds and what is certified of them, in words."""
-        threshold_before = _threshold_text(self.threshold_before)
-        threshold_now = _threshold_text(self.threshold_now)
+        threshold_before = _threshold_text(self.previous_threshold)
+        threshold_now = _threshold_text(self.current_threshold)
         thresholds = f"threshold {threshold_before} -> {threshold_now}"
         if self.risk is None:
-            lower_before = format_lower(self.lower_before)
-            lower_now = format_lower(self.lower_now)
+            lower_before = format_lower(self.previous_lower)
+            lower_now = format_lower(self.current_lower)
             bounds = f"certified lower bound {lower_before} -> {lower_now}"
             return f"coverage {float(self.coverage):g}: {thresholds}, {bounds}"
 
         target = _max_loss_text(self.coverage, self.risk)
-        upper_before = _max_loss_text(self.lower_before, self.risk)
-        upper_now = _max_loss_text(self.lower_now, self.risk)
-        bounds = f"certified upper bound {upper_before} -> {upper_now}"
+        previous_upper = _max_loss_text(self.previous_lower, self.risk)
+        current_upper = _max_loss_text(self.current_lower, self.risk)
+        bounds = f"certified upper bound {previous_upper} -> {current_upper}"
         return f"mean {self.risk.name} of at most {target}: {thresholds}, {bounds}"
 
 
@@ -115,19 +115,19 @@ class RoundComparison:
                 lines.append(f"{change}: {abbreviate(clients, MAX_CLIENTS_IN_LINE)}")
         if not self.is_drift_tested:
             lines.append(
-                "drift was not tested: it needs scores of one kind on one grid, without noise"
+                "drift was not tested: it needs scores of one kind on one binning, without noise"
             )
         return lines
 
 
 def compare_rounds(
-    before: Calibration, now: Calibration, *, delta: float = 0.05
+    previous: Calibration, current: Calibration, *, delta: float = 0.05
 ) -> RoundComparison:
     """Compare the calibrations of two consecutive rounds.
 
     Parameters
     ----------
-    before, now : Calibration
+    previous, current : Calibration
         The earlier and the later one, both with their records.
     delta : float
         Probability that any client is said to have drifted although none has. It holds for this
@@ -157,24 +157,24 @@ def compare_rounds(
     sent the report of the round before again: client-0
     """
     check_fraction("delta", delta, "use a value such as 0.05")
-    clients_before = set(before.federation.clients)
-    clients_now = set(now.federation.clients)
-    flagged_before = set(before.flagged_clients)
-    flagged_now = set(now.flagged_clients)
+    clients_before = set(previous.federation.clients)
+    clients_now = set(current.federation.clients)
+    flagged_before = set(previous.flagged_clients)
+    flagged_now = set(current.flagged_clients)
 
-    is_drift_tested = _is_drift_testable(before.federation, now.federation)
+    is_drift_tested = _is_drift_testable(previous.federation, current.federation)
     distances: dict[str, float] = {}
     if is_drift_tested:
-        distances = drift_distances(before.federation, now.federation, delta)
+        distances = drift_distances(previous.federation, current.federation, delta)
 
     return RoundComparison(
-        levels=_compare_levels(before, now),
+        levels=_compare_levels(previous, current),
         joined_clients=tuple(sorted(clients_now - clients_before)),
         left_clients=tuple(sorted(clients_before - clients_now)),
         newly_flagged_clients=tuple(sorted((flagged_now - flagged_before) & clients_before)),
         no_longer_flagged_clients=tuple(sorted((flagged_before - flagged_now) & clients_now)),
         drift_distances=distances,
-        unchanged_clients=unchanged_clients(before.federation, now.federation),
+        unchanged_clients=unchanged_clients(previous.federation, current.federation),
         is_drift_tested=is_drift_tested,
     )
 
@@ -279,10 +279,10 @@ def _compare_levels(previous: Calibration, current: Calibration) -> tuple[LevelC
             continue
         comparison = LevelComparison(
             coverage=level.coverage,
-            threshold_before=previous_level.threshold,
-            threshold_now=level.threshold,
-            lower_before=previous_level.certificate.lower,
-            lower_now=level.certificate.lower,
+            previous_threshold=previous_level.threshold,
+            current_threshold=level.threshold,
+            previous_lower=previous_level.certificate.lower,
+            current_lower=level.certificate.lower,
             risk=current.risk,
         )
         comparisons.append(comparison)
@@ -376,4 +376,4 @@ def _max_loss_text(coverage: float | Fraction, risk: Risk) -> str:
     risk : Risk
         For the largest loss, `bound`.
     """
-    return format_loss_upper(float(1 - coverage) * risk.bound, risk.bound)
+    return format_loss_upper(float(1 - coverage) * risk.upper_bound, risk.upper_bound)

@@ -17,7 +17,7 @@ from robfcp._validation import are_client_names
 from robfcp.binning import Binning
 from robfcp.calibration import Calibration
 from robfcp.errors import RobfcpError
-from robfcp.monitoring._betting import (
+from robfcp.monitoring._e_values import (
     N_BETS,
     N_CELLS,
     N_EXCHANGE_BETS,
@@ -55,20 +55,20 @@ class MonitorPoint(msgspec.Struct, frozen=True, forbid_unknown_fields=True, arra
 
     Attributes
     ----------
-    n : int
+    n_samples : int
         The number of samples.
-    coverage : float
+    log_e_coverage : float
         ln of the e-value against "coverage is at least the floor".
-    change : float
+    log_shiryaev_roberts : float
         ln of the mean of R_t of Shiryaev and Roberts over the bets.
-    drift : float or None
+    log_e_exchangeability : float or None
         ln of the e-value against "fresh scores are like those reported"; None without a report.
     """
 
-    n: PositiveCount
-    coverage: float
-    change: float
-    drift: float | None = None
+    n_samples: PositiveCount
+    log_e_coverage: float
+    log_shiryaev_roberts: float
+    log_e_exchangeability: float | None = None
 
 
 class ExchangeabilityState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -89,12 +89,12 @@ class ExchangeabilityState(msgspec.Struct, frozen=True, forbid_unknown_fields=Tr
         The number of conformal p-values so far in each cell.
     """
 
-    report_sha256: Digest = msgspec.field(name="report")
-    n_reference: PositiveCount = msgspec.field(name="reported")
+    report_sha256: Digest
+    n_reference: PositiveCount
     bins: list[Annotated[int, Meta(ge=0, le=2**24)]]
     counts: list[PositiveCount]
-    log_wealths: list[float] = msgspec.field(name="started")
-    p_value_counts: list[Count] = msgspec.field(name="cells")
+    log_wealths: list[float]
+    p_value_counts: list[Count]
 
     @staticmethod
     def from_report(report: Report, calibration: Calibration) -> ExchangeabilityState:
@@ -201,12 +201,15 @@ def _problem_of_reference(report: Report, calibration: Calibration) -> str:
     if report.privacy is not None:
         return "privacy: the report holds noise; keep an exact one at the site and pass that"
     if report.min_cell_count > 1:
-        return "drift cannot be told by coarsened counts; pass a report with --min-cell-count 1"
+        return (
+            "coarsened counts show no drift; pass a report with --min-cell-count 1 "
+            "(min_cell_count=1)"
+        )
 
     summary = calibration.summary
     # The keys are names of options, which the message advises.
     agreements = {
-        "grid": (report.grid.digest, summary.grid),
+        "binning": (report.binning.digest, summary.binning),
         "score": (report.score, calibration.score),
         "model": (report.model, summary.model),
     }
@@ -229,15 +232,15 @@ class MonitorState(SealedFile, frozen=True):
         The name of the client, if it has one.
     level : int
         The index of the level of the calibration.
-    n : int
+    n_samples : int
         The number of samples counted.
-    misses : int
+    n_missed : int
         The number of them whose label is not in the set.
-    floor, source : float, str
+    min_coverage, source : float, str
         The coverage to hold, and what certifies it.
     delta : float
         The probability that a false alarm is ever raised, at any number of inspections.
-    run_length : float, optional
+    average_run_length : float, optional
         The mean number of samples to a false alarm for a change; None if there is no such alarm.
     seed : int
         The seed of the draws that break ties among scores.
@@ -247,9 +250,9 @@ class MonitorState(SealedFile, frozen=True):
     log_sr_statistics : tuple of float
         ln R_t of each of J bets against the floor, as `log_shiryaev_roberts` gives them; empty
         before the first sample.
-    alarms : dict of str to int
+    alarm_steps : dict of str to int
         The alarms raised so far, and the sample after which each was first raised, counted from 1.
-    curve : tuple of MonitorPoint
+    points : tuple of MonitorPoint
         The e-values over time, at up to 400 of the samples and those with an alarm; by rising n,
         the last one at the last sample.
     batch_digests : tuple of str
@@ -260,12 +263,12 @@ class MonitorState(SealedFile, frozen=True):
         The state of the test against the client's report, if there is one.
     threshold : float, optional
         The threshold of the client, if that is monitored.
-    wanted, short_since : float, int or None
+    target_coverage, target_missed_since : float, int or None
         The target coverage, and the sample since which it is significantly missed, with the same
         probability of an error; None while it is not. This is reported; it raises no alarm.
     row_digests_sample : tuple of str
         The smallest digests of the contents of rows without names, ascending; at most 1024.
-    repeated : int
+    n_repeated_rows : int
         The estimated number of rows without names that were counted before.
     """
 
@@ -275,30 +278,30 @@ class MonitorState(SealedFile, frozen=True):
     calibration: Digest
     client: str | None
     level: Count
-    floor: OpenFraction
+    min_coverage: OpenFraction
     source: str
-    wanted: OpenFraction
+    target_coverage: OpenFraction
     delta: OpenFraction
-    run_length: Annotated[float, Meta(ge=1)] | None
+    average_run_length: Annotated[float, Meta(ge=1)] | None
     seed: Annotated[int, Meta(ge=0, lt=2**62)]
-    n: Count = 0
-    misses: Count = 0
-    log_wealths: tuple[float, ...] = msgspec.field(name="started", default=())
-    log_sr_statistics: tuple[float, ...] = msgspec.field(name="changes", default=())
-    alarms: dict[AlarmName, PositiveCount] = msgspec.field(default_factory=dict)
-    curve: tuple[MonitorPoint, ...] = ()
-    batch_digests: tuple[HalfDigest, ...] = msgspec.field(name="batches", default=())
-    row_ids: tuple[RowDigest, ...] = msgspec.field(name="rows", default=())
-    exchangeability: ExchangeabilityState | None = msgspec.field(name="bag", default=None)
+    n_samples: Count = 0
+    n_missed: Count = 0
+    log_wealths: tuple[float, ...] = ()
+    log_sr_statistics: tuple[float, ...] = ()
+    alarm_steps: dict[AlarmName, PositiveCount] = msgspec.field(default_factory=dict)
+    points: tuple[MonitorPoint, ...] = ()
+    batch_digests: tuple[HalfDigest, ...] = ()
+    row_ids: tuple[RowDigest, ...] = ()
+    exchangeability: ExchangeabilityState | None = None
     threshold: float | None = None
-    short_since: PositiveCount | None = None
-    row_digests_sample: tuple[RowDigest, ...] = msgspec.field(name="seen", default=())
-    repeated: Count = 0
+    target_missed_since: PositiveCount | None = None
+    row_digests_sample: tuple[RowDigest, ...] = ()
+    n_repeated_rows: Count = 0
 
     @property
     def has_alarm(self) -> bool:
         """Whether any alarm was raised."""
-        return bool(self.alarms)
+        return bool(self.alarm_steps)
 
     @property
     def log_alarm_threshold(self) -> float:
@@ -309,33 +312,33 @@ class MonitorState(SealedFile, frozen=True):
     @property
     def log_e_coverage(self) -> float:
         """ln of the e-value against "coverage is at least the floor"."""
-        if not self.curve:
+        if not self.points:
             return 0.0
-        return self.curve[-1].coverage
+        return self.points[-1].log_e_coverage
 
     @property
     def log_shiryaev_roberts(self) -> float | None:
         """ln R_t of Shiryaev and Roberts, for a change at an unknown time; None before a sample."""
-        if not self.curve:
+        if not self.points:
             return None
-        return self.curve[-1].change
+        return self.points[-1].log_shiryaev_roberts
 
     @property
     def log_e_exchangeability(self) -> float | None:
         """ln of the e-value against "scores are like those reported"; None without a report."""
-        if self.curve:
-            return self.curve[-1].drift
+        if self.points:
+            return self.points[-1].log_e_exchangeability
         return None if self.exchangeability is None else 0.0
 
     @property
     def line(self) -> str:
         """The alarms or e-values and what to do, in one line."""
-        if not self.n:
-            return f"no samples yet; watching for coverage below {self.floor:.4f}"
+        if not self.n_samples:
+            return f"no samples yet; watching for coverage below {self.min_coverage:.4f}"
 
-        if self.alarms:
+        if self.alarm_steps:
             alarms_text = ", ".join(
-                f"{name} at sample {step}" for name, step in self.alarms.items()
+                f"{name} at sample {step}" for name, step in self.alarm_steps.items()
             )
             return f"alarm ({alarms_text}): {self._counts_text()}; recalibrate now on fresh samples"
         e_value = _e_value_text(self.log_e_coverage)
@@ -350,16 +353,16 @@ class MonitorState(SealedFile, frozen=True):
 
         There must be a sample, as `line` ensures.
         """
-        coverage = 1 - self.misses / self.n
+        coverage = 1 - self.n_missed / self.n_samples
         target_status = "not shown to be missed"
-        if self.short_since:
-            target_status = f"missed (shown at {self.short_since})"
+        if self.target_missed_since:
+            target_status = f"missed (shown at {self.target_missed_since})"
         text = (
-            f"{self.n} samples, {coverage:.4f} covered, floor {self.floor:.4f}"
-            f", the wanted {self.wanted:.4f} is {target_status}"
+            f"{self.n_samples} samples, {coverage:.4f} covered, floor {self.min_coverage:.4f}"
+            f", the wanted {self.target_coverage:.4f} is {target_status}"
         )
-        if self.repeated:
-            text += f", about {self.repeated} rows came before"
+        if self.n_repeated_rows:
+            text += f", about {self.n_repeated_rows} rows came before"
         return text
 
     def find_contradiction(self) -> str:
@@ -370,27 +373,27 @@ class MonitorState(SealedFile, frozen=True):
         """
         if self.client is not None and not are_client_names([self.client])[0]:
             return "client is no name"
-        if self.misses > self.n:
+        if self.n_missed > self.n_samples:
             return "more misses than samples"
 
         # Both processes exist from the first sample on: one wealth of each bet against the floor
         # and one against the target coverage; one statistic of each bet against the floor.
-        n_wealths = 2 * N_BETS if self.n else 0
-        n_statistics = N_BETS if self.n else 0
+        n_wealths = 2 * N_BETS if self.n_samples else 0
+        n_statistics = N_BETS if self.n_samples else 0
         if len(self.log_wealths) != n_wealths or len(self.log_sr_statistics) != n_statistics:
             return "started or changes do not fit the samples"
 
-        if max(self.alarms.values(), default=0) > self.n:
+        if max(self.alarm_steps.values(), default=0) > self.n_samples:
             return "an alarm rang at no sample"
 
-        steps = [point.n for point in self.curve]
+        steps = [point.n_samples for point in self.points]
         is_rising = steps == sorted(set(steps))
         last_step = steps[-1] if steps else 0
-        if not is_rising or last_step != self.n:
+        if not is_rising or last_step != self.n_samples:
             return "the curve does not rise to n"
 
         state = self.exchangeability
-        if state is not None and not state.is_consistent_with(self.n):
+        if state is not None and not state.is_consistent_with(self.n_samples):
             return "the bag does not hold the report and the samples"
         return ""
 
@@ -424,7 +427,7 @@ class MonitorState(SealedFile, frozen=True):
         return msgspec.structs.replace(
             self,
             row_digests_sample=tuple(updated_sample),
-            repeated=self.repeated + n_repeated,
+            n_repeated_rows=self.n_repeated_rows + n_repeated,
         )
 
 
@@ -450,21 +453,21 @@ def advance(
         A new state. The digests of batches and rows are those of `state`: the caller adds its own.
     """
     is_missed = scores > thresholds
-    samples = state.n + np.arange(1, len(scores) + 1)  # (T,) their numbers, from 1
+    samples = state.n_samples + np.arange(1, len(scores) + 1)  # (T,) their numbers, from 1
 
     # The same bets run against the floor, which raises alarms, and against the target coverage,
     # which is reported only.
-    floor_factors = log_bet_factors(state.floor, is_missed)
-    target_factors = log_bet_factors(state.wanted, is_missed)
+    floor_factors = log_bet_factors(state.min_coverage, is_missed)
+    target_factors = log_bet_factors(state.target_coverage, is_missed)
     previous_wealths = _stored_logs(state.log_wealths, 2 * N_BETS)
     log_wealths = log_mixture_wealth(
-        previous_wealths, state.n, np.hstack([floor_factors, target_factors])
+        previous_wealths, state.n_samples, np.hstack([floor_factors, target_factors])
     )
     previous_statistics = _stored_logs(state.log_sr_statistics, N_BETS)
     log_sr_statistics = log_shiryaev_roberts(previous_statistics, floor_factors)
     # ln of the e-values after each sample, (T,): the first J wealths are those against the floor.
-    coverage = log_wealth(log_wealths[:, :N_BETS], state.n)
-    target = log_wealth(log_wealths[:, N_BETS:], state.n)
+    coverage = log_wealth(log_wealths[:, :N_BETS], state.n_samples)
+    target = log_wealth(log_wealths[:, N_BETS:], state.n_samples)
     change = log_mean(log_sr_statistics)
 
     # Against "fresh scores are like those reported".
@@ -472,22 +475,22 @@ def advance(
     drift: FloatArray | None = None
     if exchangeability is not None and binning is not None:
         exchangeability, drift = exchangeability.advance(
-            scores, binning, n_before=state.n, seed=state.seed
+            scores, binning, n_before=state.n_samples, seed=state.seed
         )
 
-    alarms = _alarms_after(state, samples, coverage, change, drift)
-    short_since = _first(samples, target >= -math.log(state.delta))
-    points = _new_points(samples, coverage, change, drift, alarms)
+    alarm_steps = _alarms_after(state, samples, coverage, change, drift)
+    target_missed_since = _first(samples, target >= -math.log(state.delta))
+    points = _new_points(samples, coverage, change, drift, alarm_steps)
     return msgspec.structs.replace(
         state,
-        n=int(samples[-1]),
-        misses=state.misses + int(is_missed.sum()),
+        n_samples=int(samples[-1]),
+        n_missed=state.n_missed + int(is_missed.sum()),
         log_wealths=tuple(log_wealths[-1].tolist()),
         log_sr_statistics=tuple(log_sr_statistics[-1].tolist()),
-        alarms=alarms,
-        curve=_thin_curve([*state.curve, *points], set(alarms.values())),
+        alarm_steps=alarm_steps,
+        points=_drop_points([*state.points, *points], set(alarm_steps.values())),
         exchangeability=exchangeability,
-        short_since=state.short_since or short_since,
+        target_missed_since=state.target_missed_since or target_missed_since,
     )
 
 
@@ -512,12 +515,12 @@ def _alarms_after(
         The same against drift; None without a report.
     """
     is_raised: dict[AlarmName, BoolArray] = {"coverage": coverage >= state.log_alarm_threshold}
-    if state.run_length is not None:
-        is_raised["change"] = change >= np.log(state.run_length)
+    if state.average_run_length is not None:
+        is_raised["change"] = change >= np.log(state.average_run_length)
     if drift is not None:
         is_raised["drift"] = drift >= state.log_alarm_threshold
 
-    alarms = dict(state.alarms)
+    alarms = dict(state.alarm_steps)
     for name, is_raised_at in is_raised.items():
         first_sample = _first(samples, is_raised_at)
         if first_sample is not None:
@@ -558,7 +561,7 @@ def _new_points(
     coverage: FloatArray,
     change: FloatArray,
     drift: FloatArray | None,
-    alarms: Mapping[AlarmName, int],
+    alarm_steps: Mapping[AlarmName, int],
 ) -> list[MonitorPoint]:
     """Return the points of a batch: up to 100 evenly spaced, and those with an alarm.
 
@@ -570,7 +573,7 @@ def _new_points(
         ln of the e-values after each sample, as in `MonitorPoint`.
     drift : ndarray of shape (T,) or None
         The same against drift; None without a report.
-    alarms : mapping of str to int
+    alarm_steps : mapping of str to int
         All alarms so far, also of earlier batches, with their samples.
 
     Returns
@@ -580,21 +583,21 @@ def _new_points(
     """
     n_samples = len(samples)
     evenly_spaced = np.linspace(0, n_samples - 1, min(n_samples, MAX_NEW_POINTS)).round()
-    with_alarm = [step - samples[0] for step in alarms.values() if step >= samples[0]]
+    with_alarm = [step - samples[0] for step in alarm_steps.values() if step >= samples[0]]
     points = []
     for index in np.unique([*evenly_spaced, *with_alarm]).astype(np.intp):
         point = MonitorPoint(
-            n=int(samples[index]),
-            coverage=float(coverage[index]),
-            change=float(change[index]),
-            drift=None if drift is None else float(drift[index]),
+            n_samples=int(samples[index]),
+            log_e_coverage=float(coverage[index]),
+            log_shiryaev_roberts=float(change[index]),
+            log_e_exchangeability=None if drift is None else float(drift[index]),
         )
         points.append(point)
     return points
 
 
-def _thin_curve(
-    curve: Sequence[MonitorPoint], alarm_steps: Collection[int]
+def _drop_points(
+    points: Sequence[MonitorPoint], alarm_steps: Collection[int]
 ) -> tuple[MonitorPoint, ...]:
     """Return the curve with few enough points: every second is dropped, as often as needed.
 
@@ -607,14 +610,14 @@ def _thin_curve(
     alarm_steps : collection of int
         The samples at which an alarm was raised.
     """
-    while len(curve) > MAX_POINTS + len(alarm_steps):
-        parity_of_last = (len(curve) - 1) % 2
-        curve = [
+    while len(points) > MAX_POINTS + len(alarm_steps):
+        parity_of_last = (len(points) - 1) % 2
+        points = [
             point
-            for index, point in enumerate(curve)
-            if index % 2 == parity_of_last or point.n in alarm_steps
+            for index, point in enumerate(points)
+            if index % 2 == parity_of_last or point.n_samples in alarm_steps
         ]
-    return tuple(curve)
+    return tuple(points)
 
 
 def _e_value_text(log_e_value: float) -> str:

@@ -1,5 +1,5 @@
-"""A forged calibration is refused under a pinned key and found out by its record; no line of a
-server's log can be altered, dropped or inserted unseen."""
+"""Forged calibrations are refused under a pinned key and contradict their record; every altered,
+removed or inserted line of a server's log is detected."""
 
 import json
 import multiprocessing
@@ -9,7 +9,7 @@ from dataclasses import replace
 import msgspec
 import numpy as np
 import pytest
-from makers import LAC, by_class, outputs, reports_of
+from makers import LAC, outputs, reports_by_class, reports_of
 
 import robfcp
 from robfcp._sealed import check_signer, sha256_of
@@ -29,17 +29,17 @@ def reports(n_clients=12, seed=0):
 
 @pytest.fixture
 def server(tmp_path):
-    public = generate_key(tmp_path / "server.key")
-    return load_key(tmp_path / "server.key"), public
+    public_key = generate_key(tmp_path / "server.key")
+    return load_key(tmp_path / "server.key"), public_key
 
 
 @pytest.fixture
 def calibration():
-    return robfcp.calibrate(reports(), defense=robfcp.Consensus(at_most=2))
+    return robfcp.calibrate(reports(), defense=robfcp.Consensus(max_malicious=2))
 
 
-def forged(data, change):
-    """The file with another body and a digest that fits it."""
+def reseal(data, change):
+    """Return a file with a changed body and the digest of that."""
     envelope = msgspec.json.decode(data)
     change(envelope["body"])
     envelope["digest"] = sha256_of(msgspec.json.encode(envelope["body"]))
@@ -47,115 +47,138 @@ def forged(data, change):
 
 
 @pytest.mark.parametrize("attack", ["unsigned", "another key", "another key named", "kind"])
-def test_no_other_signature_will_do(tmp_path, calibration, server, attack):
-    own, public = server
+def test_other_signatures_are_refused(tmp_path, calibration, server, attack):
+    server_key, public_key = server
     generate_key(tmp_path / "other.key")
-    keys = {"unsigned": None, "kind": own}
+    keys = {"unsigned": None, "kind": server_key}
     data = calibration.to_json(keys.get(attack, load_key(tmp_path / "other.key")))
     envelope = msgspec.json.decode(data)
     # a signature over one kind of file means nothing for another
-    envelope |= {"another key named": {"key": public}, "kind": {"kind": "letter"}}.get(attack, {})
+    envelope |= {"another key named": {"key": public_key}, "kind": {"kind": "client-feedback"}}.get(
+        attack, {}
+    )
     with pytest.raises(RobfcpError, match="is not signed"):
-        check_signer(msgspec.json.encode(envelope), public, "c.json")
+        check_signer(msgspec.json.encode(envelope), public_key, "c.json")
 
 
-def test_letters_are_signed_as_a_whole(tmp_path, calibration, server):
-    key, public = server
-    (path, *_) = save_feedback(calibration, tmp_path / "letters", key)
-    assert ClientFeedback.load(path, public).calibration == calibration
-    other = forged(path.read_bytes(), lambda body: body.update(verdict="flagged"))
-    for data in (other, calibration.feedback("site-00").to_json()):
+def test_feedback_is_signed_as_a_whole(tmp_path, calibration, server):
+    key, public_key = server
+    (path, *_) = save_feedback(calibration, tmp_path / "feedback", key)
+    assert ClientFeedback.load(path, public_key).calibration == calibration
+    altered = reseal(path.read_bytes(), lambda body: body.update(verdict="flagged"))
+    for data in (altered, calibration.feedback("site-00").to_json()):
         path.write_bytes(data)
         with pytest.raises(RobfcpError, match="is not signed"):
-            ClientFeedback.load(path, public)
+            ClientFeedback.load(path, public_key)
 
 
 def test_a_public_key_is_read_from_its_text_its_file_or_a_registry(tmp_path, server):
-    _, public = server
-    assert read_public_key(public) == public
-    assert read_public_key(str(tmp_path / "server.key.pub")) == public
-    (tmp_path / "r.toml").write_text(f'["server"]\nkey = "{public}"\n')
-    assert read_public_key(str(tmp_path / "r.toml")) == public
+    _, public_key = server
+    assert read_public_key(public_key) == public_key
+    assert read_public_key(str(tmp_path / "server.key.pub")) == public_key
+    (tmp_path / "r.toml").write_text(f'["server"]\nkey = "{public_key}"\n')
+    assert read_public_key(str(tmp_path / "r.toml")) == public_key
 
 
 NAMES = ("flu", "cold", "none")
-SITES = [outputs(seed, 200, 3) for seed in range(9)]
-SETTINGS = [
-    {"defense": robfcp.Consensus(at_most=2), "coverage": [0.8, 0.9]},
-    {"defense": robfcp.Consensus(exactly=2)},
-    {"defense": robfcp.RobFCP(liars=2, distance="l1")},
+CLIENT_OUTPUTS = [outputs(seed, 200, 3) for seed in range(9)]
+OPTIONS = [
+    {"defense": robfcp.Consensus(max_malicious=2), "coverage": [0.8, 0.9]},
+    {"defense": robfcp.Consensus(n_malicious=2)},
+    {"defense": robfcp.RobFCP(n_malicious=2, metric="l1")},
     {"defense": "none", "certificate_confidence": 0.8},
-    {"guarantee": robfcp.PACGuarantee(2, alike=0.3)},
-    {"guarantee": robfcp.MarginalGuarantee(samples=100)},
+    {"guarantee": robfcp.PACGuarantee(2, heterogeneity=0.3)},
+    {"guarantee": robfcp.MarginalGuarantee(max_malicious_samples=100)},
     {"by": "class"},
     {"by": "class", "guarantee": robfcp.MarginalGuarantee(2), "coverage": [0.9, 0.8]},
     {"by": {"flu": "ill", "cold": "ill", "none": "well"}},
     {"guarantee": robfcp.LabelShiftGuarantee(2)},
-    {"guarantee": robfcp.LabelShiftGuarantee(1, mix="any")},
-    {"guarantee": robfcp.LabelShiftGuarantee(1, mix=["uniform", {"flu": np.float32(1)}])},
+    {"guarantee": robfcp.LabelShiftGuarantee(1, label_distribution="any")},
+    {
+        "guarantee": robfcp.LabelShiftGuarantee(
+            1, label_distribution=["uniform", {"flu": np.float32(1)}]
+        )
+    },
     {"by": "class", "privacy": robfcp.Privacy(4.0), "binning": robfcp.Binning.uniform(16)},
 ]
 
 
-@pytest.mark.parametrize("settings", SETTINGS, ids=str)
-def test_an_honest_calibration_is_what_its_file_and_its_record_give(settings, tmp_path):
-    made = {name: settings[name] for name in ("privacy", "binning") if name in settings}
-    asked = {name: value for name, value in settings.items() if name not in made}
-    found = robfcp.calibrate(by_class(SITES, NAMES, stratify_by_class=True, **made), **asked)
-    found.save(tmp_path / "c.json")
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_an_unaltered_calibration_agrees_with_its_file_and_its_record(options, tmp_path):
+    report_options = {name: options[name] for name in ("privacy", "binning") if name in options}
+    calibrate_options = {
+        name: value for name, value in options.items() if name not in report_options
+    }
+    calibration = robfcp.calibrate(
+        reports_by_class(CLIENT_OUTPUTS, NAMES, stratify_by_class=True, **report_options),
+        **calibrate_options,
+    )
+    calibration.save(tmp_path / "c.json")
     loaded = robfcp.Calibration.load(tmp_path / "c.json", record=True)
     assert verify_calibration(loaded) == []
-    assert (loaded, loaded.record.guarantee) == (found, found.record.guarantee)
-    assert (loaded.levels, loaded.classes) == (found.levels, NAMES)
-    assert {one.certificate.n_clients for one in loaded.levels} == {len(SITES)}
-    covered = loaded.client_coverage()
-    for k, (p, y) in enumerate(() if made else SITES):
-        for level, one in enumerate(found.levels):
-            limits = one.threshold if found.by is None else [part.threshold for part in one.strata]
-            inside = LAC(p, y) <= np.broadcast_to(limits, 3)[y]
-            assert covered[k, level] == pytest.approx(inside.mean())
+    assert (loaded, loaded.record.guarantee) == (calibration, calibration.record.guarantee)
+    assert (loaded.levels, loaded.classes) == (calibration.levels, NAMES)
+    assert {level.certificate.n_clients for level in loaded.levels} == {len(CLIENT_OUTPUTS)}
+    coverage_by_client = loaded.client_coverage()
+    for k, (p, y) in enumerate(() if report_options else CLIENT_OUTPUTS):
+        for level_index, level in enumerate(calibration.levels):
+            thresholds = (
+                level.threshold
+                if calibration.by is None
+                else [stratum.threshold for stratum in level.strata]
+            )
+            is_covered = LAC(p, y) <= np.broadcast_to(thresholds, 3)[y]
+            assert coverage_by_client[k, level_index] == pytest.approx(is_covered.mean())
 
 
-EDGE = float(robfcp.Binning.default().upper_edges[7])
+FORGED_THRESHOLD = float(robfcp.Binning.default().upper_edges[7])
 FORGERIES = {
-    "threshold": lambda body: body["levels"][0].update(threshold=EDGE),
+    "threshold": lambda body: body["levels"][0].update(threshold=FORGED_THRESHOLD),
     "certificate lower": lambda body: body["levels"][0]["certificate"].update(lower=0.99, upper=1),
-    "certificate m": lambda body: body["levels"][0]["certificate"].update(m=1),
-    "liars": lambda body: body.update(liars=3),
+    "certificate max malicious": lambda body: body["levels"][0]["certificate"].update(
+        max_malicious=1
+    ),
+    "n malicious": lambda body: body.update(n_malicious=3, max_malicious=3),
 }
 
 
-@pytest.mark.parametrize("what", FORGERIES)
-def test_every_forged_statement_is_named(calibration, what):
-    data = forged(calibration.to_json(), FORGERIES[what])
+@pytest.mark.parametrize("field", FORGERIES)
+def test_every_forged_value_is_named(calibration, field):
+    data = reseal(calibration.to_json(), FORGERIES[field])
     changed = robfcp.Calibration.from_json(data).with_record(calibration.record)
-    found = verify_calibration(changed)
-    assert what in [difference.what for difference in found]
-    assert "but its record gives" in found[0].line
+    discrepancies = verify_calibration(changed)
+    assert field in [discrepancy.field for discrepancy in discrepancies]
+    assert "but its record gives" in discrepancies[0].line
 
 
-def test_a_forged_verdict_is_found(calibration):
-    record, odd = calibration.record, calibration.maliciousness.copy()
-    changed = calibration.with_record(replace(record, reasons={"site-00": "odd"}))
-    found = {each.what: (each.stated, each.recomputed) for each in verify_calibration(changed)}
-    assert found["flagged"] == (["site-00"], ["site-03"])
-    odd[5] += 1
-    changed = calibration.with_record(replace(record, maliciousness=odd))
-    assert [each.what for each in verify_calibration(changed)] == ["the oddness of site-05"]
+def test_a_forged_verdict_is_detected(calibration):
+    record, maliciousness = calibration.record, calibration.maliciousness.copy()
+    changed = calibration.with_record(replace(record, reasons={"site-00": "outlier"}))
+    values = {
+        discrepancy.field: (discrepancy.documented, discrepancy.recomputed)
+        for discrepancy in verify_calibration(changed)
+    }
+    assert values["flagged clients"] == (["site-00"], ["site-03"])
+    maliciousness[5] += 1
+    changed = calibration.with_record(replace(record, maliciousness=maliciousness))
+    (discrepancy,) = verify_calibration(changed)
+    assert discrepancy.field == "the maliciousness of site-05"
 
 
-def test_a_site_finds_its_own_report_in_the_record(calibration):
+def test_the_record_contains_the_report_of_a_client(calibration):
     assert find_own_report(calibration, reports()[4]) == []
-    stranger = robfcp.Report.from_scores("stranger", [0.5], score=robfcp.LAC())
-    for own, stated in ((reports(seed=1)[4], "another one"), (stranger, "no report")):
-        assert [each.recomputed for each in find_own_report(calibration, own)] == [stated]
+    unknown_client = robfcp.Report.from_scores("unseen", [0.5], score=robfcp.LAC())
+    for report, expected in ((reports(seed=1)[4], "another one"), (unknown_client, "no report")):
+        assert [discrepancy.recomputed for discrepancy in find_own_report(calibration, report)] == [
+            expected
+        ]
 
 
-def test_what_was_an_object_cannot_be_made_again():
-    class Mine(robfcp.defense.FCP):
+def test_a_round_with_a_custom_defense_cannot_be_recomputed():
+    class CustomDefense(robfcp.defense.FCP):
         name = "mine"
 
-    calibration = robfcp.calibrate(reports(), defense=Mine())
+    calibration = robfcp.calibrate(reports(), defense=CustomDefense())
     assert (calibration.record.defense, calibration.record.parameters) == ("custom:mine", {})
     with pytest.raises(RobfcpError, match="cannot be made again"):
         verify_calibration(calibration)
@@ -167,43 +190,45 @@ def test_what_was_an_object_cannot_be_made_again():
 @pytest.fixture
 def log(tmp_path):
     log = AuditLog(tmp_path / "audit.jsonl")
-    calibration = robfcp.calibrate([*reports(), "{broken"], defense=robfcp.Consensus(at_most=2))
+    calibration = robfcp.calibrate(
+        [*reports(), "{broken"], defense=robfcp.Consensus(max_malicious=2)
+    )
     log_calibration(log, calibration, {"malicious": 2})
     return log
 
 
-def test_a_round_is_logged_as_it_went(log):
+def test_all_events_of_a_round_are_logged(log):
     events = list(log.events())
-    kinds = Counter(event["event"] for event in events)
-    assert (kinds["report received"], kinds["report refused"]) == (12, 1)
+    event_counts = Counter(event["event"] for event in events)
+    assert (event_counts["report received"], event_counts["report rejected"]) == (12, 1)
     assert (events[0]["event"], events[0]["terms"]) == ("round opened", {"malicious": 2})
     assert events[-1]["event"] == "calibration written"
-    assert [e["client"] for e in events if e.get("verdict") == "flagged"] == ["site-03"]
+    assert [event["client"] for event in events if event.get("verdict") == "flagged"] == ["site-03"]
 
 
 CHANGES = [
     (lambda lines: lines[:3] + lines[4:], 2),
     (lambda lines: lines[:3] + [lines[2]] + lines[3:], 2),
     (lambda lines: [lines[1], lines[0], *lines[2:]], 0),
-    (lambda lines: lines[:3] + [lines[3].replace("trusted", "flagged")] + lines[4:], 3),
+    (lambda lines: lines[:3] + [lines[3].replace("benign", "flagged")] + lines[4:], 3),
     (lambda lines: lines[:3] + ["{}"] + lines[4:], 2),
     (lambda lines: lines[:3] + ["[" * 5000] + lines[4:], 2),
     (lambda lines: lines[1:], 0),
 ]
 
 
-@pytest.mark.parametrize(("change", "sound"), CHANGES)
-def test_every_change_breaks_the_chain(log, change, sound):
+@pytest.mark.parametrize(("change", "n_valid"), CHANGES)
+def test_every_change_breaks_the_chain(log, change, n_valid):
     lines = log.path.read_text().splitlines()
     log.path.write_text("\n".join(change(lines)) + "\n")
-    words = f"trust lines 1 to {sound} at most" if sound else "trust none"
-    with pytest.raises(RobfcpError, match=words):
+    message = f"trust lines 1 to {n_valid} at most" if n_valid else "trust none"
+    with pytest.raises(RobfcpError, match=message):
         list(log.events())
 
 
 def write(path):
-    for number in range(20):
-        AuditLog(path).write("test", number=number)
+    for index in range(20):
+        AuditLog(path).write("test", index=index)
 
 
 def test_several_processes_keep_one_chain(tmp_path):
@@ -212,7 +237,7 @@ def test_several_processes_keep_one_chain(tmp_path):
     assert len(list(AuditLog(tmp_path / "a").events())) == 80
 
 
-def test_lines_are_json_that_steers_no_terminal_and_one_cut_short_is_refused(tmp_path):
+def test_lines_are_printable_json_and_a_truncated_one_is_refused(tmp_path):
     log = AuditLog(tmp_path / "a")
     log.write("x", name="a\n\x1b[2J\u202e", number=float(1), path=tmp_path)
     (line,) = log.path.read_text("ascii").splitlines()

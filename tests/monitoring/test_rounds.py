@@ -1,4 +1,4 @@
-"""What changed from one round to the next: levels, clients, drift, reports sent again."""
+"""The comparison of two rounds: levels, clients, drift, unchanged reports."""
 
 import json
 from fractions import Fraction
@@ -6,7 +6,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 from effort import cases
-from makers import LAC, beta_scores, refused, reports_of, said, saved
+from makers import LAC, beta_scores, command_error, command_output, reports_of, save_reports
 
 import robfcp
 from robfcp.errors import RobfcpError
@@ -14,11 +14,11 @@ from robfcp.federation import Federation
 from robfcp.monitoring import compare_rounds
 from robfcp.monitoring._rounds import drift_distances, unchanged_clients
 
-GRID = robfcp.Binning.uniform(4)
+BINNING = robfcp.Binning.uniform(4)
 
 
 def federation(rng, n_samples=200, n_clients=12, shifted=(), **context):
-    """Clients with scores from one distribution, but for those that are shifted."""
+    """Return clients with scores of one distribution, except for those that are shifted."""
     scores = beta_scores(rng, n_clients, n_samples)
     for client in shifted:
         scores[client] = rng.beta(3, 2, n_samples)
@@ -29,22 +29,22 @@ def calibration(reports, **options):
     return robfcp.calibrate(reports, **{"defense": "none", **options})
 
 
-def compare_counts(counts_before, counts_now, *, ids_before=None, ids_now=None):
-    """The comparison of two rounds of counts, which are calibrated without a defense."""
-    before = Federation.from_counts(counts_before, GRID, clients=ids_before)
-    now = Federation.from_counts(counts_now, GRID, clients=ids_now)
-    return compare_rounds(calibration(before), calibration(now))
+def compare_counts(previous_counts, current_counts, *, previous_clients=None, current_clients=None):
+    """Return the comparison of two rounds of counts, calibrated without a defense."""
+    previous = Federation.from_counts(previous_counts, BINNING, clients=previous_clients)
+    current = Federation.from_counts(current_counts, BINNING, clients=current_clients)
+    return compare_rounds(calibration(previous), calibration(current))
 
 
 # Drift
 
 
 @pytest.mark.effort
-def test_drift_of_a_client_is_named_and_chance_is_not():
+def test_clients_that_drift_are_named_and_others_rarely():
     rng = np.random.default_rng(0)
-    before = federation(rng, n_samples=500)
-    now = federation(rng, n_samples=500, shifted=[3, 7])
-    assert set(drift_distances(before, now, 0.05)) == {"site-03", "site-07"}
+    previous = federation(rng, n_samples=500)
+    current = federation(rng, n_samples=500, shifted=[3, 7])
+    assert set(drift_distances(previous, current, 0.05)) == {"site-03", "site-07"}
 
     n_false_alarms = 0
     for _ in range(cases(40)):
@@ -53,32 +53,34 @@ def test_drift_of_a_client_is_named_and_chance_is_not():
     assert n_false_alarms <= 0.05 * cases(40)
 
 
-@pytest.mark.parametrize(("beyond", "is_named"), [(-1, False), (1, True)])
-def test_the_distance_named_is_the_first_above_the_formula(beyond, is_named):
+@pytest.mark.parametrize(("n_beyond", "is_named"), [(-1, False), (1, True)])
+def test_a_client_is_named_above_the_distance_of_the_formula(n_beyond, is_named):
     n_clients, n_samples = 3, 1000
     radius = 2 * np.sqrt(np.log(4 * n_clients / 0.05) / (2 * n_samples))
-    moved = int(n_samples * radius) + beyond
+    moved = int(n_samples * radius) + n_beyond
     counts = [[301, 0, 0, 699]] * 2 + [[9, 1, 1, 9]]
-    counts_now = [counts[0], [301 - moved, moved, 0, 699], counts[2]]
+    current_counts = [counts[0], [301 - moved, moved, 0, 699], counts[2]]
 
-    before = Federation.from_counts(counts, GRID)
-    distances = drift_distances(before, Federation.from_counts(counts_now, GRID), 0.05)
+    previous = Federation.from_counts(counts, BINNING)
+    distances = drift_distances(previous, Federation.from_counts(current_counts, BINNING), 0.05)
 
     expected = {"client-1": pytest.approx(moved / n_samples)} if is_named else {}
     assert distances == expected
 
 
-def test_clients_are_compared_with_themselves_in_whatever_order_they_stand():
+def test_clients_are_compared_by_their_names():
     low, high = [900, 50, 25, 25], [25, 25, 50, 900]
     counts = [low, high, low]
-    comparison = compare_counts(counts, counts, ids_before=["b", "a", "c"], ids_now=["a", "c", "b"])
+    comparison = compare_counts(
+        counts, counts, previous_clients=["b", "a", "c"], current_clients=["a", "c", "b"]
+    )
     # Now a has the low scores that b and c had before; c has the high ones.
     assert set(comparison.drift_distances) == {"a", "c"}
     assert comparison.unchanged_clients == ("b",)
 
 
 def coarsened_reports(rng, n_samples, shift=0.0):
-    """Reports of eight clients whose counts keep five samples together, by ten classes."""
+    """Return coarsened reports of eight clients by ten classes."""
     reports = []
     for k in range(8):
         labels = rng.integers(0, 10, n_samples)
@@ -90,10 +92,10 @@ def coarsened_reports(rng, n_samples, shift=0.0):
     return Federation.from_reports(reports)
 
 
-def test_rounding_to_five_samples_is_not_taken_for_drift():
-    """By class it moves some 2.5 samples a class up: 10% of the small reports, 0.25% of the others.
+def test_coarsening_is_not_taken_for_drift():
+    """By class it moves about 2.5 samples of each class up: 10% of small reports, 0.25% of others.
 
-    Without allowing for it every comparison here would name some client.
+    Without allowing for it every comparison here would name a client.
     """
     rng = np.random.default_rng(0)
     small, large = coarsened_reports(rng, 250), coarsened_reports(rng, 10_000)
@@ -108,37 +110,37 @@ def test_rounding_to_five_samples_is_not_taken_for_drift():
 def noisy_federation():
     counts = np.random.default_rng(0).integers(50, 90, (6, 4))
     privacy = robfcp.Privacy(1.0)
-    return Federation.from_counts(counts, GRID, privacy=privacy, sample_sizes=counts.sum(axis=1))
+    return Federation.from_counts(counts, BINNING, privacy=privacy, sample_sizes=counts.sum(axis=1))
 
 
 def loss_federation(rng):
-    """Losses of samples that all have the same distribution."""
+    """Return losses of samples that all have the same distribution."""
     reports = []
     for k in range(6):
         probabilities = rng.random((60, 5))
         truths = (rng.random((60, 5)) < 0.4).astype(int)
-        reports.append(robfcp.Report.from_multilabel(f"site-{k}", probabilities, truths, GRID))
+        reports.append(robfcp.Report.from_multilabel(f"site-{k}", probabilities, truths, BINNING))
     return Federation.from_reports(reports)
 
 
 def test_drift_is_not_tested_where_reports_cannot_be_compared():
-    exact = Federation.from_counts([[60, 50, 40, 50]] * 6, GRID, score=LAC)
-    other_score = Federation.from_counts([[60, 50, 40, 50]] * 6, GRID, score=robfcp.APS())
-    other_grid = Federation.from_counts([[60, 50, 40, 25, 25]] * 6, score=LAC)
-    words = "drift was not tested: it needs scores of one kind on one grid, without noise"
-    for now in (noisy_federation(), other_score, other_grid):
-        comparison = compare_rounds(calibration(exact), calibration(now))
+    exact = Federation.from_counts([[60, 50, 40, 50]] * 6, BINNING, score=LAC)
+    other_score = Federation.from_counts([[60, 50, 40, 50]] * 6, BINNING, score=robfcp.APS())
+    other_binning = Federation.from_counts([[60, 50, 40, 25, 25]] * 6, score=LAC)
+    message = "drift was not tested: it needs scores of one kind on one binning, without noise"
+    for current in (noisy_federation(), other_score, other_binning):
+        comparison = compare_rounds(calibration(exact), calibration(current))
         assert not comparison.is_drift_tested
         assert comparison.drift_distances == {}
-        assert words in comparison.lines
+        assert message in comparison.lines
 
     assert compare_rounds(calibration(exact), calibration(exact)).is_drift_tested
 
 
-def test_losses_of_one_distribution_are_not_said_to_drift():
+def test_losses_of_one_distribution_do_not_drift():
     rng = np.random.default_rng(0)
-    before, now = (calibration(loss_federation(rng), risk_level=0.3) for _ in range(2))
-    comparison = compare_rounds(before, now)
+    previous, current = (calibration(loss_federation(rng), risk_level=0.3) for _ in range(2))
+    comparison = compare_rounds(previous, current)
     assert comparison.drift_distances == {}
     assert comparison.lines[0].startswith("mean fnr of at most 30%: threshold ")
     assert ", certified upper bound " in comparison.lines[0]
@@ -146,26 +148,26 @@ def test_losses_of_one_distribution_are_not_said_to_drift():
 
 @pytest.mark.parametrize("delta", [0, 1, -0.1, float("nan"), "high"])
 def test_a_false_alarm_has_a_probability(delta):
-    one = calibration(federation(0))
+    calibrated = calibration(federation(0))
     with pytest.raises(RobfcpError, match="delta"):
-        compare_rounds(one, one, delta=delta)
+        compare_rounds(calibrated, calibrated, delta=delta)
 
 
-# Reports sent again
+# Unchanged reports
 
 
 def test_a_report_is_unchanged_where_every_count_is():
-    before = Federation.from_counts([[10, 10, 10, 10], [10, 10, 10, 10], [10, 10, 5, 4]], GRID)
-    now = Federation.from_counts([[10, 10, 10, 10], [10, 10, 9, 11], [10, 10, 5, 4]], GRID)
-    assert unchanged_clients(before, now) == ("client-0",)  # the last has too few samples
+    previous = Federation.from_counts([[10, 10, 10, 10], [10, 10, 10, 10], [10, 10, 5, 4]], BINNING)
+    current = Federation.from_counts([[10, 10, 10, 10], [10, 10, 9, 11], [10, 10, 5, 4]], BINNING)
+    assert unchanged_clients(previous, current) == ("client-0",)  # the last has too few samples
 
-    same_counts_on_another_grid = Federation.from_counts(
+    on_another_binning = Federation.from_counts(
         [[10, 10, 10, 10]] * 3, robfcp.Binning([0.0, 0.1, 0.2, 0.3, 1.0])
     )
-    assert unchanged_clients(before, same_counts_on_another_grid) == ()
+    assert unchanged_clients(previous, on_another_binning) == ()
 
 
-def test_noise_shows_a_report_sent_again():
+def test_a_private_report_is_unchanged_where_its_noise_is():
     private = noisy_federation()
     assert unchanged_clients(private, private) == private.clients
 
@@ -175,7 +177,9 @@ def test_noise_shows_a_report_sent_again():
 
 def test_clients_join_and_leave():
     counts = [[40, 30, 20, 10]] * 3
-    comparison = compare_counts(counts, counts, ids_before=["a", "b", "c"], ids_now=["b", "d", "e"])
+    comparison = compare_counts(
+        counts, counts, previous_clients=["a", "b", "c"], current_clients=["b", "d", "e"]
+    )
     assert comparison.joined_clients == ("d", "e")
     assert comparison.left_clients == ("a", "c")
     assert comparison.unchanged_clients == ("b",)
@@ -184,29 +188,31 @@ def test_clients_join_and_leave():
 
 def test_rounds_without_a_common_client_have_nothing_to_compare():
     counts = [[40, 30, 20, 10]] * 2
-    comparison = compare_counts(counts, counts, ids_before=["a", "b"], ids_now=["c", "d"])
+    comparison = compare_counts(
+        counts, counts, previous_clients=["a", "b"], current_clients=["c", "d"]
+    )
     assert (comparison.drift_distances, comparison.unchanged_clients) == ({}, ())
     assert comparison.is_drift_tested
 
 
 def test_flagged_clients_of_both_rounds_are_named():
-    """A client that joins is not newly flagged, and one that left is no longer in question."""
+    """A client that joins is not newly flagged, and one that left is not compared."""
     rng = np.random.default_rng(0)
-    scores = beta_scores(rng, 13, 300)
-    scores_now = beta_scores(rng, 13, 300)
+    previous_scores = beta_scores(rng, 13, 300)
+    current_scores = beta_scores(rng, 13, 300)
     for malicious in (0, 1, 3):
-        scores[malicious] = np.zeros(300)
+        previous_scores[malicious] = np.zeros(300)
     for malicious in (1, 2, 12):
-        scores_now[malicious] = np.zeros(300)
-    reports = reports_of(scores)[:12]
-    reports_now = reports_of(scores_now)
-    del reports_now[3]
-    before = calibration(reports, defense=robfcp.Consensus(exactly=3))
-    now = calibration(reports_now, defense=robfcp.Consensus(exactly=3))
-    assert before.flagged_clients == ("site-00", "site-01", "site-03")
-    assert now.flagged_clients == ("site-01", "site-02", "site-12")
+        current_scores[malicious] = np.zeros(300)
+    previous_reports = reports_of(previous_scores)[:12]
+    current_reports = reports_of(current_scores)
+    del current_reports[3]
+    previous = calibration(previous_reports, defense=robfcp.Consensus(n_malicious=3))
+    current = calibration(current_reports, defense=robfcp.Consensus(n_malicious=3))
+    assert previous.flagged_clients == ("site-00", "site-01", "site-03")
+    assert current.flagged_clients == ("site-01", "site-02", "site-12")
 
-    comparison = compare_rounds(before, now)
+    comparison = compare_rounds(previous, current)
 
     assert comparison.newly_flagged_clients == ("site-02",)
     assert comparison.no_longer_flagged_clients == ("site-00",)
@@ -217,8 +223,8 @@ def test_flagged_clients_of_both_rounds_are_named():
 
 
 def test_many_clients_are_not_all_named_in_a_line():
-    few, many = federation(0, n_clients=3), federation(0, n_clients=20)
-    comparison = compare_rounds(calibration(few), calibration(many))
+    small_round, large_round = federation(0, n_clients=3), federation(0, n_clients=20)
+    comparison = compare_rounds(calibration(small_round), calibration(large_round))
     assert len(comparison.joined_clients) == 17
     (line,) = (line for line in comparison.lines if line.startswith("joined: "))
     assert line.endswith(", site-14 and 5 more")
@@ -229,24 +235,24 @@ def test_many_clients_are_not_all_named_in_a_line():
 
 def test_levels_are_compared_by_their_coverage():
     reports = federation(0)
-    before = calibration(reports, coverage=[0.7, 0.8])
-    now = calibration(federation(1), coverage=[0.9, 0.8])
+    previous = calibration(reports, coverage=[0.7, 0.8])
+    current = calibration(federation(1), coverage=[0.9, 0.8])
 
-    (level,) = compare_rounds(before, now).levels
+    (level,) = compare_rounds(previous, current).levels
 
     assert level.coverage == Fraction(4, 5)
-    assert level.threshold_before == before.levels[1].threshold
-    assert level.threshold_now == now.levels[1].threshold
-    assert level.lower_before == before.levels[1].certificate.lower
-    assert level.lower_now == now.levels[1].certificate.lower
+    assert level.previous_threshold == previous.levels[1].threshold
+    assert level.current_threshold == current.levels[1].threshold
+    assert level.previous_lower == previous.levels[1].certificate.lower
+    assert level.current_lower == current.levels[1].certificate.lower
 
 
-def test_an_infinite_threshold_is_called_so():
-    enough = [[10, 10, 10, 10]] * 3
-    too_few = [[1, 1, 1, 0]]
-    before = calibration(Federation.from_counts(enough, GRID))
-    now = calibration(Federation.from_counts(too_few, GRID))
-    (level,) = compare_rounds(before, now).levels
+def test_an_infinite_threshold_is_printed_as_infinite():
+    finite_counts = [[10, 10, 10, 10]] * 3
+    infinite_counts = [[1, 1, 1, 0]]
+    previous = calibration(Federation.from_counts(finite_counts, BINNING))
+    current = calibration(Federation.from_counts(infinite_counts, BINNING))
+    (level,) = compare_rounds(previous, current).levels
     assert level.line == (
         "coverage 0.9: threshold 1 -> infinite, certified lower bound 95.85% -> 100%"
     )
@@ -263,21 +269,21 @@ def test_a_calibration_without_its_record_cannot_be_compared():
 
 @pytest.fixture
 def two_rounds(tmp_path, monkeypatch):
-    """The files of two rounds; in the second one client drifted and one sends its old report."""
+    """Return the files of two rounds; then one client has drifted and one report is unchanged."""
     monkeypatch.chdir(tmp_path)
     rng = np.random.default_rng(0)
-    first = saved(tmp_path / "first", federation(rng, n_samples=500))
-    second = saved(tmp_path / "second", federation(rng, n_samples=500, shifted=[5]))
-    second[7] = first[7]
-    said("calibrate", *first, "-o", "first.json")
-    return first, second
+    previous_paths = save_reports(tmp_path / "first", federation(rng, n_samples=500))
+    current_paths = save_reports(tmp_path / "second", federation(rng, n_samples=500, shifted=[5]))
+    current_paths[7] = previous_paths[7]
+    command_output("calibrate", *previous_paths, "-o", "first.json")
+    return previous_paths, current_paths
 
 
-def test_the_command_says_what_changed_and_changes_nothing(two_rounds):
-    _, second = two_rounds
-    words = "calibrate", *second, "--exclude", "site-02"
+def test_the_command_prints_the_comparison_and_changes_no_file(two_rounds):
+    _, current_paths = two_rounds
+    arguments = "calibrate", *current_paths, "--exclude", "site-02"
 
-    printed = said(*words, "-o", "compared.json", "--previous", "first.json")
+    printed = command_output(*arguments, "-o", "compared.json", "--previous", "first.json")
     lines = printed.splitlines()
     start = lines.index("since first.json:")
     assert lines[start + 1].startswith("  coverage 0.9: threshold ")
@@ -285,55 +291,59 @@ def test_the_command_says_what_changed_and_changes_nothing(two_rounds):
     assert "  drifted: site-05" in lines
     assert "  sent the report of the round before again: site-07" in lines
 
-    alone = said(*words, "-o", "alone.json")
-    assert "since" not in alone
+    without_previous = command_output(*arguments, "-o", "alone.json")
+    assert "since" not in without_previous
     with open("compared.json", "rb") as compared, open("alone.json", "rb") as uncompared:
         assert compared.read() == uncompared.read()
 
 
 def test_the_comparison_is_in_the_json(two_rounds):
-    first, second = two_rounds
-    found = json.loads(said("calibrate", *second, "--previous", "first.json", "--json"))
+    previous_paths, current_paths = two_rounds
+    result = json.loads(
+        command_output("calibrate", *current_paths, "--previous", "first.json", "--json")
+    )
 
-    comparison = found["comparison"]
-    expected = compare_rounds(robfcp.calibrate(first), robfcp.calibrate(second))
+    comparison = result["comparison"]
+    expected = compare_rounds(robfcp.calibrate(previous_paths), robfcp.calibrate(current_paths))
     assert comparison["drift_distances"] == dict(expected.drift_distances)
     assert comparison["unchanged_clients"] == ["site-07"]
     assert comparison["left_clients"] == []
     assert comparison["is_drift_tested"]
     assert comparison["levels"][0]["coverage"] == 0.9
-    assert comparison["levels"][0]["threshold_now"] == expected.levels[0].threshold_now
-    assert "comparison" not in json.loads(said("calibrate", *second, "--json"))
+    assert comparison["levels"][0]["current_threshold"] == expected.levels[0].current_threshold
+    assert "comparison" not in json.loads(command_output("calibrate", *current_paths, "--json"))
 
 
 @pytest.mark.parametrize(
-    "option", ["-o first.json", "-o ./link.json", "--html first.json", "--letters ."]
+    "option", ["-o first.json", "-o ./link.json", "--html first.json", "--feedback ."]
 )
 def test_the_previous_calibration_is_not_replaced(option, two_rounds, tmp_path):
-    _, second = two_rounds
+    _, current_paths = two_rounds
     (tmp_path / "link.json").symlink_to("first.json")
-    before = (tmp_path / "first.json").read_bytes()
+    content = (tmp_path / "first.json").read_bytes()
 
-    line = refused("calibrate", *second, "--previous", "first.json", *option.split())
+    line = command_error("calibrate", *current_paths, "--previous", "first.json", *option.split())
 
     assert "would replace the inputs; choose another place" in line
-    assert (tmp_path / "first.json").read_bytes() == before
+    assert (tmp_path / "first.json").read_bytes() == content
 
 
 def test_a_previous_calibration_without_its_record_is_refused_before_anything_is_written(
     two_rounds, tmp_path
 ):
-    _, second = two_rounds
+    _, current_paths = two_rounds
     for record in tmp_path.glob("*.record.json"):
         record.unlink()
-    line = refused("calibrate", *second, "--previous", "first.json", "-o", "second.json")
+    line = command_error(
+        "calibrate", *current_paths, "--previous", "first.json", "-o", "second.json"
+    )
     assert "came without its record" in line
     assert not (tmp_path / "second.json").exists()
 
 
-def test_few_cells_may_be_equal_by_chance():
+def test_reports_with_few_cells_may_be_equal_by_chance():
     counts = np.array([[0, 20, 20, 20], [0, 50, 50, 60]])
-    exact = Federation.from_counts(counts, GRID)
+    exact = Federation.from_counts(counts, BINNING)
     assert unchanged_clients(exact, exact) == exact.clients
-    coarse = Federation.from_counts(counts, GRID, min_cell_count=5)
+    coarse = Federation.from_counts(counts, BINNING, min_cell_count=5)
     assert unchanged_clients(coarse, coarse) == coarse.clients[1:]  # of 32 least cells

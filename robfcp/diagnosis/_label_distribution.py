@@ -35,7 +35,7 @@ class ClassSizes(NamedTuple):
 
     Attributes
     ----------
-    least, most : ndarray of int, shape (k, C)
+    lower, upper : ndarray of int, shape (k, C)
         Between these the numbers are; equal where they are exact. 0 for clients that state none.
     n_samples : ndarray of int, shape (k,)
         The samples of all classes together.
@@ -43,8 +43,8 @@ class ClassSizes(NamedTuple):
         The names of the C classes.
     """
 
-    least: IntArray
-    most: IntArray
+    lower: IntArray
+    upper: IntArray
     n_samples: IntArray
     names: tuple[str, ...]
 
@@ -59,25 +59,25 @@ class ClassSizes(NamedTuple):
         """
         totals = clients.class_totals
         assert totals is not None
-        least = np.zeros((clients.n_clients, totals.n_strata), dtype=np.int64)
-        most = np.zeros_like(least)
+        lower = np.zeros((clients.n_clients, totals.n_strata), dtype=np.int64)
+        upper = np.zeros_like(lower)
 
         # The sizes of clients with counts by class are exact.
         strata = _strata_by_class(clients)
         if strata is not None:
-            least[strata.rows] = strata.stratum_sizes
-            most[strata.rows] = strata.stratum_sizes
+            lower[strata.rows] = strata.stratum_sizes
+            upper[strata.rows] = strata.stratum_sizes
 
         # Class totals are rounded.
         min_cell_counts = clients.min_cell_counts[totals.rows, None]
         bounds = class_size_bounds(totals.stratum_sizes, min_cell_counts)
-        least[totals.rows], most[totals.rows] = bounds
-        return ClassSizes(least, most, clients.sample_sizes, totals.labels)
+        lower[totals.rows], upper[totals.rows] = bounds
+        return ClassSizes(lower, upper, clients.sample_sizes, totals.labels)
 
     @property
-    def middle(self) -> FloatArray:
+    def midpoints(self) -> FloatArray:
         """(k, C) half-way between the bounds: estimates."""
-        return (self.least + self.most) / 2
+        return (self.lower + self.upper) / 2
 
     def ratios_to(self, class_shares: FloatArray) -> tuple[float, float]:
         """Return how much rarer and how much more frequent a class of the first client is, at most.
@@ -94,10 +94,10 @@ class ClassSizes(NamedTuple):
             classes that the client or the peers hold; from 0 to 1, and from 1 to infinity.
         """
         n_samples = max(1, int(self.n_samples[0]))
-        is_held = (self.most[0] > 0) | (class_shares > 0)
-        shares = np.maximum(class_shares[is_held], MIN_CELL_SHARE)
-        lowest = self.least[0, is_held] / n_samples / shares
-        highest = self.most[0, is_held] / n_samples / shares
+        is_held = (self.upper[0] > 0) | (class_shares > 0)
+        fractions = np.maximum(class_shares[is_held], MIN_CELL_SHARE)
+        lowest = self.lower[0, is_held] / n_samples / fractions
+        highest = self.upper[0, is_held] / n_samples / fractions
         return min(1.0, float(lowest.min())), max(1.0, float(highest.max()))
 
     def nearest_to(self, class_shares: FloatArray) -> FloatArray:
@@ -108,7 +108,7 @@ class ClassSizes(NamedTuple):
         class_shares : ndarray of shape (C,)
             The share of each class, of the peers.
         """
-        return np.clip(self.n_samples[0] * class_shares, self.least[0], self.most[0])
+        return np.clip(self.n_samples[0] * class_shares, self.lower[0], self.upper[0])
 
 
 def _strata_by_class(clients: Federation) -> StratifiedTable | None:
@@ -191,7 +191,7 @@ class ClassProfiles:
 
     def peer_sizes(self, k: int) -> FloatArray:
         """Return (C,) about how many samples of each class the peers of client k have together."""
-        return np.asarray(self.sizes.middle[self.rows != k].sum(axis=0))
+        return np.asarray(self.sizes.midpoints[self.rows != k].sum(axis=0))
 
     @cached_property
     def _profile_counts(self) -> FloatArray:
@@ -199,19 +199,19 @@ class ClassProfiles:
 
         Estimated as in the default defense.
         """
-        class_sizes = self.sizes.middle
+        class_sizes = self.sizes.midpoints
         pooled = self.counts.sum(axis=0)
         start = np.outer(class_sizes.sum(axis=0), pooled / max(1.0, float(pooled.sum())))
         return estimate_class_counts(class_sizes, self.counts, start, _cell_shares, EM_ROUNDS)
 
-    def expected_peers(self, k: int, own: ClassSizes, peer_counts: FloatArray) -> FloatArray:
+    def expected_peers(self, k: int, client_row: ClassSizes, peer_counts: FloatArray) -> FloatArray:
         """Return (H,) the peers' counts, weighted as if their mix of classes were that of client k.
 
         Parameters
         ----------
         k : int
             The client.
-        own : ClassSizes
+        client_row : ClassSizes
             Its samples of each class, alone.
         peer_counts : ndarray of shape (H,)
             The counts of its peers together, at midpoints.
@@ -220,15 +220,15 @@ class ClassProfiles:
 
         # Without what the client itself contributed.
         for row in np.flatnonzero(self.rows == k):
-            sizes = self.sizes.middle[[row]]
+            sizes = self.sizes.midpoints[[row]]
             contribution = divide_among_classes(sizes, self.counts[[row]], _cell_shares(total))
             total = np.maximum(total - contribution[0], 0)
 
-        shares = _cell_shares(total)
+        fractions = _cell_shares(total)
         peer_sizes = total.sum(axis=1)
-        own_sizes = own.middle[0]
-        usual = peer_sizes @ shares / max(1.0, float(peer_sizes.sum()))
-        expected = own_sizes @ shares / max(1.0, float(own_sizes.sum()))
+        own_sizes = client_row.midpoints[0]
+        usual = peer_sizes @ fractions / max(1.0, float(peer_sizes.sum()))
+        expected = own_sizes @ fractions / max(1.0, float(own_sizes.sum()))
         ratio = expected / np.maximum(usual, MIN_CELL_SHARE)
         return np.asarray(peer_counts * ratio[self.cell_of_bin])
 
@@ -240,13 +240,13 @@ def _cell_shares(total: FloatArray) -> FloatArray:
     return np.asarray(with_prior / with_prior.sum(axis=1, keepdims=True))
 
 
-def other_mix_likelihood(ranks: FloatArray, lowest: float, highest: float) -> float:
+def different_distribution_likelihood(ranks: FloatArray, lowest: float, highest: float) -> float:
     """Return the log-likelihood of a client's ranks if no more than its mix of classes is another.
 
     Let a class have the share s_c at the client and q_c at its peers. If the scores within every
     class are distributed as the peers', the density of the client's ranks among theirs is a mean of
     the ratios s_c / q_c everywhere, so that it lies between the lowest and the highest of them.
-    The likeliest such distribution is taken, which costs as much as "other cases".
+    The likeliest such distribution is taken, which costs as much as "different population".
 
     Parameters
     ----------
@@ -255,19 +255,19 @@ def other_mix_likelihood(ranks: FloatArray, lowest: float, highest: float) -> fl
     lowest, highest : float
         The range of the ratios.
     """
-    is_alike = RANK_DISTRIBUTIONS["alike"]
+    is_similar = RANK_DISTRIBUTIONS["similar"]
     observed = ranks / max(1.0, float(ranks.sum()))
-    least = max(lowest / len(ranks), MIN_CELL_PROBABILITY)
-    most = min(highest / len(ranks), 1.0)
+    lower = max(lowest / len(ranks), MIN_CELL_PROBABILITY)
+    upper = min(highest / len(ranks), 1.0)
 
     # Multiples of the observed shares, clipped to the range: the factor for which they sum to 1.
     low_factor, high_factor = 0.0, 1.0 / max(float(observed[observed > 0].min(initial=1.0)), 1e-6)
     for _ in range(60):
         factor = (low_factor + high_factor) / 2
-        if np.clip(factor * observed, least, most).sum() < 1:
+        if np.clip(factor * observed, lower, upper).sum() < 1:
             low_factor = factor
         else:
             high_factor = factor
-    nearest = np.clip(high_factor * observed, least, most)
-    strengths = is_alike.strength * nearest / nearest.sum()
+    nearest = np.clip(high_factor * observed, lower, upper)
+    strengths = is_similar.strength * nearest / nearest.sum()
     return float(log_dirichlet_multinomial(strengths, ranks)) - UNCLEAR_LOG_PENALTY

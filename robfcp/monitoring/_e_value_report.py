@@ -26,7 +26,7 @@ ROUNDING = 1e-9  # relative; the logarithm of a sum may exceed its bound in the 
 
 
 class EValueReport(
-    msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="e-report"
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="e-value-report"
 ):
     """The e-values of a client and the calibration that they are about; nothing of its data.
 
@@ -38,17 +38,17 @@ class EValueReport(
         The name of the client.
     calibration : str
         The `Calibration.fingerprint` of the calibration monitored, a SHA-256 in 64 digits.
-    floor : float
+    min_coverage : float
         The coverage to hold.
     n_samples : int
         The number of samples counted so far.
-    log_coverage : float
+    log_e_coverage : float
         Natural logarithm of the e-value against "coverage is at least the floor".
     round : str or None
         The name of the round; a signed report needs one.
     step : int
         The number of the reporting date, on which clients agree.
-    log_drift : float or None
+    log_e_exchangeability : float or None
         Natural logarithm of the e-value against "fresh scores are like those reported"; None where
         that is not computed.
     schema : int
@@ -57,15 +57,15 @@ class EValueReport(
 
     client: str
     calibration: Digest
-    floor: OpenFraction
+    min_coverage: OpenFraction
     n_samples: Count
-    log_coverage: float
+    log_e_coverage: float
     round: str | None = None
     step: Count = 0
-    log_drift: float | None = None
+    log_e_exchangeability: float | None = None
     schema: Literal[1] = 1
 
-    KIND: ClassVar[str] = "e-report"
+    KIND: ClassVar[str] = "e-value-report"
 
     def __post_init__(self) -> None:
         check_client_name(self.client)
@@ -73,10 +73,12 @@ class EValueReport(
 
         # The largest win is that of all wealth bet on misses when every sample is missed: a factor
         # of 1 / a for each, where a = 1 - floor.
-        max_log_coverage = -self.n_samples * math.log1p(-self.floor) * (1 + ROUNDING)
-        self._check_log("log_coverage", self.log_coverage, min(MAX_LOG_E_VALUE, max_log_coverage))
-        if self.log_drift is not None:
-            self._check_log("log_drift", self.log_drift, MAX_LOG_E_VALUE)
+        max_log_coverage = -self.n_samples * math.log1p(-self.min_coverage) * (1 + ROUNDING)
+        self._check_log(
+            "log_e_coverage", self.log_e_coverage, min(MAX_LOG_E_VALUE, max_log_coverage)
+        )
+        if self.log_e_exchangeability is not None:
+            self._check_log("log_e_exchangeability", self.log_e_exchangeability, MAX_LOG_E_VALUE)
 
     def _check_log(self, field: str, value: float, max_value: float) -> None:
         """Refuse the logarithm of an e-value that no monitor can have reached.
@@ -99,7 +101,7 @@ class EValueReport(
         return msgspec.json.encode(self)
 
     @staticmethod
-    def from_json(data: bytes | str, source: str = "e-report") -> EValueReport:
+    def from_json(data: bytes | str, source: str = "e-value-report") -> EValueReport:
         """Read a report from JSON; errors name client, field and remedy.
 
         Parameters
@@ -201,7 +203,9 @@ def read_e_value_reports(
         At most one entry for each file, and none of a client with a valid report.
     """
     if keys is not None and round is None:
-        raise RobfcpError("--keys: needs --round, or an old e-report could be used again")
+        raise RobfcpError(
+            "keys (--keys): need round (--round), or an old e-value report could be used again"
+        )
     if keys is not None and not isinstance(keys, Mapping):
         keys = terms.read_keys(keys)
 
@@ -222,7 +226,7 @@ def read_e_value_reports(
     if keys is None:
         for client in sorted(by_client):
             if len(set(by_client[client])) > 1:
-                reason = f"{client}: two different e-reports; send one, or sign them"
+                reason = f"{client}: two different e-value reports; send one, or sign them"
                 rejected.append(RejectedReport(client, "client", reason))
                 del by_client[client]
             else:
@@ -309,4 +313,4 @@ def rejection_of(report: EValueReport, problem: str) -> RejectedReport:
     problem : str
         What is wrong and what to do, without the client's name, which is put before it.
     """
-    return RejectedReport(report.client, "e-report", f"{report.client}: {problem}")
+    return RejectedReport(report.client, "e-value-report", f"{report.client}: {problem}")
