@@ -1,4 +1,4 @@
-"""Figures: every function draws into the axes given, or new ones, and returns them."""
+"""Figures: every function draws into given axes, or new ones, and returns them."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ GREEN = "#009E73"
 ORANGE = "#E69F00"
 PURPLE = "#CC79A7"
 SKY = "#56B4E9"
-GREY = "#5B6673"
-CYCLE = (BLUE, VERMILION, GREEN, ORANGE, PURPLE, SKY, GREY)
+GRAY = "#5B6673"
+CYCLE = (BLUE, VERMILION, GREEN, ORANGE, PURPLE, SKY, GRAY)
 MARKERS = ("o", "^", "s", "D", "v", "P", "X")
 DEFENSE_STYLES = {"none": (VERMILION, "^"), "rob-fcp": (ORANGE, "s"), "consensus": (BLUE, "o")}
 STYLE: dict[Any, Any] = {
@@ -50,7 +50,7 @@ STYLE: dict[Any, Any] = {
     "axes.titlelocation": "left",
     "axes.spines.top": False,
     "axes.spines.right": False,
-    "axes.edgecolor": GREY,
+    "axes.edgecolor": GRAY,
     "axes.grid": True,
     "axes.axisbelow": True,
     "grid.color": "#E3E5E8",
@@ -59,11 +59,11 @@ STYLE: dict[Any, Any] = {
     "legend.fontsize": 8.5,
     "svg.hashsalt": "robfcp",
 }
-# Of the largest maliciousness score to the median: beyond it, a linear scale hides the others.
+# Of the largest maliciousness score to the median: above it, a linear scale hides the others.
 MAX_LINEAR_RATIO = 20
-# Of the largest value of a heat map: darker cells have white figures.
+# Of the largest value of a heat map: darker cells have white numbers.
 DARK_FRACTION = 0.55
-# What would date each kind of file. It is left out, so that the same figure has the same bytes.
+# Metadata that would date each kind of file, omitted so that the same figure has the same bytes.
 FORMATS = {"png": "Software", "svg": "Date", "pdf": "CreationDate"}
 
 
@@ -86,9 +86,9 @@ def new_axes(columns: int = 1, height: float = 3.6) -> NDArray[Any]:
 
     Parameters
     ----------
-    columns
+    columns : int
         How many.
-    height
+    height : float
         Of the figure, in inches.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -100,14 +100,14 @@ def new_axes(columns: int = 1, height: float = 3.6) -> NDArray[Any]:
 
 
 @style()
-def save(drawn: Axes | Figure | NDArray[Any], path: str | os.PathLike[str]) -> None:
-    """Write the figure whole or not at all, the same bytes for the same figure.
+def save(plot: Axes | Figure | NDArray[Any], path: str | os.PathLike[str]) -> None:
+    """Write the figure atomically, the same bytes for the same figure.
 
     Parameters
     ----------
-    drawn
+    plot : Axes or Figure or ndarray
         A figure, its axes, or an array of them.
-    path
+    path : path
         A .png, .svg or .pdf file.
 
     Examples
@@ -119,19 +119,19 @@ def save(drawn: Axes | Figure | NDArray[Any], path: str | os.PathLike[str]) -> N
     if suffix not in FORMATS:
         raise RobfcpError(f"{path}: cannot draw .{suffix}; use .png, .svg or .pdf")
     buffer = BytesIO()
-    figure = _figure_of(drawn)
+    figure = _figure_of(plot)
     figure.savefig(buffer, format=suffix, dpi=150, metadata={FORMATS[suffix]: None})
     write_atomically(path, buffer.getvalue())
 
 
-def _figure_of(drawn: Any) -> Any:
+def _figure_of(plot: Any) -> Any:
     """Return the figure of axes or of an array of them; a figure as it is."""
-    artist = drawn.flat[0] if isinstance(drawn, np.ndarray) else drawn
+    artist = plot.flat[0] if isinstance(plot, np.ndarray) else plot
     return artist if hasattr(artist, "savefig") else artist.figure
 
 
 def _axes_or_new(ax: Axes | None, height: float = 3.6) -> Axes:
-    """Return the axes that were given, else new ones of a height in inches."""
+    """Return the given axes, else new ones of a height in inches."""
     if ax is not None:
         return ax
     axes: Axes = new_axes(1, height)[0]
@@ -146,13 +146,13 @@ def _label_axes(ax: Axes, title: str, xlabel: str, ylabel: str = "") -> Axes:
 
 
 def _method_styles(names: Iterable[str]) -> list[tuple[str, tuple[str, str]]]:
-    """Return color and marker for each name: defenses have theirs, others the next free ones."""
+    """Return color and marker by name: defenses have fixed ones, others the next free ones."""
     names = list(names)
-    taken_colors = {DEFENSE_STYLES[name][0] for name in names if name in DEFENSE_STYLES}
+    defense_colors = {DEFENSE_STYLES[name][0] for name in names if name in DEFENSE_STYLES}
     free_styles = [
         (color, marker)
         for color, marker in zip(CYCLE, MARKERS, strict=True)
-        if color not in taken_colors
+        if color not in defense_colors
     ]
     next_styles = cycle(free_styles)
 
@@ -167,15 +167,15 @@ def _method_styles(names: Iterable[str]) -> list[tuple[str, tuple[str, str]]]:
 
 @style()
 def plot_certificates(calibration: Calibration, ax: Axes | None = None) -> Axes:
-    """Draw where coverage is certified to lie, for each number of malicious clients.
+    """Draw the certified range of coverage, for each number of malicious clients.
 
     Each level has a color.
 
     Parameters
     ----------
-    calibration
-        Without classes or groups, which have a curve each.
-    ax
+    calibration : Calibration
+        Without strata: those have certificates of their own.
+    ax : Axes, optional
         Where to draw; new axes if None.
 
     Examples
@@ -183,12 +183,13 @@ def plot_certificates(calibration: Calibration, ax: Axes | None = None) -> Axes:
     >>> import robfcp
     >>> from robfcp.figures import plot_certificates, save
     >>> federation = robfcp.Federation.from_counts([[50, 45, 5]] * 20)
-    >>> save(plot_certificates(robfcp.calibrate(federation, [0.5, 0.9])), "curve.png")
+    >>> calibration = robfcp.calibrate(federation, coverage=[0.5, 0.9])
+    >>> save(plot_certificates(calibration), "certificates.png")
     """
     axes = _axes_or_new(ax)
     for color, level in zip(cycle(CYCLE), calibration.levels, strict=False):
         points = level.certificate_points
-        max_malicious = [point.m for point in points]
+        max_malicious = [point.max_malicious for point in points]
         lower = [point.lower for point in points]
         upper = [point.upper for point in points]
         target = float(level.coverage)
@@ -198,8 +199,8 @@ def plot_certificates(calibration: Calibration, ax: Axes | None = None) -> Axes:
         )
         axes.plot(max_malicious, lower, color=color)
         axes.axhline(target, color=color, linestyle=":", linewidth=1)
-    title = f"Proved coverage, {calibration.certificate_confidence:.0%} confidence"
-    return _label_axes(axes, title, "sites that may lie, m", "coverage of the honest sites")
+    title = f"Certified coverage, {calibration.certificate_confidence:.0%} confidence"
+    return _label_axes(axes, title, "malicious clients, at most m", "coverage of benign clients")
 
 
 @style()
@@ -208,9 +209,9 @@ def plot_cdf(calibration: Calibration, ax: Axes | None = None) -> Axes:
 
     Parameters
     ----------
-    calibration
+    calibration : Calibration
         With its record.
-    ax
+    ax : Axes, optional
         Where to draw; new axes if None.
 
     Examples
@@ -230,22 +231,22 @@ def plot_cdf(calibration: Calibration, ax: Axes | None = None) -> Axes:
     cdfs = cumulative / sample_sizes[:, None]
 
     low, high = np.quantile(cdfs[benign_mask], [0.05, 0.95], axis=0)
-    label = "middle 90% of the sites used"
-    axes.fill_between(edges, low, high, color=GREY, alpha=0.2, linewidth=0, label=label)
+    label = "middle 90% of benign clients"
+    axes.fill_between(edges, low, high, color=GRAY, alpha=0.2, linewidth=0, label=label)
 
     flagged_cdfs = cdfs[~benign_mask]
     if len(flagged_cdfs):
         curves = axes.plot(edges, flagged_cdfs.T, color=VERMILION, linewidth=0.9, alpha=0.6)
-        curves[0].set_label("flagged sites")
+        curves[0].set_label("flagged clients")
 
     pooled_cdf = cumulative[benign_mask].sum(axis=0) / sample_sizes[benign_mask].sum()
-    axes.plot(edges, pooled_cdf, color=BLUE, label="sites used, pooled")
+    axes.plot(edges, pooled_cdf, color=BLUE, label="benign clients, pooled")
 
     thresholds = [level.threshold for level in calibration.levels if np.isfinite(level.threshold)]
     lines = [axes.axvline(threshold, color=GREEN, linestyle="--") for threshold in thresholds]
     if lines:
         lines[0].set_label("threshold")
-    return _label_axes(axes, "Scores of the sites", "score", "share at or below")
+    return _label_axes(axes, "Scores of the clients", "score", "fraction at or below")
 
 
 @style()
@@ -254,9 +255,9 @@ def plot_maliciousness(calibration: Calibration, ax: Axes | None = None) -> Axes
 
     Parameters
     ----------
-    calibration
+    calibration : Calibration
         With its record.
-    ax
+    ax : Axes, optional
         Where to draw; new axes if None.
 
     Examples
@@ -264,15 +265,15 @@ def plot_maliciousness(calibration: Calibration, ax: Axes | None = None) -> Axes
     >>> import robfcp
     >>> from robfcp.figures import plot_maliciousness, save
     >>> federation = robfcp.Federation.from_counts([[90, 10], [88, 12], [91, 9], [0, 100]])
-    >>> calibration = robfcp.calibrate(federation, defense=robfcp.RobFCP(liars=1))
-    >>> save(plot_maliciousness(calibration), "oddness.png")
+    >>> calibration = robfcp.calibrate(federation, defense=robfcp.RobFCP(n_malicious=1))
+    >>> save(plot_maliciousness(calibration), "maliciousness.png")
     """
     axes = _axes_or_new(ax)
     order = np.argsort(calibration.maliciousness, kind="stable")
     maliciousness = calibration.maliciousness[order]
     benign_mask = calibration.benign_mask[order]
     ranks = np.arange(1, len(order) + 1)
-    groups = (("used", benign_mask, BLUE, "o"), ("flagged", ~benign_mask, VERMILION, "^"))
+    groups = (("benign", benign_mask, BLUE, "o"), ("flagged", ~benign_mask, VERMILION, "^"))
     for label, mask, color, marker in groups:
         axes.scatter(
             ranks[mask], maliciousness[mask], s=18, color=color, marker=marker, label=label
@@ -280,8 +281,8 @@ def plot_maliciousness(calibration: Calibration, ax: Axes | None = None) -> Axes
 
     positive = maliciousness[maliciousness > 0]
     if len(positive) > 1 and positive[-1] > MAX_LINEAR_RATIO * np.median(positive):
-        axes.set_yscale("symlog", linthresh=positive[0])  # 0 at the foot, as on the page
-    return _label_axes(axes, "Sites by oddness", "sites, least odd first", "oddness")
+        axes.set_yscale("symlog", linthresh=positive[0])  # 0 at the bottom, as on the page
+    return _label_axes(axes, "Clients by maliciousness", "rank", "maliciousness")
 
 
 @style()
@@ -294,21 +295,21 @@ def plot_heatmap(
     label: str = "",
     ax: Axes | None = None,
 ) -> Axes:
-    """Draw attacks by defenses, say: the darker, the farther from zero; each cell has its figure.
+    """Draw a table of numbers, for example attacks by defenses: darker cells are farther from zero.
 
     Parameters
     ----------
-    values
-        (R, C) numbers; NaN leaves a cell empty.
-    rows
+    values : array_like, shape (R, C)
+        Numbers; NaN leaves a cell empty.
+    rows : sequence of str
         (R,) their names.
-    columns
+    columns : sequence of str
         (C,) their names.
-    title
+    title : str
         Above the axes.
-    label
-        Beside the colour bar.
-    ax
+    label : str
+        Beside the color bar.
+    ax : Axes, optional
         Where to draw; new axes if None.
 
     Examples
@@ -341,13 +342,13 @@ def plot_heatmap(
 
 @style()
 def plot_e_process(monitor: Monitor, ax: Axes | None = None) -> Axes:
-    """Draw the e-value of each alarm over the samples, and the line at which it rings.
+    """Draw the e-value of each alarm over the samples, and the alarm threshold.
 
     Parameters
     ----------
-    monitor
-        With samples counted.
-    ax
+    monitor : Monitor
+        With samples.
+    ax : Axes, optional
         Where to draw; new axes if None.
 
     Examples
@@ -361,19 +362,19 @@ def plot_e_process(monitor: Monitor, ax: Axes | None = None) -> Axes:
     >>> save(plot_e_process(monitor), "alarm.png")
     """
     axes = _axes_or_new(ax)
-    points = monitor.state.curve
-    n_samples = [point.n for point in points]
-    kinds = (
-        ("coverage", "coverage below the floor", BLUE),
-        ("drift", "scores have drifted", GREEN),
-        ("change", "change (R)", ORANGE),
+    points = monitor.state.points
+    n_samples = [point.n_samples for point in points]
+    alarm_styles = (
+        ("log_e_coverage", "coverage below its minimum", BLUE),
+        ("log_e_exchangeability", "scores have drifted", GREEN),
+        ("log_shiryaev_roberts", "change (R)", ORANGE),
     )
-    for kind, label, color in kinds:
-        log_e_values = [getattr(point, kind) for point in points]
-        is_kept = bool(log_e_values) and log_e_values[0] is not None
-        if is_kept:
+    for attribute, label, color in alarm_styles:
+        log_e_values = [getattr(point, attribute) for point in points]
+        is_available = bool(log_e_values) and log_e_values[0] is not None
+        if is_available:
             axes.plot(n_samples, np.array(log_e_values) / np.log(10), color=color, label=label)
 
-    alarm_line = monitor.state.log_alarm_threshold / np.log(10)
-    axes.axhline(alarm_line, color=VERMILION, linestyle="--", linewidth=1, label="alarm")
-    return _label_axes(axes, "How strong the alarms are", "samples", "alarm strength, log10")
+    log10_threshold = monitor.state.log_alarm_threshold / np.log(10)
+    axes.axhline(log10_threshold, color=VERMILION, linestyle="--", linewidth=1, label="alarm")
+    return _label_axes(axes, "E-values of the alarms", "samples", "e-value, log10")

@@ -1,4 +1,4 @@
-"""The calibration page: one self-contained HTML file to look at, print and hand to an auditor.
+"""The calibration page: one self-contained HTML file to read, print and hand to an auditor.
 
 `render_html` returns the page of a calibration or of a `PageHistory`, and `write_html` writes it;
 `page_data` is what it embeds. May import `monitoring`, `diagnosis`, `local`, `calibration` and what
@@ -46,9 +46,9 @@ _ESCAPES = str.maketrans({sign: f"\\u{ord(sign):04x}" for sign in _UNSAFE_SIGNS}
 
 
 def render_html(
-    shown: Calibration | PageHistory,
+    document: Calibration | PageHistory,
     history: PageHistory | None = None,
-    about: PageInfo | None = None,
+    info: PageInfo | None = None,
 ) -> str:
     """Return the page of a calibration, or of a history alone, as HTML.
 
@@ -56,31 +56,31 @@ def render_html(
 
     Parameters
     ----------
-    shown : Calibration or PageHistory
-        What the page is about.
+    document : Calibration or PageHistory
+        The calibration or history to show.
     history : PageHistory, optional
-        What is known since the calibration; not read where a history is shown.
-    about : PageInfo, optional
+        What is known since the calibration; ignored if `document` is a history.
+    info : PageInfo, optional
         The lines at the top of a calibration's page.
 
     Raises
     ------
     RobfcpError
-        Where a history holds nothing, and where there are more clients than a page can show.
+        If a history is empty, or if there are more clients than a page can show.
     """
-    if isinstance(shown, PageHistory):
-        data = history_data(shown)
+    if isinstance(document, PageHistory):
+        data = history_data(document)
         if data is None:
-            raise RobfcpError("history: there is none; pass alarms or a monitor's state")
+            raise RobfcpError("history: there is none; pass an alarm history or monitor states")
         return _assemble("history.html", _HISTORY_SCRIPTS, {"history": data})
 
-    n_clients = shown.federation.n_clients
+    n_clients = document.federation.n_clients
     if n_clients > MAX_CLIENTS:
         raise RobfcpError(
             f"page: {n_clients} sites are more than the {MAX_CLIENTS} a "
             "page can show; use robfcp show and calibrate --json"
         )
-    data = page_data(shown, about or PageInfo())
+    data = page_data(document, info or PageInfo())
     data["history"] = history_data(history)
     return _assemble("page.html", _CALIBRATION_SCRIPTS, data)
 
@@ -127,17 +127,17 @@ def _policy_hash(text: str) -> str:
 
 
 def write_html(
-    shown: Calibration | PageHistory,
+    document: Calibration | PageHistory,
     path: str | os.PathLike[str],
     history: PageHistory | None = None,
     info: PageInfo | None = None,
 ) -> None:
-    """Write the page whole or not at all.
+    """Write the page atomically.
 
     Parameters
     ----------
-    shown : Calibration or PageHistory
-        What the page is about.
+    document : Calibration or PageHistory
+        The calibration or history to show.
     path : path
         The file to write.
     history : PageHistory, optional
@@ -145,7 +145,7 @@ def write_html(
     info : PageInfo, optional
         The lines at the top of a calibration's page.
     """
-    write_atomically(path, render_html(shown, history, info), private=True)
+    write_atomically(path, render_html(document, history, info), private=True)
 
 
 def safe_json(value: object) -> str:

@@ -1,34 +1,35 @@
-"""What an auditor asks of a calibration, and the answers."""
+"""The questions of an auditor about a calibration, and the answers."""
 
 from __future__ import annotations
 
 from robfcp.calibration import Calibration
 from robfcp.guarantees import breakdown_point_of_any_rule
+from robfcp.page._format import pluralize
 from robfcp.page._impact import fcp_threshold
 
-MIN_CLIENTS_TO_DETECT = 10  # with fewer, an outlier has too few peers to stand out from
+MIN_CLIENTS_TO_DETECT = 10  # with fewer, an outlier has too few peers to differ from
 
 
 def auditor_questions(calibration: Calibration, summary: str) -> dict[str, str]:
-    """Return who is left out, what is certified and estimated, how, and what would change it.
+    """Return which clients are excluded, what is certified and estimated, and what would change it.
 
     Parameters
     ----------
     calibration : Calibration
         A calibration with its record.
     summary : str
-        The sentence that says who is left out.
+        The sentence on the excluded clients.
     """
     defense = calibration.require_record().defense
-    origin = "read off the reports"
-    if calibration.n_malicious_given:
-        origin = "stated before the reports"
-    verification = "robfcp verify calibration.json, the record beside it, computes it all again"
+    origin = "estimated from the reports"
+    if calibration.max_malicious is not None:
+        origin = "given before the round"
+    verification = "robfcp verify calibration.json, the record beside it, repeats the computation"
     return {
-        "who is left out": f"{summary} Decided by {defense}; reasons are in the cards above",
-        "proved": calibration.levels[0].certificate.statement,
-        "estimated": "the harm averted, the shares covered, oddness and diagnosis: from reports",
-        "number of liars": f"{calibration.n_malicious}, {origin}",
+        "excluded sites": f"{summary} Decided by {defense}; reasons are in the cards above",
+        "certified": calibration.levels[0].certificate.statement,
+        "estimated": "impact, coverage of reported cases, maliciousness, diagnoses: from reports",
+        "number of malicious sites": f"{calibration.n_malicious}, {origin}",
         "threshold": _threshold_answer(calibration),
         "what would change it": _sensitivity_answer(calibration),
         "to verify": f"{verification}; compare the digests below",
@@ -36,34 +37,34 @@ def auditor_questions(calibration: Calibration, summary: str) -> dict[str, str]:
 
 
 def _threshold_answer(calibration: Calibration) -> str:
-    """Return which rule made the threshold."""
+    """Return how the threshold was computed."""
     text = _threshold_rule_text(calibration)
     if calibration.require_record().trusted_report is not None:
-        text += "; held within what the server's own sample allows"
+        text += "; kept within the bounds of the server's trusted data"
     return text
 
 
 def _threshold_rule_text(calibration: Calibration) -> str:
-    """Return the rule of the guarantee, else of the defense."""
+    """Return the threshold rule of the guarantee, else of the defense."""
     record = calibration.require_record()
     federation = calibration.federation
     if calibration.is_guaranteed:
-        return "the promise's: the least that keeps it, whatever the liars report"
+        return "the guarantee's: the smallest that keeps it, whatever malicious sites report"
     if record.defense.startswith("custom:"):
-        return "that of the defence that was passed, FCP's where it has none"
+        return "that of the given defense, FCP's if it has none"
 
-    # Without strata, noise and losses in parts, the clipped vote of Consensus makes the threshold.
+    # Of pooled exact counts, one per sample, the clipped vote of Consensus makes the threshold.
     is_pooled_and_exact = calibration.by is None and not federation.has_noise
     if record.defense == "consensus" and is_pooled_and_exact and federation.counts_per_sample == 1:
         level = calibration.levels[0]
         fcp = fcp_threshold(federation, calibration.benign_mask, level)
-        decisive = "the vote decides" if level.threshold > fcp else "FCP's decides"
+        decisive = "the vote decides" if level.threshold > fcp else "FCP's threshold decides"
         return (
-            "the vote of the sites that were used, never below FCP's threshold on them; here "
+            "the clipped vote of the included sites, never below FCP's threshold on them; here "
             f"{decisive}"
         )
 
-    text = "FCP's, on the reports of the sites that were used"
+    text = "FCP's, on the reports of the included sites"
     if calibration.by is not None:
         text += f", for each {calibration.by}"
     return text
@@ -74,22 +75,28 @@ def _sensitivity_answer(calibration: Calibration) -> str:
     federation = calibration.federation
     level = calibration.levels[0]
     clauses = [
-        "another number of liars (robfcp show -m), a trusted sample (--anchor), corrected reports"
+        "another number of malicious sites (robfcp show -m), trusted data (--trusted-data), "
+        "corrected reports"
     ]
 
     if calibration.is_guaranteed:
-        clauses.append("nothing is promised if more lie than stated")
+        clauses.append("nothing is guaranteed if more sites are malicious than given")
     else:
-        too_low = [point.m for point in level.certificate_points if point.lower < level.coverage]
+        too_low = [
+            point.max_malicious
+            for point in level.certificate_points
+            if point.lower < level.coverage
+        ]
         if too_low:
-            clauses.append(f"what is proved is below the level from {too_low[0]} liars on")
+            n_malicious = pluralize(too_low[0], "malicious site")
+            clauses.append(f"the certificate is below the target from {n_malicious} on")
 
     breakdown_point = breakdown_point_of_any_rule(federation.sample_sizes, level.coverage)
     if breakdown_point is not None:
         clauses.append(
-            f"{breakdown_point} or more liars could fill every set under a promise, unless how "
-            "alike sites are is stated (--alike)"
+            f"{breakdown_point} or more malicious sites could make every set trivial under a "
+            "guarantee, unless the heterogeneity between sites is given (--heterogeneity)"
         )
     if federation.n_clients < MIN_CLIENTS_TO_DETECT:
-        clauses.append("more sites: below ten detection is weak")
+        clauses.append("more sites: with fewer than ten, detection is weak")
     return "; ".join(clauses)

@@ -31,27 +31,27 @@ from robfcp.page._text import headline_text, reading_notes, summary_text
 N_PLOT_BINS = 160  # bins that a distribution is drawn with, about
 CDF_BAND_LEVELS = (0.05, 0.5, 0.95)  # of the benign clients' CDFs: lower curve, median, upper curve
 _DIAGNOSIS_FIELDS = {  # the page's keys, and the attributes of a diagnosis
-    "short": "summary",
-    "fact": "coverage_text",
-    "finding": "finding",
-    "advice": "advice",
-    "instead": "instead",
+    "summary": "summary",
+    "coverage_text": "coverage_text",
+    "description": "description",
+    "recommendation": "recommendation",
+    "alternative": "alternative",
 }
 
 
 @dataclass(frozen=True)
 class PageInfo:
-    """The lines at the top of a page; empty ones are left out.
+    """The lines at the top of a page; empty ones are omitted.
 
     Parameters
     ----------
-    title
+    title : str
         What the calibration is for.
-    study
+    study : str
         The study, protocol or project.
-    run_by
+    run_by : str
         Who ran it.
-    date
+    date : str
         When, as people write it.
 
     Examples
@@ -69,20 +69,20 @@ class PageInfo:
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """What stands beside the title."""
+        """The texts beside the title."""
         author = f"run by {self.run_by}" if self.run_by else ""
         lines = (self.study, self.date, author)
         return tuple(line for line in lines if line)
 
 
-def page_data(calibration: Calibration, about: PageInfo) -> dict[str, Any]:
+def page_data(calibration: Calibration, info: PageInfo) -> dict[str, Any]:
     """Return everything the page shows, as JSON values.
 
     Parameters
     ----------
     calibration : Calibration
         A calibration with its record.
-    about : PageInfo
+    info : PageInfo
         The lines at the top.
     """
     federation = calibration.federation
@@ -93,36 +93,36 @@ def page_data(calibration: Calibration, about: PageInfo) -> dict[str, Any]:
     summary = summary_text(calibration, diagnoses)
 
     return {
-        # The top of the page, in words (page.js).
-        "about": {"title": about.title, "lines": about.lines},
-        "harm": impact_text(calibration),
-        "message": summary,
+        # The top of the page, in sentences (page.js).
+        "info": {"title": info.title, "lines": info.lines},
+        "impact": impact_text(calibration),
+        "summary": summary,
         "headline": headline_text(calibration, first_level),
-        # The cards of the clients that deserve a look, and the chart of certificates.
+        # The cards of the flagged and suspicious clients, and the chart of certificates.
         "diagnoses": diagnoses_data(diagnoses),
         "risk": msgspec.to_builtins(calibration.risk),
         "levels": [level_data(level) for level in calibration.levels],
         # The distributions of scores, and the table of clients.
-        "grid": binning_data(federation, first_level, bins),
-        "view": bins.tolist(),
+        "binning": binning_data(federation, first_level, bins),
+        "plot_bins": bins.tolist(),
         "clients": clients_data(calibration),
         "counts": counts_data(federation, bins),
-        "crowd": cdf_band(calibration, bins),
-        "faulty": msgspec.to_builtins(calibration.rejected_reports),
-        "missing": list(calibration.missing_clients),
+        "cdf_band": cdf_band(calibration, bins),
+        "rejected_reports": msgspec.to_builtins(calibration.rejected_reports),
+        "missing_clients": list(calibration.missing_clients),
         "coverage_band": coverage_band(calibration, bins),
         "mean_set_sizes": mean_set_sizes(calibration),
-        "own": settings_data(calibration),
+        "settings": settings_data(calibration),
         "strata": strata_data(calibration),
         # The end of the page, for an auditor (page.js).
-        "brief": list(auditor_questions(calibration, summary["first"]).items()),
+        "auditor": list(auditor_questions(calibration, summary["sentence"]).items()),
         "audit": audit_rows(calibration),
         "notes": [*calibration.notes, *reading_notes(calibration)],
     }
 
 
 def diagnoses_data(diagnoses: Mapping[str, Diagnosis]) -> dict[str, dict[str, str]]:
-    """Return the words on each client that stands out, for the cards (diagnoses.js, clients.js)."""
+    """Return the texts on each unusual client, for the cards (diagnoses.js, clients.js)."""
     data = {}
     for client, diagnosis in diagnoses.items():
         texts = {key: getattr(diagnosis, name) for key, name in _DIAGNOSIS_FIELDS.items()}
@@ -133,18 +133,20 @@ def diagnoses_data(diagnoses: Mapping[str, Diagnosis]) -> dict[str, dict[str, st
 def level_data(level: CoverageLevel) -> dict[str, Any]:
     """Return a level's threshold, certificate and curve of certificates.
 
-    Read by the table of levels and the report's text (page.js) and the chart of certificates
+    Read by the table of levels and the model card (page.js) and the chart of certificates
     (distributions.js).
     """
     certificate = level.certificate
     return {
-        "value": float(level.coverage),
+        "coverage": float(level.coverage),
         "threshold": finite_or_none(level.threshold),
         "lower": certificate.lower,
         "upper": certificate.upper,
         "statement": certificate.statement,
-        "curve": [[point.m, point.lower, point.upper] for point in level.certificate_points],
-        "empty_from": level.vacuous_from,
+        "certificate_points": [
+            [point.max_malicious, point.lower, point.upper] for point in level.certificate_points
+        ],
+        "vacuous_from": level.vacuous_from,
         "assumptions": [assumption.text for assumption in certificate.assumptions],
     }
 
@@ -167,10 +169,12 @@ def binning_data(federation: Federation, level: CoverageLevel, bins: IndexArray)
         bins_shown = np.union1d(bins, binning.bin_index_of_threshold(level.threshold))
     return {
         "name": binning.name,
-        "bins": binning.n_bins,
-        "low": finite_or_none(binning.edges[0]),
-        "used": bins_shown.tolist(),
-        "edges": [finite_or_none(federation.threshold_at(int(index))) for index in bins_shown],
+        "n_bins": binning.n_bins,
+        "lowest_edge": finite_or_none(binning.edges[0]),
+        "bins": bins_shown.tolist(),
+        "upper_edges": [
+            finite_or_none(federation.threshold_at(int(index))) for index in bins_shown
+        ],
     }
 
 
@@ -179,11 +183,11 @@ def clients_data(calibration: Calibration) -> dict[str, Any]:
     federation = calibration.federation
     reasons = calibration.reasons
     return {
-        "id": list(federation.clients),
-        "size": federation.sample_sizes.tolist(),
-        "oddness": [float(f"{value:.6g}") for value in calibration.maliciousness],
-        "trusted": calibration.benign_mask.astype(int).tolist(),
-        "covered": round_for_plot(calibration.client_coverage()[:, 0]),
+        "client": list(federation.clients),
+        "n_samples": federation.sample_sizes.tolist(),
+        "maliciousness": [float(f"{value:.6g}") for value in calibration.maliciousness],
+        "benign": calibration.benign_mask.astype(int).tolist(),
+        "coverage": round_for_plot(calibration.client_coverage()[:, 0]),
         "reason": {client: reasons.get(client, "") for client in calibration.flagged_clients},
     }
 
@@ -210,9 +214,9 @@ def cdf_band(calibration: Calibration, bins: IndexArray) -> dict[str, list[float
     benign_cdfs = np.maximum.accumulate(benign_cdfs, axis=1)
     lower, median, upper = np.quantile(benign_cdfs, CDF_BAND_LEVELS, axis=0)
     return {
-        "low": round_for_plot(lower),
-        "middle": round_for_plot(median),
-        "high": round_for_plot(upper),
+        "lower": round_for_plot(lower),
+        "median": round_for_plot(median),
+        "upper": round_for_plot(upper),
     }
 
 
@@ -221,7 +225,7 @@ def _cumulative_counts_to_total(federation: Federation) -> FloatArray:
 
     Coarsened counts are the midpoints of what they may be, in halves.
 
-    Private counts need not add up to n_k: what is left over by edge t of H is t/H of it, the best
+    Private counts need not add up to n_k: at edge t of H, t/H of the difference is added, the best
     unbiased mean of the noisy sum up to t and of n_k less the noisy sum above.
     """
     cumulative = federation.cumulative_midpoints()
@@ -230,8 +234,8 @@ def _cumulative_counts_to_total(federation: Federation) -> FloatArray:
 
     n_bins = cumulative.shape[1]
     fractions = np.arange(1, n_bins + 1) / n_bins
-    leftover = federation.total_counts - cumulative[:, -1]
-    return cumulative + np.rint(leftover[:, None] * fractions).astype(np.int64)
+    difference = federation.total_counts - cumulative[:, -1]
+    return cumulative + np.rint(difference[:, None] * fractions).astype(np.int64)
 
 
 def plot_bins(pooled_counts: IntArray | FloatArray, binning: Binning) -> IndexArray:
@@ -268,7 +272,7 @@ def plot_bins(pooled_counts: IntArray | FloatArray, binning: Binning) -> IndexAr
 
 
 def coverage_band(calibration: Calibration, bins: IndexArray) -> dict[str, list[float]]:
-    """Return between which bounds coverage is certified, for a threshold at each of some bins.
+    """Return the bounds of certified coverage, for a threshold at each of some bins.
 
     Drawn behind the distributions (distributions.js). The bounds hold with the calibration's
     confidence if no more clients are malicious than the calibration's certificate allows.
@@ -292,10 +296,10 @@ def coverage_band(calibration: Calibration, bins: IndexArray) -> dict[str, list[
 
 
 def mean_set_sizes(calibration: Calibration) -> list[float] | None:
-    """Return the mean number of labels in a set at each level, at the sites that were used.
+    """Return the mean number of labels in a set at each level, at the benign clients.
 
-    None where no site reported the scores of all labels, and where every class or group has a
-    threshold of its own. A column of the table of levels (page.js).
+    None where no client reported the scores of all labels, and where every class or group has its
+    own threshold. A column of the table of levels (page.js).
     """
     federation = calibration.federation
     if federation.all_label_counts is None or calibration.by is not None:
@@ -308,19 +312,19 @@ def mean_set_sizes(calibration: Calibration) -> list[float] | None:
 
 
 def settings_data(calibration: Calibration) -> dict[str, Any]:
-    """Return what was asked for, for the words beside the charts (distributions.js)."""
+    """Return the settings that the texts beside the charts state (distributions.js)."""
     guarantee = None
     if calibration.is_guaranteed:
         guarantee = calibration.levels[0].certificate.kind
     return {
-        "m": calibration.n_malicious,
+        "n_malicious": calibration.n_malicious,
         "guarantee": guarantee,
-        "confidence": calibration.certificate_confidence,
+        "certificate_confidence": calibration.certificate_confidence,
     }
 
 
 def audit_rows(calibration: Calibration) -> list[tuple[str, str]]:
-    """Return names and values an auditor needs to make the same calibration again (page.js)."""
+    """Return names and values an auditor needs to repeat the calibration (page.js)."""
     federation = calibration.federation
     binning = federation.binning
     record = calibration.require_record()
@@ -328,24 +332,24 @@ def audit_rows(calibration: Calibration) -> list[tuple[str, str]]:
 
     rows: dict[str, object] = {
         "calibration digest (SHA-256 without key and signature)": sha256_of(calibration.to_json()),
-        "record digest (SHA-256 of the file)": calibration.record_digest,
+        "record digest (SHA-256 of the file)": calibration.record_sha256,
         "made with": f"robfcp {calibration.version}",
         "page made with": f"robfcp {__version__}, Python {platform.python_version()}",
-        "wanted": ", ".join(map(calibration.target_text, calibration.levels)),
-        "defence": record.defense,
-        "promise": record.guarantee,
+        "target": ", ".join(map(calibration.target_text, calibration.levels)),
+        "defense": record.defense,
+        "guarantee": record.guarantee,
         "by": calibration.by,
         "clusters": record.clusters,
-        "confidence": calibration.certificate_confidence,
+        "certificate_confidence": calibration.certificate_confidence,
     }
     for name, value in record.parameters.items():
         rows[f"{record.defense}: {name}"] = value
     for name, value in verification.items():
-        rows[f"checked: {name}"] = value
+        rows[f"verification: {name}"] = value
 
-    rows["score"] = "not named" if federation.score is None else repr(federation.score)
-    rows["grid"] = f"{binning.name}, {binning.n_bins} bins"
-    rows["grid digest"] = binning.digest
+    rows["score"] = "not stated" if federation.score is None else repr(federation.score)
+    rows["binning"] = f"{binning.name}, {binning.n_bins} bins"
+    rows["binning digest"] = binning.digest
     rows["round"] = federation.round
     rows["model"] = federation.model
     rows["privacy"] = _privacy_text(federation)

@@ -1,4 +1,4 @@
-"""Numbers and words as the page writes them."""
+"""Numbers and texts as the page writes them."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ def finite_or_none(value: float) -> float | None:
 
 
 def round_for_plot(values: FloatArray) -> list[float]:
-    """Return values with five decimals."""
+    """Return values rounded to five decimals."""
     return [float(value) for value in np.round(values, _DECIMALS)]
 
 
 def rounded_ratio(numerator: float, denominator: float) -> float | None:
-    """Return a ratio with five decimals; None of nothing."""
+    """Return a ratio rounded to five decimals; None if the denominator is not positive."""
     if denominator <= 0:
         return None
     return round(float(numerator) / float(denominator), _DECIMALS)
 
 
 def format_percent(fraction: float) -> str:
-    """Return a fraction as a percentage of at most four digits; not for what is certified."""
+    """Return a fraction as a percentage of at most four digits; not for certified bounds."""
     return f"{100 * fraction:.4g}%"
 
 
 def format_mean_loss(risk: Risk, coverage: float) -> str:
     """Return the mean loss B * (1 - coverage); as a percentage if the largest loss B is 1."""
-    if risk.bound == 1:
+    if risk.upper_bound == 1:
         return format_percent(1 - coverage)
-    return f"{risk.bound * (1 - coverage):.3g}"
+    return f"{risk.upper_bound * (1 - coverage):.3g}"
 
 
 def pluralize(count: int, noun: str) -> str:

@@ -1,4 +1,4 @@
-"""What the page shows of a calibration's later life: alarms by client, advice.
+"""What the page shows since a calibration: alarms by client, and what to do.
 
 A server shows its inspections of the clients' e-value reports, a client the states of its own
 monitors. Both come to the same data, which history.js and history-page.js read.
@@ -16,16 +16,16 @@ from robfcp.page._monitors import monitors_data
 
 @dataclass(frozen=True)
 class PageHistory:
-    """What is known since a calibration: the server's looks, or sites' own monitors.
+    """What is known since a calibration: the server's inspections, or clients' own monitors.
 
     Parameters
     ----------
-    alarms
-        The server's record.
-    monitors
-        The states of sites' own monitors, each under a name to show.
-    registered_clients
-        The names of all sites that are watched, where they are known.
+    alarms : AlarmHistory, optional
+        The server's history of alarms.
+    monitors : tuple[tuple[str, MonitorState], ...]
+        The states of clients' own monitors, each under a name to show.
+    registered_clients : tuple of str
+        The names of all clients that are monitored, if they are known.
     """
 
     alarms: AlarmHistory | None = None
@@ -39,7 +39,7 @@ def history_data(history: PageHistory | None) -> dict[str, Any] | None:
     Parameters
     ----------
     history : PageHistory or None
-        What is known; the server's record comes first.
+        What is known; the server's history comes first.
     """
     if history is None:
         return None

@@ -1,4 +1,4 @@
-"""The page's first sentence: what believing every report would have done to the cases of others."""
+"""The page's first sentence: what would have happened to the benign clients without a defense."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from robfcp.federation import Federation, StratifiedTable
 from robfcp.guarantees import FCPThreshold
 from robfcp.page._format import capitalize, format_mean_loss
 
-_CASES = 1000  # of which the page says how many would be missed
-_DECIMALS = 3  # of the coverages that are compared: smaller differences are no harm
+_N_CASES = 1000  # of which the page counts those that would be missed
+_DECIMALS = 3  # of the coverages that are compared: smaller differences are no impact
 
 
 class _Effect(NamedTuple):
@@ -26,10 +26,10 @@ class _Effect(NamedTuple):
 
 
 def impact_text(calibration: Calibration) -> dict[str, str]:
-    """Return what believing every report would do to the cases of the benign clients.
+    """Return what would happen to the benign clients' cases without a defense.
 
-    An estimate: their own reported samples against FCP's threshold on all clients together. Empty
-    where no more cases are missed than were asked for, and sets do not grow.
+    An estimate: their reported samples against FCP's threshold on all clients together. Empty if no
+    more cases are missed than the target allows, and sets do not grow.
 
     Parameters
     ----------
@@ -39,7 +39,7 @@ def impact_text(calibration: Calibration) -> dict[str, str]:
     Returns
     -------
     dict
-        "first" and "then", the first sentence and the next.
+        "sentence" is the impact, "details" a second sentence on it.
     """
     level = calibration.levels[0]
     undefended_level = _undefended_level(calibration)
@@ -49,13 +49,13 @@ def impact_text(calibration: Calibration) -> dict[str, str]:
     sets_grow = undefended > coverage
     too_many_missed = undefended < min(coverage, level.coverage)
     if not (sets_grow or too_many_missed):
-        return {"first": "", "then": ""}
+        return {"sentence": "", "details": ""}
 
     if calibration.risk is not None:
         loss = format_mean_loss(calibration.risk, coverage)
         undefended_loss = format_mean_loss(calibration.risk, undefended)
         clause = (
-            f"the mean {calibration.risk.name} would be about {undefended_loss} in place of {loss}"
+            f"the mean {calibration.risk.name} would be about {undefended_loss} instead of {loss}"
         )
         effect = _Effect(clause, "")
     elif too_many_missed:
@@ -64,21 +64,21 @@ def impact_text(calibration: Calibration) -> dict[str, str]:
         clause = _larger_sets(calibration, undefended_level)
         effect = _Effect(clause, _missed_details(coverage, undefended))
 
-    kind = "not flagged" if calibration.is_guaranteed else "used"
-    source = f"estimated from the reports of the sites that were {kind}, which may lie too."
-    second = f"{effect.details}; {source}" if effect.details else capitalize(source)
-    return {"first": f"Had every report been believed, {effect.clause}.", "then": second}
+    kind = "unflagged" if calibration.is_guaranteed else "included"
+    source = f"estimated from the reports of the {kind} sites, which may be malicious too."
+    details = f"{effect.details}; {source}" if effect.details else capitalize(source)
+    return {"sentence": f"Without a defense, {effect.clause}.", "details": details}
 
 
 def _n_missed(coverage: float) -> int:
     """Return how many of 1,000 cases a coverage misses."""
-    return round(_CASES * (1 - coverage))
+    return round(_N_CASES * (1 - coverage))
 
 
 def _missed_details(coverage: float, undefended: float) -> str:
-    """Return how many cases would be missed in place of how many."""
+    """Return how many cases would be missed without a defense, and how many are."""
     return (
-        f"{_n_missed(undefended)} of 1,000 sets would miss the true label in place of "
+        f"{_n_missed(undefended)} of 1,000 sets would miss the true label instead of "
         f"{_n_missed(coverage)}"
     )
 
@@ -95,12 +95,12 @@ def _missed_cases(
         return _Effect(clause, details)
 
     # Missed samples of the benign clients by stratum, as it is and without a defense.
-    is_used = calibration.benign_mask[strata.rows]
+    is_benign = calibration.benign_mask[strata.rows]
     _, covered, sizes = calibration.class_coverage(calibration.levels[0])
     undefended_covered = calibration.class_coverage(undefended_level).covered
-    n_samples = sizes[is_used].sum(axis=0)
-    n_missed = n_samples - covered[is_used].sum(axis=0)
-    n_missed_undefended = n_samples - undefended_covered[is_used].sum(axis=0)
+    n_samples = sizes[is_benign].sum(axis=0)
+    n_missed = n_samples - covered[is_benign].sum(axis=0)
+    n_missed_undefended = n_samples - undefended_covered[is_benign].sum(axis=0)
     n_additional = n_missed_undefended - n_missed
 
     # The highest rate among strata with more misses; small strata need many of them to be named.
@@ -111,16 +111,16 @@ def _missed_cases(
     name = f"{strata.by} {strata.labels[worst]}"
 
     n_worst = max(n_samples[worst], 1)
-    missed = round(_CASES * n_missed[worst] / n_worst)
-    missed_undefended = round(_CASES * n_missed_undefended[worst] / n_worst)
+    missed = round(_N_CASES * n_missed[worst] / n_worst)
+    missed_undefended = round(_N_CASES * n_missed_undefended[worst] / n_worst)
     return _Effect(
         f"{clause}, {adverb} in {name}",
-        f"{details}, in {name} {missed_undefended} in place of {missed}",
+        f"{details}, in {name} {missed_undefended} instead of {missed}",
     )
 
 
 def _larger_sets(calibration: Calibration, undefended_level: CoverageLevel) -> str:
-    """Return by how much sets would grow, where reports tell it."""
+    """Return by how much sets would grow, if reports hold the scores of all labels."""
     federation = calibration.federation
     label_counts = federation.all_label_counts
     if label_counts is None or calibration.by is not None:
@@ -129,7 +129,7 @@ def _larger_sets(calibration: Calibration, undefended_level: CoverageLevel) -> s
     mean_sizes = mean_sizes_by_bin(federation, label_counts, calibration.benign_mask)
     thresholds = [calibration.levels[0].threshold, undefended_level.threshold]
     size, undefended = mean_sizes[federation.binning.bin_index_of_threshold(thresholds)]
-    return f"a set would hold about {undefended:.2f} labels in place of {size:.2f}"
+    return f"a set would hold about {undefended:.2f} labels instead of {size:.2f}"
 
 
 def mean_sizes_by_bin(
@@ -144,12 +144,12 @@ def mean_sizes_by_bin(
     label_counts : StratifiedTable
         The counts of all labels' scores, of the clients that reported them.
     benign_mask : (K,) ndarray of bool
-        The clients to look at.
+        Which clients are benign.
     """
     labels = federation.of_all_labels()
-    is_used = benign_mask[label_counts.rows]
-    n_samples = int(labels.sample_sizes[is_used].sum())
-    n_labels = np.cumsum(labels.pooled_midpoints(is_used))
+    is_benign = benign_mask[label_counts.rows]
+    n_samples = int(labels.sample_sizes[is_benign].sum())
+    n_labels = np.cumsum(labels.pooled_midpoints(is_benign))
     return np.asarray(n_labels / max(1, n_samples))
 
 

@@ -1,4 +1,4 @@
-"""What the page embeds of classes or groups, and of the clients whose cases they cover least."""
+"""What the page embeds of classes or groups, and of the clients of lowest coverage."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from robfcp.local import local_thresholds
 from robfcp.page._format import finite_or_none, rounded_ratio
 
 MAX_STRATA_SHOWN = 60
-MAX_CLIENTS_SHOWN = 20  # those covered least, whose feedback is worked out
+MAX_CLIENTS_SHOWN = 20  # those of lowest coverage, whose local thresholds are computed
 
 
 def strata_data(calibration: Calibration) -> dict[str, Any] | None:
-    """Return a row for each class or group, and one for each of the worst clients in use.
+    """Return a row for each class or group, and one for each benign client of lowest coverage.
 
-    The tables of classes and clients (strata.js) and the report's text (page.js). What clients
-    hold that were left out is counted apart. None where the reports keep no such counts.
+    The tables of classes and clients (strata.js) and the model card (page.js). Samples of excluded
+    clients are counted apart. None where the reports have no such counts.
     """
     federation = calibration.federation
     strata = federation.strata
@@ -28,20 +28,20 @@ def strata_data(calibration: Calibration) -> dict[str, Any] | None:
         return None
 
     coverage = calibration.class_coverage(calibration.levels[0])
-    is_used = calibration.benign_mask[strata.rows]
+    is_benign = calibration.benign_mask[strata.rows]
     columns = _largest_strata(coverage)
     rows_without_strata = np.setdiff1d(range(federation.n_clients), strata.rows)
     return {
         "by": strata.by,
         "n_strata": strata.n_strata,
-        "pooled_only": [federation.clients[row] for row in rows_without_strata],
-        "rows": _stratum_rows(calibration, strata, coverage, is_used, columns),
-        "sites": _client_rows(calibration, strata, coverage, is_used, columns),
+        "pooled_clients": [federation.clients[row] for row in rows_without_strata],
+        "rows": _stratum_rows(calibration, strata, coverage, is_benign, columns),
+        "clients": _client_rows(calibration, strata, coverage, is_benign, columns),
     }
 
 
 def _largest_strata(coverage: StratumCoverage) -> IndexArray:
-    """Return the positions of the strata with most samples, in the order of the strata."""
+    """Return the indices of the strata with most samples, in the order of the strata."""
     sample_counts = coverage.sizes.sum(axis=0)
     by_size = np.argsort(-sample_counts, kind="stable")
     return np.sort(by_size[:MAX_STRATA_SHOWN])
@@ -51,15 +51,15 @@ def _stratum_rows(
     calibration: Calibration,
     strata: StratifiedTable,
     coverage: StratumCoverage,
-    is_used: BoolArray,
+    is_benign: BoolArray,
     columns: IndexArray,
 ) -> list[dict[str, Any]]:
-    """Return what is covered and certified of each stratum."""
+    """Return the coverage and the certificate of each stratum."""
     certified_strata = {stratum.name: stratum for stratum in calibration.levels[0].strata}
     n_samples = coverage.sizes.sum(axis=0)
-    n_used = coverage.sizes[is_used].sum(axis=0)
-    n_covered = coverage.covered[is_used].sum(axis=0)
-    n_clients = (coverage.sizes[is_used] > 0).sum(axis=0)
+    n_benign_samples = coverage.sizes[is_benign].sum(axis=0)
+    n_covered = coverage.covered[is_benign].sum(axis=0)
+    n_clients = (coverage.sizes[is_benign] > 0).sum(axis=0)
 
     rows = []
     for column in columns:
@@ -73,11 +73,11 @@ def _stratum_rows(
         row = {
             "name": name,
             "threshold": finite_or_none(coverage.thresholds[column]),
-            "sites": int(n_clients[column]),
-            "samples": int(n_used[column]),
-            "out": int(n_samples[column] - n_used[column]),
-            "covered": rounded_ratio(n_covered[column], n_used[column]),
-            "proved": certified,
+            "n_clients": int(n_clients[column]),
+            "n_samples": int(n_benign_samples[column]),
+            "n_excluded_samples": int(n_samples[column] - n_benign_samples[column]),
+            "coverage": rounded_ratio(n_covered[column], n_benign_samples[column]),
+            "certified": certified,
             "protection": protection,
         }
         rows.append(row)
@@ -88,20 +88,21 @@ def _client_rows(
     calibration: Calibration,
     strata: StratifiedTable,
     coverage: StratumCoverage,
-    is_used: BoolArray,
+    is_benign: BoolArray,
     columns: IndexArray,
 ) -> list[dict[str, Any]]:
-    """Return the label distribution and coverage of the clients in use that are covered least.
+    """Return the label distribution and coverage of the benign clients of lowest coverage.
 
-    "own" is the threshold that a client's feedback comes to and what it covers of its cases.
+    "local_threshold" is the threshold of a client's feedback and its coverage of the client's
+    samples.
     """
     clients = calibration.federation.clients
     client_coverage: FloatArray = coverage.covered.sum(axis=1) / np.maximum(
         coverage.sizes.sum(axis=1), 1
     )
-    used_rows = np.flatnonzero(is_used)
-    worst_first = np.argsort(client_coverage[is_used], kind="stable")
-    rows_shown = used_rows[worst_first][:MAX_CLIENTS_SHOWN].tolist()
+    benign_rows = np.flatnonzero(is_benign)
+    worst_first = np.argsort(client_coverage[is_benign], kind="stable")
+    rows_shown = benign_rows[worst_first][:MAX_CLIENTS_SHOWN].tolist()
     names = {row: clients[strata.rows[row]] for row in rows_shown}
     local_threshold_of_client = local_thresholds(calibration, set(names.values()))
 
@@ -109,17 +110,19 @@ def _client_rows(
     for row, client in names.items():
         sizes = coverage.sizes[row]
         covered = coverage.covered[row]
-        local = None
+        local_threshold = None
         if client in local_threshold_of_client:
             threshold, local_coverage = local_threshold_of_client[client]
-            local = [finite_or_none(threshold), round(local_coverage, 5)]
+            local_threshold = [finite_or_none(threshold), round(local_coverage, 5)]
         client_row = {
             "name": client,
-            "samples": int(sizes.sum()),
-            "covered": round(float(client_coverage[row]), 5),
-            "own": local,
-            "mix": [rounded_ratio(sizes[column], sizes.sum()) for column in columns],
-            "by": [rounded_ratio(covered[column], sizes[column]) for column in columns],
+            "n_samples": int(sizes.sum()),
+            "coverage": round(float(client_coverage[row]), 5),
+            "local_threshold": local_threshold,
+            "label_distribution": [rounded_ratio(sizes[column], sizes.sum()) for column in columns],
+            "stratum_coverage": [
+                rounded_ratio(covered[column], sizes[column]) for column in columns
+            ],
         }
         client_rows.append(client_row)
     return client_rows

@@ -1,157 +1,228 @@
-"""The page of a history says what the files hold, to anybody, whatever sites call themselves."""
+"""The page of a history shows what the files hold, whatever the names of the clients."""
 
 import math
 
 import numpy as np
 import pytest
-from makers import beta_scores, embedded, refused, reports_of, said
+from makers import beta_scores, command_error, command_output, embedded_data, reports_of
 
 import robfcp
 from robfcp.monitoring import AlarmHistory, EValueReport
 from robfcp.page import PageHistory, render_html
-from robfcp.page._watch import MAX_CLIENT_ROWS, MAX_CURVES
+from robfcp.page._alarm_panel import MAX_CLIENT_ROWS, MAX_CURVES
 
 DIGEST = "ab" * 32
 
 
-def looks(calibration=DIGEST, rising=3, drift=0.25):
-    """Six sites over four steps: some rise, the last falls silent, one is refused at the end."""
+def e_value_report(client, *, calibration=DIGEST, n_samples=500, log_e_coverage=-1.0, **options):
+    """Return an e-value report at the first step, unless options state another one."""
+    return EValueReport(
+        client,
+        calibration,
+        min_coverage=0.9,
+        n_samples=n_samples,
+        log_e_coverage=log_e_coverage,
+        **{"round": None, "step": 1, **options},
+    )
+
+
+def inspect_four_steps(calibration=DIGEST, n_rising=3, drift=0.25):
+    """Return the history of six clients over four steps.
+
+    The e-values of the first ones rise, the last client falls silent, and the report of the one
+    before it is rejected at the end.
+    """
     history = AlarmHistory(calibration, "spring", 6, 1, 0.05)
     for step in range(1, 5):
-        logs = [4.0 * step if k < rising else -0.5 for k in range(6 if step < 3 else 5)]
-        told = [500 * step] * 4 + [500 * step if step < 4 else 3] * 2
-        sent = [
-            EValueReport(
-                f"site-{k:02d}", calibration, 0.9, told[k], log, "spring", step, drift * step
+        n_reporting = 6 if step < 3 else 5
+        reports = []
+        for k in range(n_reporting):
+            is_rejected = k >= 4 and step == 4
+            report = e_value_report(
+                f"site-{k:02d}",
+                calibration=calibration,
+                n_samples=3 if is_rejected else 500 * step,
+                log_e_coverage=4.0 * step if k < n_rising else -0.5,
+                round="spring",
+                step=step,
+                log_e_exchangeability=drift * step,
             )
-            for k, log in enumerate(logs)
-        ]
-        _, history = history.with_inspection(sent, step)
+            reports.append(report)
+        _, history = history.with_inspection(reports, step)
     return history
 
 
-def calibrated(seed):
+def calibrate(seed):
     return robfcp.calibrate(reports_of(beta_scores(seed, 6, 300)), defense="none")
 
 
-def test_who_was_never_heard_is_shown_by_name_where_that_is_known():
-    heard = EValueReport("a", DIGEST, 0.9, 500, -1.0, None, 1)
-    history = AlarmHistory(DIGEST, None, 3, 1, 0.05).with_inspection([heard], 1)[1]
-    for names, silent in (((), ["2 of 3 sites"]), (("a", "b", "c"), ["b", "c"])):
-        rows = shown(PageHistory(history, registered_clients=names))["watch"]["sites"]
-        assert [row["name"] for row in rows if row["word"] == "never heard"] == silent
+def history_of(page_history):
+    """Return the data of a history's page."""
+    return embedded_data(render_html(page_history))["history"]
 
 
-def shown(history):
-    return embedded(render_html(history))["history"]
+@pytest.mark.parametrize(
+    ("registered", "silent"), [((), ["2 of 3 sites"]), (("a", "b", "c"), ["b", "c"])]
+)
+def test_clients_without_a_report_are_shown_by_name_if_names_are_known(registered, silent):
+    history = AlarmHistory(DIGEST, None, 3, 1, 0.05)
+    _, history = history.with_inspection([e_value_report("a")], 1)
+    panel = history_of(PageHistory(history, registered_clients=registered))["alarm_panel"]
+    without_report = [row for row in panel["clients"] if row["state_text"] == "no report yet"]
+    assert [row["name"] for row in without_report] == silent
 
 
-def test_the_page_shows_every_site_over_time_and_what_to_do():
-    history = looks()
-    data = shown(PageHistory(history))
-    watch, coverage = data["watch"], data["watch"]["kinds"][0]
-    assert coverage["limit"] == pytest.approx(math.log10(2 / 0.05), abs=1e-4)
-    lines = {line["name"]: line for line in coverage["lines"]}
-    assert lines["site-00"]["state"] == "alarm"
-    assert lines["site-00"]["y"] == [round(4 * s / math.log(10), 3) for s in range(1, 5)]
-    assert lines["site-05"]["x"] == [1, 2]
-    merged = [round(one.log_e_coverage / math.log(10), 3) for one in history.merged]
-    assert lines["all sites together"]["y"] == merged
-    rows = {row["name"]: f"{row['word']}: {row['todo']}" for row in watch["sites"]}
-    told = ("alarms: ", "no alarm: nothing", "counts 3 samples", "last heard at step 2: counts for")
-    assert all(words in rows[f"site-0{k}"] for k, words in zip((0, 3, 4, 5), told, strict=True))
-    assert [look[1] for look in watch["looks"]] == [6, 6, 5, 4]
+def test_the_page_shows_every_client_over_time_and_what_to_do():
+    history = inspect_four_steps()
+    data = history_of(PageHistory(history))
+    panel = data["alarm_panel"]
+    coverage_chart = panel["charts"][0]
+    threshold = pytest.approx(math.log10(2 / 0.05), abs=1e-4)
+    assert coverage_chart["log10_alarm_threshold"] == threshold
+
+    curves = {curve["name"]: curve for curve in coverage_chart["curves"]}
+    assert curves["site-00"]["state"] == "alarm"
+    assert curves["site-00"]["y"] == [round(4 * step / math.log(10), 3) for step in range(1, 5)]
+    assert curves["site-05"]["x"] == [1, 2]
+    merged = [round(e_values.log_e_coverage / math.log(10), 3) for e_values in history.merged]
+    assert curves["all sites together"]["y"] == merged
+
+    rows = {
+        row["name"]: f"{row['state_text']}: {row['recommendation']}" for row in panel["clients"]
+    }
+    assert "alarms: " in rows["site-00"]
+    assert "no alarm: nothing" in rows["site-03"]
+    assert "counts 3 samples" in rows["site-04"]
+    assert "last report at step 2: counts for" in rows["site-05"]
+    assert [row[1] for row in panel["inspections"]] == [6, 6, 5, 4]
     assert {history.digest, DIGEST} <= set(dict(data["audit"]).values())
 
 
-RANG = [
-    (0, 0.25, "No alarm in 4 looks", "Look at site-04 (last heard at step 3), site-05", "no alarm"),
-    (1, 0.25, "No common alarm in 4 looks", "told from lies", "1 alarm by themselves"),
-    (0, 9.0, "Scores have drifted (step 1", "robfcp check", "no alarm, but drift since step 1"),
-    (3, 0.25, "Alarm: coverage has fallen below its floor (step 2", "Recalibrate now", "step 2"),
+CONCLUSIONS = [
+    (
+        0,
+        0.25,
+        "No alarm in 4 inspections",
+        "Check site-04 (last report at step 3), site-05",
+        "no alarm",
+    ),
+    (
+        1,
+        0.25,
+        "No common alarm in 4 inspections",
+        "distinguished from malicious reports",
+        "1 alarm by themselves",
+    ),
+    (
+        0,
+        9.0,
+        "Scores have drifted (step 1",
+        "robfcp evaluate",
+        "no alarm, but drift since step 1",
+    ),
+    (
+        3,
+        0.25,
+        "Alarm: coverage has fallen below its minimum (step 2",
+        "Recalibrate now",
+        "step 2",
+    ),
 ]
 
 
-@pytest.mark.parametrize(("rising", "drift", "claim", "todo", "line"), RANG)
-def test_the_claim_says_what_rang_and_what_to_do(rising, drift, claim, todo, line):
-    data = shown(PageHistory(looks(rising=rising, drift=drift)))
-    assert data["alarm"] is (rising == 3)
+@pytest.mark.parametrize(("n_rising", "drift", "claim", "recommendation", "line"), CONCLUSIONS)
+def test_the_claim_names_the_alarm_and_what_to_do(n_rising, drift, claim, recommendation, line):
+    data = history_of(PageHistory(inspect_four_steps(n_rising=n_rising, drift=drift)))
+    assert data["is_alarm"] is (n_rising == 3)
     assert data["claim"].startswith(claim)
-    assert (todo in data["todo"], line in data["watch"]["line"]) == (True, True)
+    assert recommendation in data["recommendation"]
+    assert line in data["alarm_panel"]["line"]
 
 
-def monitor(name, missed, own=True):
-    calibration = calibrated(0)
-    report = next(iter(calibration.federation)) if own else None
-    found = robfcp.Monitor(
-        calibration, reference_report=report, client=name, min_coverage=0.85, seed=0
+def monitor(client, miss_rate, has_reference=True):
+    """Return a monitor of 400 samples, of which about a fraction is missed."""
+    calibration = calibrate(0)
+    reference_report = next(iter(calibration.federation)) if has_reference else None
+    client_monitor = robfcp.Monitor(
+        calibration,
+        reference_report=reference_report,
+        client=client,
+        min_coverage=0.85,
+        seed=0,
     )
     rng = np.random.default_rng(1)
-    scores = np.where(rng.random(400) < missed, 0.99, rng.choice([0.02, 0.1, 0.3], 400))
-    found.update(np.column_stack([1 - scores, scores]), np.zeros(400, int), batch="first")
-    return found
+    is_missed = rng.random(400) < miss_rate
+    scores = np.where(is_missed, 0.99, rng.choice([0.02, 0.1, 0.3], 400))
+    probabilities = np.column_stack([1 - scores, scores])
+    client_monitor.update(probabilities, np.zeros(400, int), batch="first")
+    return client_monitor
 
 
-def test_a_sites_own_monitors_have_a_page():
-    bad, good = (monitor(name, m).state for name, m in (("bad", 0.5), ("good", 0.05)))
-    quiet, new = monitor("quiet", 0.05, own=False).state, robfcp.Monitor(calibrated(0)).state
-    for states, claim, drawn in (
-        ({"bad": bad, "good": good}, "Alarm: coverage has fallen below its floor at bad", 2),
+def test_clients_own_monitors_have_a_page():
+    bad = monitor("bad", 0.5).state
+    good = monitor("good", 0.05).state
+    quiet = monitor("quiet", 0.05, has_reference=False).state
+    empty = robfcp.Monitor(calibrate(0)).state
+    for states, claim, n_charts in (
+        ({"bad": bad, "good": good}, "Alarm: coverage has fallen below its minimum at bad", 2),
         ({"good": good}, "Scores have drifted at good", 2),
         ({"quiet": quiet}, "No alarm after 400 fresh samples", 1),
-        ({"new": new}, "", 0),
+        ({"new": empty}, "", 0),
     ):
-        data = shown(PageHistory(monitors=tuple(states.items())))
+        data = history_of(PageHistory(monitors=tuple(states.items())))
         assert data["claim"].startswith(claim)
-        assert len([kind for kind in data["watch"]["kinds"] if kind["lines"]]) == drawn
-        assert ("no samples yet" in data["watch"]["line"]) is (drawn == 0)
-    first = shown(PageHistory(monitors=(("bad", bad),)))["watch"]["sites"][0]
-    assert "coverage at sample" in first["word"]
-    assert first["covered"] == pytest.approx(1 - bad.misses / 400, abs=1e-5)
+        charts = data["alarm_panel"]["charts"]
+        assert len([chart for chart in charts if chart["curves"]]) == n_charts
+        assert ("no samples yet" in data["alarm_panel"]["line"]) is (n_charts == 0)
+
+    row = history_of(PageHistory(monitors=(("bad", bad),)))["alarm_panel"]["clients"][0]
+    assert "coverage at sample" in row["state_text"]
+    assert row["coverage"] == pytest.approx(1 - bad.n_missed / 400, abs=1e-5)
 
 
-def test_a_page_of_nothing_is_refused_and_a_calibration_needs_no_history():
-    assert embedded(render_html(calibrated(0)))["history"] is None
-    with pytest.raises(robfcp.RobfcpError, match="there is none; pass alarms or a monitor's state"):
+def test_an_empty_history_is_refused_and_a_calibration_needs_no_history():
+    assert embedded_data(render_html(calibrate(0)))["history"] is None
+    with pytest.raises(
+        robfcp.RobfcpError, match="there is none; pass an alarm history or monitor states"
+    ):
         render_html(PageHistory())
 
 
-def test_hostile_names_and_many_sites_stay_inside():
-    hostile, own = "</script><script>alert(1)</script>&", (DIGEST, 0.9, 500)
+def test_hostile_names_and_many_clients_stay_inside():
+    hostile = "</script><script>alert(1)</script>&"
+    reports = [e_value_report(f"s{k}") for k in range(699)]
+    reports.append(e_value_report(hostile, log_e_coverage=60.0))
     history = AlarmHistory(DIGEST, hostile, 700, 1, 0.05)
-    sent = [EValueReport(f"s{k}", *own, -1.0, None, 1) for k in range(699)]
-    page = render_html(
-        PageHistory(
-            history.with_inspection([*sent, EValueReport(hostile, *own, 60.0, None, 1)], 1)[1]
-        )
-    )
+    _, history = history.with_inspection(reports, 1)
+    page = render_html(PageHistory(history))
     assert hostile not in page
-    watch = embedded(page)["history"]["watch"]
-    assert watch["sites"][0]["name"] == hostile
-    assert len(watch["kinds"][0]["lines"]) == MAX_CURVES + 1
-    assert (len(watch["sites"]), watch["more"]) == (MAX_CLIENT_ROWS, 700 - MAX_CLIENT_ROWS)
+    panel = embedded_data(page)["history"]["alarm_panel"]
+    assert panel["clients"][0]["name"] == hostile
+    assert len(panel["charts"][0]["curves"]) == MAX_CURVES + 1
+    assert len(panel["clients"]) == MAX_CLIENT_ROWS
+    assert panel["n_clients_not_shown"] == 700 - MAX_CLIENT_ROWS
     assert len(page) < 300_000
 
 
-def test_the_commands_write_a_page_of_what_they_are_given(tmp_path, monkeypatch):
+def test_the_command_writes_a_page_of_its_files(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    calibration = calibrated(0)
+    calibration = calibrate(0)
     calibration.save("c.json")
-    looks(calibration.fingerprint).save("alarms.json")
-    looks().save("other.json")
+    inspect_four_steps(calibration.fingerprint).save("alarms.json")
+    inspect_four_steps().save("other.json")
     monitor("m", 0.5).state.save("m.json")
 
-    def go(*words):
-        said("show", *words, "--html", "p.html")
-        return embedded((tmp_path / "p.html").read_text())
+    def show(*arguments):
+        command_output("show", *arguments, "--html", "p.html")
+        return embedded_data((tmp_path / "p.html").read_text())
 
-    assert go("c.json")["history"] is None
-    assert go("c.json", "--history", "alarms.json")["history"]["alarm"]
-    assert set(go("alarms.json")) == {"history"}
-    for words, refusal in (
+    assert show("c.json")["history"] is None
+    assert show("c.json", "--history", "alarms.json")["history"]["is_alarm"]
+    assert set(show("alarms.json")) == {"history"}
+    for arguments, refusal in (
         ("c.json --history other.json", "the history is that of another calibration"),
         ("alarms.json --history c.json", "is no history"),
-        ("alarms.json --history other.json", "is the second alarms file"),
+        ("alarms.json --history other.json", "is the second alarm-history file"),
         ("alarms.json --history m.json", "different pages"),
     ):
-        assert refusal in refused("show", *words.split(), "--html", "x.html")
+        assert refusal in command_error("show", *arguments.split(), "--html", "x.html")

@@ -1,29 +1,29 @@
-// What all charts share: colours from the style sheet, size from their box.
+// What all charts share: colors from the style sheet, size from their box.
 const CHARTS = new Map();
 
-function colour(name) {
+function color(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 }
 
-function axis(extra = {}) {
+function axis(options = {}) {
   return {
-    stroke: colour("quiet"),
-    grid: { stroke: colour("line"), width: 1 },
-    ticks: { stroke: colour("line"), width: 1, size: 4 },
-    font: `12px ${colour("font")}`,
-    labelFont: `12px ${colour("font")}`,
+    stroke: color("quiet"),
+    grid: { stroke: color("line"), width: 1 },
+    ticks: { stroke: color("line"), width: 1, size: 4 },
+    font: `12px ${color("font")}`,
+    labelFont: `12px ${color("font")}`,
     labelSize: 18,
     labelGap: 0,
     size: 32,
-    ...extra,
+    ...options,
   };
 }
 
-/** Draw a chart into its box, replacing the one before; `read` says what the pointer is at. */
-function draw(id, { read, hooks, ...options }, data) {
+/** Draw a chart into its box, replacing the previous one; `readout` describes the pointer's index. */
+function drawChart(id, { readout, hooks, ...options }, data) {
   const box = byId(id);
   CHARTS.get(id)?.destroy();
-  const readout = element("div", { className: "readout" });
+  const readoutBox = element("div", { className: "readout" });
   const chart = new uPlot(
     {
       width: box.clientWidth || 300,
@@ -34,18 +34,18 @@ function draw(id, { read, hooks, ...options }, data) {
       ...options,
       hooks: {
         ...hooks,
-        setCursor: [({ cursor }) => (readout.textContent = cursor.idx == null ? "" : read(cursor.idx))],
+        setCursor: [({ cursor }) => (readoutBox.textContent = cursor.idx == null ? "" : readout(cursor.idx))],
       },
     },
     data,
     box,
   );
-  chart.root.append(readout);
+  chart.root.append(readoutBox);
   CHARTS.set(id, chart);
   return chart;
 }
 
-const resized = new ResizeObserver((entries) => {
+const chartResizer = new ResizeObserver((entries) => {
   for (const { target } of entries) {
     const chart = CHARTS.get(target.id);
     if (chart && (chart.width !== target.clientWidth || chart.height !== target.clientHeight)) {
@@ -54,8 +54,8 @@ const resized = new ResizeObserver((entries) => {
   }
 });
 
-/** A dashed line across the plot with a word at its end. */
-function rule(chart, { x, y, stroke, text, dash = [5, 4], right = false }) {
+/** A dashed line across the plot with a label at its end. */
+function referenceLine(chart, { x, y, stroke, text, dash = [5, 4] }) {
   const { ctx, bbox } = chart;
   const ratio = devicePixelRatio;
   ctx.save();
@@ -64,32 +64,31 @@ function rule(chart, { x, y, stroke, text, dash = [5, 4], right = false }) {
   ctx.clip();
   ctx.strokeStyle = ctx.fillStyle = stroke;
   ctx.lineWidth = 1.5 * ratio;
-  ctx.setLineDash(dash.map((d) => d * ratio));
+  ctx.setLineDash(dash.map((length) => length * ratio));
   ctx.textAlign = "left";
   ctx.textBaseline = "alphabetic";
-  ctx.font = `${12 * ratio}px ${colour("font")}`;
+  ctx.font = `${12 * ratio}px ${color("font")}`;
   ctx.beginPath();
   if (x !== undefined) {
-    const at = chart.valToPos(x, "x", true);
-    ctx.moveTo(at, bbox.top);
-    ctx.lineTo(at, bbox.top + bbox.height);
+    const position = chart.valToPos(x, "x", true);
+    ctx.moveTo(position, bbox.top);
+    ctx.lineTo(position, bbox.top + bbox.height);
     const width = ctx.measureText(text ?? "").width;
-    const left = at + 6 * ratio + width > bbox.left + bbox.width ? at - 6 * ratio - width : at + 6 * ratio;
+    const overflows = position + 6 * ratio + width > bbox.left + bbox.width;
+    const left = overflows ? position - 6 * ratio - width : position + 6 * ratio;
     if (text) ctx.fillText(text, left, bbox.top + bbox.height - 10 * ratio);
   } else {
-    const at = chart.valToPos(y, "y", true);
-    ctx.moveTo(bbox.left, at);
-    ctx.lineTo(bbox.left + bbox.width, at);
-    const width = ctx.measureText(text ?? "").width;
-    const left = right ? bbox.left + bbox.width - width - 8 * ratio : bbox.left + 8 * ratio;
-    if (text) ctx.fillText(text, left, right ? at + 16 * ratio : at - 6 * ratio);
+    const position = chart.valToPos(y, "y", true);
+    ctx.moveTo(bbox.left, position);
+    ctx.lineTo(bbox.left + bbox.width, position);
+    if (text) ctx.fillText(text, bbox.left + 8 * ratio, position - 6 * ratio);
   }
   ctx.stroke();
   ctx.restore();
 }
 
-/** One mark: a shape and a colour for every verdict, so that colour is never alone. */
-function mark(ctx, verdict, x, y, size) {
+/** A mark: a shape and a color for every verdict, so that color never stands alone. */
+function drawMark(ctx, verdict, x, y, size) {
   ctx.beginPath();
   if (verdict === "flagged") {
     ctx.moveTo(x, y - size * 1.2);
@@ -97,17 +96,17 @@ function mark(ctx, verdict, x, y, size) {
     ctx.lineTo(x - size * 1.1, y + size * 0.8);
     ctx.closePath();
     ctx.fill();
-  } else if (verdict === "trusted") {
+  } else if (verdict === "benign") {
     ctx.arc(x, y, size * 0.85, 0, 2 * Math.PI);
     ctx.fill();
-  } else if (verdict === "look") {
+  } else if (verdict === "suspicious") {
     ctx.moveTo(x, y - size * 1.25);
     ctx.lineTo(x + size * 1.1, y);
     ctx.lineTo(x, y + size * 1.25);
     ctx.lineTo(x - size * 1.1, y);
     ctx.closePath();
     ctx.fill();
-  } else if (verdict === "faulty") {
+  } else if (verdict === "rejected") {
     ctx.moveTo(x - size, y - size);
     ctx.lineTo(x + size, y + size);
     ctx.moveTo(x + size, y - size);

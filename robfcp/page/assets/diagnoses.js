@@ -1,68 +1,97 @@
-// The sites that were left out or deserve a look: what is seen, what it looks like, what to do.
+// The sites that are flagged or suspicious: their observations, causes and what to do.
 const DIAGNOSES = new Map(Object.entries(DATA.diagnoses));
-const FIRST_CARDS = 6;
-const FIRST_NAMES = 4;
+const N_CARDS_AT_FIRST = 6;
+const N_NAMES_AT_FIRST = 4;
 
 function showDiagnoses() {
-  const ks = ORDER.filter((k) => DIAGNOSES.has(CLIENTS.id[k])).reverse();
-  if (!ks.length) return;
+  const diagnosed = ORDER.filter((k) => DIAGNOSES.has(CLIENTS.client[k])).reverse();
+  if (!diagnosed.length) return;
   const groups = new Map();
-  for (const k of ks) {
-    const { id, verdict } = client(k), { finding, advice, instead } = DIAGNOSES.get(id);
-    const key = JSON.stringify([verdict, finding, advice, instead]);
+  for (const k of diagnosed) {
+    const { client, verdict } = clientRow(k);
+    const { description, recommendation, alternative } = DIAGNOSES.get(client);
+    const key = JSON.stringify([verdict, description, recommendation, alternative]);
     groups.set(key, [...(groups.get(key) ?? []), k]);
   }
-  const cards = [...groups.values()].sort((a, b) => CLIENTS.trusted[a[0]] - CLIENTS.trusted[b[0]]);
-  const word = verdictWords("flagged"), out = ks.filter((k) => !CLIENTS.trusted[k]).length;
-  const left = sentence(word);
-  byId("diagnoses-title").textContent = out === 0 ? "Used, but look" : out === ks.length ? left : `${left}, and used but to be looked at`;
-  const fill = (most, names) => byId("diagnoses").replaceChildren(...cards.slice(0, most).map((group) => diagnosisCard(group, names)));
-  fill(FIRST_CARDS, FIRST_NAMES);
-  const more = byId("diagnoses-more");
-  more.hidden = cards.length <= FIRST_CARDS && cards.every((group) => group.length <= FIRST_NAMES);
-  if (!more.hidden) more.textContent = `Show all ${number(ks.length)}`;
-  more.addEventListener("click", () => {
-    fill(Infinity, Infinity);
-    more.hidden = true;
+  const cards = [...groups.values()].sort((a, b) => CLIENTS.benign[a[0]] - CLIENTS.benign[b[0]]);
+  byId("diagnoses-title").textContent = diagnosesTitle(diagnosed);
+  const showCards = (maxCards, maxNames) =>
+    byId("diagnoses").replaceChildren(...cards.slice(0, maxCards).map((group) => diagnosisCard(group, maxNames)));
+  showCards(N_CARDS_AT_FIRST, N_NAMES_AT_FIRST);
+  const moreButton = byId("diagnoses-more");
+  moreButton.hidden = cards.length <= N_CARDS_AT_FIRST && cards.every((group) => group.length <= N_NAMES_AT_FIRST);
+  if (!moreButton.hidden) moreButton.textContent = `Show all ${formatCount(diagnosed.length)}`;
+  moreButton.addEventListener("click", () => {
+    showCards(Infinity, Infinity);
+    moreButton.hidden = true;
   });
   byId("diagnoses-section").hidden = false;
 }
 
-/** Sites of which the same is said, the oddest first. */
-function diagnosisCard(group, most) {
-  const { id, verdict } = client(group[0]);
-  const { finding, fact, advice, instead } = DIAGNOSES.get(id);
-  const names = group.slice(0, most).map((k) => {
-    const name = element("button", { text: CLIENTS.id[k], type: "button", className: "site" });
-    name.addEventListener("click", () => {
-      select(k);
-      byId("client").scrollIntoView({ behavior: "smooth", block: "nearest" });
-    });
-    return name;
-  });
-  const rest = group.length - names.length;
-  const who = element("div", { className: "names" }, ...names, ...(rest ? [element("span", { className: "quiet", text: `and ${number(rest)} more` })] : []));
-  const same = group.every((k) => DIAGNOSES.get(CLIENTS.id[k]).fact === fact);
-  const seen = same ? sentence(fact) : group.length > 1 ? `${inUnits(Math.min(...group.map((k) => CLIENTS.covered[k])))} – ${inUnits(Math.max(...group.map((k) => CLIENTS.covered[k])))} ${DATA.risk ? `is their ${OWN_CASES}` : "of their own cases are covered"}` : sentence(fact);
-  const parts = [
-    element("div", { className: "who" }, who, verdictMark(verdict)),
-    element("p", { className: "seen" }, element("strong", { text: `${sentence(finding)}.` }), ...(seen ? [` ${seen}.`] : [])),
-    element("p", { className: "todo", text: `${sentence(advice)}.` }),
-  ];
-  if (instead) parts.push(element("p", { className: "quiet small", text: `Not certain; it may also be: ${instead}.` }));
-  const reasons = group.slice(0, most).map((k) => [CLIENTS.id[k], client(k).reason]).filter(([, reason]) => reason);
-  if (reasons.length) {
-    const lines = reasons.map(([name, reason]) => element("p", { text: group.length > 1 ? `${name}: ${reason}` : reason }));
-    parts.push(element("details", { className: "quiet small" }, element("summary", { text: "Technical reason" }), ...lines));
-  }
-  return element("li", {}, ...parts);
+function diagnosesTitle(diagnosed) {
+  const nFlagged = diagnosed.filter((k) => !CLIENTS.benign[k]).length;
+  const title = capitalize(effectOnFlagged());
+  if (nFlagged === 0) return "Included, but suspicious";
+  return nFlagged === diagnosed.length ? title : `${title}, and included but suspicious`;
 }
 
-/** The words beside a verdict's colour. */
-function verdictWords(verdict) {
-  return { trusted: "used", look: "used, but look", flagged: DATA.own.guarantee ? "flagged" : "left out" }[verdict] ?? verdict;
+/** The card of sites with the same diagnosis, the most malicious first. */
+function diagnosisCard(group, maxNames) {
+  const { client, verdict } = clientRow(group[0]);
+  const { description, recommendation, alternative } = DIAGNOSES.get(client);
+  const names = group.slice(0, maxNames).map(clientButton);
+  const nMore = group.length - names.length;
+  if (nMore) names.push(element("span", { className: "quiet", text: `and ${formatCount(nMore)} more` }));
+  const coverageText = groupCoverageText(group);
+  const card = element(
+    "li",
+    {},
+    element("div", { className: "card-head" }, element("div", { className: "names" }, ...names), verdictMark(verdict)),
+    element(
+      "p",
+      { className: "observation" },
+      element("strong", { text: `${capitalize(description)}.` }),
+      ...(coverageText ? [` ${coverageText}.`] : []),
+    ),
+    element("p", { className: "recommendation", text: `${capitalize(recommendation)}.` }),
+  );
+  if (alternative) {
+    card.append(element("p", { className: "quiet small", text: `Not certain; it may also be: ${alternative}.` }));
+  }
+  const rows = group.slice(0, maxNames).map(clientRow);
+  const lines = rows
+    .filter((row) => row.reason)
+    .map((row) => element("p", { text: group.length > 1 ? `${row.client}: ${row.reason}` : row.reason }));
+  if (lines.length) {
+    card.append(element("details", { className: "quiet small" }, element("summary", { text: "Technical reason" }), ...lines));
+  }
+  return card;
+}
+
+/** A client's name, which selects it. */
+function clientButton(k) {
+  const button = element("button", { text: CLIENTS.client[k], type: "button", className: "client-name" });
+  button.addEventListener("click", () => {
+    selectClient(k);
+    byId("client").scrollIntoView({ behavior: "smooth", block: "nearest" });
+  });
+  return button;
+}
+
+/** The coverage of the clients of a card: as their diagnoses state it, else its range. */
+function groupCoverageText(group) {
+  const texts = group.map((k) => DIAGNOSES.get(CLIENTS.client[k]).coverage_text);
+  if (texts.every((text) => text === texts[0])) return capitalize(texts[0]);
+  const coverages = group.map((k) => CLIENTS.coverage[k]);
+  const range = `${formatMeasure(Math.min(...coverages))} – ${formatMeasure(Math.max(...coverages))}`;
+  return DATA.risk ? `${range} is their ${CLIENT_MEASURE}` : `${range} of their own cases are covered`;
+}
+
+/** The word for flagged clients in sentences: under a guarantee they are not excluded. */
+function effectOnFlagged() {
+  return DATA.settings.guarantee ? "flagged" : "excluded";
 }
 
 function verdictMark(verdict) {
-  return element("span", { className: `verdict ${verdict}`, text: verdictWords(verdict) });
+  return element("span", { className: `verdict ${verdict}`, text: verdict });
 }

@@ -1,110 +1,116 @@
-// The charts of score distributions, one client's and the pooled one's, and what is proved for each number of liars.
-function cdfOptions(extra) {
-  const { scales, ...rest } = extra;
+// The distributions of scores, of a client and pooled, and the certificates for each number of malicious sites.
+function cdfOptions({ scales, ...options }) {
+  const fractionTicks = (_, ticks) => ticks.map((tick) => formatPercent(tick));
   return {
-    axes: [scoreAxis("score"), axis({ label: "share of scores at or below", size: 48, values: (_, ticks) => ticks.map((v) => percent(v)) })],
-    scales: { x: { time: false, range: shownRange }, y: { range: [0, 1.02] }, ...scales },
-    ...rest,
+    axes: [scoreAxis("score"), axis({ label: "share of scores at or below", size: 48, values: fractionTicks })],
+    scales: { x: { time: false, range: visibleRange }, y: { range: [0, 1.02] }, ...scales },
+    ...options,
   };
 }
 
-/** The score at a position of the shown edges, the lower end first. */
-function scoreAt(i) {
-  return i === 0 ? shown(DATA.grid.low ?? -Infinity) : shown(edgeValue(VIEW[i - 1]));
+/** The text of the score at an index of the plot's edges, the lower end first. */
+function scoreText(i) {
+  return formatNumber(i === 0 ? (DATA.binning.lowest_edge ?? -Infinity) : upperEdge(PLOT_BINS[i - 1]));
 }
 
-/** One client's CDF against the middle 90% of the trusted clients'. */
+function drawThreshold(chart, text) {
+  referenceLine(chart, { x: edgePosition(thresholdBin()), stroke: color("accent"), text });
+}
+
+/** A client's CDF and the band of the middle 90% of the benign clients' CDFs. */
 function drawClient(k) {
-  const { low, middle, high } = DATA.crowd;
-  const shades = client(k).verdict;
-  const own = [0, ...clientShares(k)];
-  const data = [shownPlaces(), [0, ...low], [0, ...high], [0, ...middle], own];
-  draw(
+  const { lower, median, upper } = DATA.cdf_band;
+  const cdf = [0, ...clientCdf(k)];
+  const data = [plotPositions(), [0, ...lower], [0, ...upper], [0, ...median], cdf];
+  const bandText = (i) => `${formatPercent(data[1][i])} – ${formatPercent(data[2][i])}`;
+  drawChart(
     "client-chart",
     cdfOptions({
       series: [
         {},
         { stroke: "transparent", points: { show: false } },
         { stroke: "transparent", points: { show: false } },
-        { stroke: colour("quiet"), width: 1.5, dash: [4, 3], points: { show: false } },
-        { stroke: colour(shades), width: 2.5, points: { show: false } },
+        { stroke: color("quiet"), width: 1.5, dash: [4, 3], points: { show: false } },
+        { stroke: color(clientRow(k).verdict), width: 2.5, points: { show: false } },
       ],
-      bands: [{ series: [2, 1], fill: colour("crowd") }],
-      hooks: { draw: [(chart) => rule(chart, { x: place(thresholdBin()), stroke: colour("accent"), text: "threshold" })] },
-      read: (i) => `at or below ${scoreAt(i)}: ${percent(own[i])} of its scores, ${percent(data[1][i])} – ${percent(data[2][i])} of most others'`,
+      bands: [{ series: [2, 1], fill: color("cdf-band") }],
+      hooks: { draw: [(chart) => drawThreshold(chart, "threshold")] },
+      readout: (i) => `at or below ${scoreText(i)}: ${formatPercent(cdf[i])} of its scores, ${bandText(i)} of most other sites'`,
     }),
     data,
   );
 }
 
-/** The trusted clients' pooled CDF inside what the certificate proves. */
+/** The benign clients' pooled CDF inside the certified range. */
 function drawPooled() {
-  const first = DATA.levels[0];
+  const level = DATA.levels[0];
   const { lower, upper } = DATA.coverage_band;
-  const used = pooledShares((k) => CLIENTS.trusted[k]);
-  const data = [shownPlaces(), [0, ...lower], [0, ...upper], [0, ...used]];
-  draw(
+  const cdf = pooledCdf((k) => CLIENTS.benign[k]);
+  const data = [plotPositions(), [0, ...lower], [0, ...upper], [0, ...cdf]];
+  const drawLines = (chart) => {
+    referenceLine(chart, { y: level.coverage, stroke: color("quiet"), text: formatMeasure(level.coverage), dash: [2, 3] });
+    drawThreshold(chart, `threshold ${formatNumber(level.threshold)}`);
+  };
+  drawChart(
     "pooled-chart",
     cdfOptions({
       series: [
         {},
-        { stroke: colour("band-line"), width: 1, points: { show: false } },
-        { stroke: colour("band-line"), width: 1, points: { show: false } },
-        { stroke: colour("trusted"), width: 2.5, points: { show: false } },
+        { stroke: color("band-line"), width: 1, points: { show: false } },
+        { stroke: color("band-line"), width: 1, points: { show: false } },
+        { stroke: color("benign"), width: 2.5, points: { show: false } },
       ],
-      bands: [{ series: [2, 1], fill: colour("band") }],
-      hooks: {
-        draw: [
-          (chart) => {
-            rule(chart, { y: first.value, stroke: colour("quiet"), text: inUnits(first.value), dash: [2, 3] });
-            rule(chart, { x: place(thresholdBin()), stroke: colour("accent"), text: `threshold ${shown(first.threshold)}` });
-          },
-        ],
+      bands: [{ series: [2, 1], fill: color("band") }],
+      hooks: { draw: [drawLines] },
+      readout: (i) => {
+        const certified = formatCertified(data[1][i], data[2][i]);
+        return `threshold ${scoreText(i)}: ${formatPercent(data[3][i])} of the included scores, ${MEASURE} ${certified}`;
       },
-      read: (i) => `threshold ${scoreAt(i)}: ${percent(data[3][i])} of the scores used, ${CONTROLLED} ${proved(data[1][i], data[2][i])}`,
     }),
     data,
   );
-  const sure = percent(DATA.own.confidence);
-  byId("pooled-words").textContent =
-    `The shaded range holds the honest sites' ${CONTROLLED} at every score, with ${sure} confidence, ${whatever(DATA.own.m)}.`;
+  const confidence = formatPercent(DATA.settings.certificate_confidence);
+  const condition = maliciousCondition(DATA.settings.n_malicious);
+  byId("pooled-text").textContent =
+    `The shaded range contains the benign sites' ${MEASURE} at every score, with ${confidence} confidence, ${condition}.`;
 }
 
-/** Where coverage lies for every number of liars, at the threshold as calibrated. */
-function drawCurve() {
-  const first = DATA.levels[0];
-  const [xs, lower, upper] = [0, 1, 2].map((column) => first.curve.map((point) => point[column]));
-  if (xs.length < 2) return;
-  byId("curve-section").hidden = false;
-  draw(
-    "curve-chart",
+/** The certified range for every number of malicious sites, at the calibrated threshold. */
+function drawCertificates() {
+  const level = DATA.levels[0];
+  const [nMalicious, lower, upper] = [0, 1, 2].map((column) => level.certificate_points.map((point) => point[column]));
+  if (nMalicious.length < 2) return;
+  byId("certificates-section").hidden = false;
+  const integerText = (tick) => (Number.isInteger(tick) ? tick : "");
+  const points = { show: nMalicious.length < 40, size: 5, fill: color("benign") };
+  const target = { y: level.coverage, stroke: color("quiet"), text: `target ${formatMeasure(level.coverage)}`, dash: [2, 3] };
+  drawChart(
+    "certificates-chart",
     {
       axes: [
-        axis({ label: "sites that may lie", values: (_, ticks) => ticks.map((t) => (Number.isInteger(t) ? t : "")) }),
-        axis({ label: `${CONTROLLED} proved`, size: 60, side: 3, values: (_, ticks) => ticks.map((t) => inUnits(t)) }),
+        axis({ label: "malicious sites, at most", values: (_, ticks) => ticks.map(integerText) }),
+        axis({ label: `certified ${MEASURE}`, size: 60, side: 3, values: (_, ticks) => ticks.map((tick) => formatMeasure(tick)) }),
       ],
       scales: { x: { time: false }, y: { range: (_, low) => [Math.max(0, low - 0.02), 1] } },
-      bands: [{ series: [2, 1], fill: colour("crowd") }],
-      series: [
-        {},
-        { stroke: colour("trusted"), width: 2, points: { show: xs.length < 40, size: 5, fill: colour("trusted") } },
-        { stroke: colour("trusted"), width: 2, points: { show: xs.length < 40, size: 5, fill: colour("trusted") } },
-      ],
-      hooks: { draw: [(chart) => rule(chart, { y: first.value, stroke: colour("quiet"), text: `wanted ${inUnits(first.value)}`, dash: [2, 3] })] },
-      read: (i) => `at most ${liarsWord(xs[i])}: ${proved(lower[i], upper[i])}`,
+      bands: [{ series: [2, 1], fill: color("cdf-band") }],
+      series: [{}, { stroke: color("benign"), width: 2, points }, { stroke: color("benign"), width: 2, points }],
+      hooks: { draw: [(chart) => referenceLine(chart, target)] },
+      readout: (i) => `at most ${formatMalicious(nMalicious[i])}: ${formatCertified(lower[i], upper[i])}`,
     },
-    [xs, lower, upper],
+    [nMalicious, lower, upper],
   );
-  const empty = first.empty_from === null ? "" : ` From ${liarsWord(first.empty_from)} on nothing is proved.`;
-  byId("curve-words").textContent =
-    `With ${percent(DATA.own.confidence)} confidence all of it is true at once: for every number, either more sites lie or the honest sites' ${CONTROLLED} lies in the range.${empty}`;
+  const confidence = formatPercent(DATA.settings.certificate_confidence);
+  const vacuousFrom = level.vacuous_from;
+  const suffix = vacuousFrom === null ? "" : ` From ${formatMalicious(vacuousFrom)} on the certificate is vacuous.`;
+  byId("certificates-text").textContent =
+    `With ${confidence} confidence all of these hold at once: for every number, the benign sites' ${MEASURE} lies in the range, unless more sites are malicious.${suffix}`;
 }
 
-/** The same in numbers. */
-function showCurveTable() {
+/** The same certificates as a table. */
+function showCertificatesTable() {
   fillTable(
-    "curve-table",
-    ["sites that may lie", `${CONTROLLED} proved`],
-    DATA.levels[0].curve.map(([m, lower, upper]) => [number(m), proved(lower, upper)]),
+    "certificates-table",
+    ["malicious sites, at most", `certified ${MEASURE}`],
+    DATA.levels[0].certificate_points.map(([nMalicious, lower, upper]) => [formatCount(nMalicious), formatCertified(lower, upper)]),
   );
 }

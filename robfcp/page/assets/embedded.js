@@ -1,3 +1,3 @@
 "use strict";
-// What the library embedded.
+// The data that the library embedded.
 const DATA = JSON.parse(document.getElementById("data").textContent);

@@ -1,9 +1,9 @@
 // Numbers and elements, always as text.
-function percent(share) {
-  return `${+(100 * share).toPrecision(4)}%`;
+function formatPercent(fraction) {
+  return `${+(100 * fraction).toPrecision(4)}%`;
 }
 
-function shown(value) {
+function formatNumber(value) {
   if (value === null || value === Infinity) return "infinite";
   if (value === -Infinity) return "the lowest";
   if (value === 0) return "0";
@@ -11,50 +11,56 @@ function shown(value) {
   return size < 1e-3 || size >= 1e5 ? value.toExponential(2) : String(+value.toPrecision(4));
 }
 
-function number(value) {
-  return value.toLocaleString("en-GB");
+function formatCount(count) {
+  return count.toLocaleString("en-GB");
 }
 
-/** A percentage that is not larger, and one that is not smaller: what is proved is never rounded up. */
-function atLeast(share) {
-  return `${Math.floor(+(1e4 * share).toPrecision(12)) / 100}%`;
+/** A percentage that is not larger, and one that is not smaller: certified bounds are never rounded up. */
+function formatLower(fraction) {
+  return `${Math.floor(+(1e4 * fraction).toPrecision(12)) / 100}%`;
 }
 
-function atMost(share) {
-  return `${Math.ceil(+(1e4 * share).toPrecision(12)) / 100}%`;
+function formatUpper(fraction) {
+  return `${Math.ceil(+(1e4 * fraction).toPrecision(12)) / 100}%`;
 }
 
-/** What is controlled by name, and a value of it in its units: of a loss B (1 - share). */
-const CONTROLLED = DATA.risk ? `mean ${DATA.risk.name}` : "coverage";
-const OWN_CASES = DATA.risk ? `own mean ${DATA.risk.name}` : "own cases covered";
+/** The name of the measure that is controlled, of all clients and of one. */
+const MEASURE = DATA.risk ? `mean ${DATA.risk.name}` : "coverage";
+const CLIENT_MEASURE = DATA.risk ? `own mean ${DATA.risk.name}` : "own cases covered";
 
-function inUnits(share, rounded = percent, turned = rounded) {
-  if (!DATA.risk) return rounded(share);
-  return DATA.risk.bound === 1 ? turned(1 - share) : lossShown(DATA.risk.bound * (1 - share), turned);
+/** A coverage in units of the measure: of a loss with bound B it is B (1 - coverage). */
+function formatMeasure(coverage, format = formatPercent, formatComplement = format) {
+  if (!DATA.risk) return format(coverage);
+  const bound = DATA.risk.upper_bound;
+  return bound === 1 ? formatComplement(1 - coverage) : formatLoss(bound * (1 - coverage), formatComplement);
 }
 
-/** Four digits, rounded to the safe side where it is proved. */
-function lossShown(value, rounded) {
-  if (value <= 0) return "0";
-  const step = 10 ** (Math.floor(Math.log10(value)) - 3);
-  const steps = +(value / step).toPrecision(12);
-  const whole = rounded === atMost ? Math.ceil(steps) : rounded === atLeast ? Math.floor(steps) : steps;
-  return String(+(whole * step).toPrecision(4));
+/** Four digits, of certified bounds rounded to the safe side. */
+function formatLoss(loss, format) {
+  if (loss <= 0) return "0";
+  const step = 10 ** (Math.floor(Math.log10(loss)) - 3);
+  const steps = +(loss / step).toPrecision(12);
+  const rounded = format === formatUpper ? Math.ceil(steps) : format === formatLower ? Math.floor(steps) : steps;
+  return String(+(rounded * step).toPrecision(4));
 }
 
-function proved(lower, upper) {
-  if (lower <= 0 && upper >= 1) return "nothing";
-  if (DATA.risk) return upper >= 1 ? `≤ ${inUnits(lower, atLeast, atMost)}` : `${inUnits(upper, atMost, atLeast)} – ${inUnits(lower, atLeast, atMost)}`;
-  return upper >= 1 ? `≥ ${atLeast(lower)}` : `${atLeast(lower)} – ${atMost(upper)}`;
+/** The certified range of the measure, from bounds of coverage. */
+function formatCertified(lower, upper) {
+  if (lower <= 0 && upper >= 1) return "vacuous";
+  if (DATA.risk) {
+    const largest = formatMeasure(lower, formatLower, formatUpper);
+    return upper >= 1 ? `≤ ${largest}` : `${formatMeasure(upper, formatUpper, formatLower)} – ${largest}`;
+  }
+  return upper >= 1 ? `≥ ${formatLower(lower)}` : `${formatLower(lower)} – ${formatUpper(upper)}`;
 }
 
-function liarsWord(m) {
-  return m === 1 ? "1 liar" : `${number(m)} liars`;
+function formatMalicious(nMalicious) {
+  return nMalicious === 1 ? "1 malicious site" : `${formatCount(nMalicious)} malicious sites`;
 }
 
-/** "whatever 3 liars reported", or the plain case. */
-function whatever(m) {
-  return m === 0 ? "if nobody lies" : `whatever ${liarsWord(m)} reported`;
+/** "whatever 3 malicious sites reported", or that there are none. */
+function maliciousCondition(nMalicious) {
+  return nMalicious === 0 ? "if all sites are benign" : `whatever ${formatMalicious(nMalicious)} reported`;
 }
 
 function byId(id) {
@@ -62,40 +68,62 @@ function byId(id) {
 }
 
 /** A new element with text and children; nothing is ever parsed as HTML. */
-function element(name, { text, className, ...rest } = {}, ...children) {
-  const made = document.createElement(name);
-  if (text !== undefined) made.textContent = text;
-  if (className) made.className = className;
-  for (const [key, value] of Object.entries(rest)) made.setAttribute(key, value);
-  made.append(...children);
-  return made;
+function element(tag, { text, className, ...attributes } = {}, ...children) {
+  const created = document.createElement(tag);
+  if (text !== undefined) created.textContent = text;
+  if (className) created.className = className;
+  for (const [name, value] of Object.entries(attributes)) created.setAttribute(name, value);
+  created.append(...children);
+  return created;
 }
 
-/** Hand the reader a file. */
-function save(text, name, type) {
-  const link = element("a", { download: name, href: URL.createObjectURL(new Blob([text], { type })) });
+/** Offer a file for download. */
+function saveFile(text, filename, type) {
+  const link = element("a", { download: filename, href: URL.createObjectURL(new Blob([text], { type })) });
   link.click();
   URL.revokeObjectURL(link.href);
 }
 
-function sentence(words) {
-  return words.slice(0, 1).toUpperCase() + words.slice(1);
+function capitalize(text) {
+  return text.slice(0, 1).toUpperCase() + text.slice(1);
 }
 
-/** Buttons of which one is pressed; `choose` is told its key. */
-function segments(id, choices, pressed, choose) {
+/** Buttons of which exactly one is pressed; `onSelect` gets its key. */
+function segmentedButtons(id, choices, pressedKey, onSelect) {
   byId(id).replaceChildren(
     ...choices.map(([key, text, title]) => {
       const button = element("button", { text, type: "button", "data-key": key });
       if (title) button.title = title;
-      button.setAttribute("aria-pressed", String(key === pressed));
+      button.setAttribute("aria-pressed", String(key === pressedKey));
       button.addEventListener("click", () => {
-        for (const other of byId(id).children) {
-          other.setAttribute("aria-pressed", String(other === button));
+        for (const sibling of byId(id).children) {
+          sibling.setAttribute("aria-pressed", String(sibling === button));
         }
-        choose(key);
+        onSelect(key);
       });
       return button;
     }),
+  );
+}
+
+/** Replace a description list's rows by names and texts. */
+function fillDescriptions(id, rows) {
+  byId(id).replaceChildren(
+    ...rows.map(([name, text]) => element("div", {}, element("dt", { text: name }), element("dd", { text }))),
+  );
+}
+
+/** Replace a list's items by texts. */
+function fillList(id, texts) {
+  byId(id).replaceChildren(...texts.map((text) => element("li", { text })));
+}
+
+/** A table from column names and rows of texts or cells. */
+function fillTable(id, names, rows) {
+  const tableRow = (tag, values) =>
+    element("tr", {}, ...values.map((value) => (value instanceof Node ? value : element(tag, { text: value }))));
+  byId(id).replaceChildren(
+    element("thead", {}, tableRow("th", names)),
+    element("tbody", {}, ...rows.map((values) => tableRow("td", values))),
   );
 }

@@ -1,16 +1,15 @@
 // Puts the page of a history together.
-function showHistoryWords() {
-  byId("claim").textContent = DATA.history.claim;
-  byId("todo").textContent = DATA.history.todo;
-  byId("assumptions").replaceChildren(...DATA.history.assumptions.map((text) => element("li", { text })));
-  byId("audit").replaceChildren(
-    ...DATA.history.audit.map(([name, value]) => element("div", {}, element("dt", { text: name }), element("dd", { text: value }))),
-  );
+function showHistoryTexts() {
+  const { claim, recommendation, assumptions, audit } = DATA.history;
+  byId("claim").textContent = claim;
+  byId("recommendation").textContent = recommendation;
+  fillList("assumptions", assumptions);
+  fillDescriptions("audit", audit);
 }
 
-showHistoryWords();
+showHistoryTexts();
 showHistory(DATA.history);
-byId("history-line").hidden = true; // the heading says it
+byId("history-line").hidden = true; // the heading repeats it
 drawHistory();
 addEventListener("beforeprint", () => {
   document.documentElement.dataset.theme = "light";
@@ -21,5 +20,5 @@ addEventListener("afterprint", () => {
   drawHistory();
 });
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawHistory);
-document.querySelectorAll(".chart").forEach((box) => resized.observe(box));
+document.querySelectorAll(".chart").forEach((box) => chartResizer.observe(box));
 document.documentElement.dataset.ready = "yes";

@@ -1,116 +1,142 @@
-// What became of a calibration: alarms over time by site, and what to do.
-const HISTORY_RANGE = [-4, 9]; // log10 of the alarm strength; what lies beyond is drawn at the rim
-const WHOLE_STEPS = [0, 1, 2, 3, 4, 5, 6].flatMap((power) => [1, 2, 5].map((digit) => digit * 10 ** power));
-const HISTORY_WORDS = {
+// What happened since a calibration: e-values over time by site, and what to do.
+const LOG10_E_VALUE_RANGE = [-4, 9]; // values beyond it are drawn at its ends
+const INTEGER_STEPS = [0, 1, 2, 3, 4, 5, 6].flatMap((power) => [1, 2, 5].map((digit) => digit * 10 ** power));
+const ALARM_TEXTS = {
   coverage: [
-    "Alarm strength against “coverage is at least its floor”",
-    "While coverage here is at least the floor, it reaches the line marked alarm with a chance of at most delta, however often one looks.",
+    "E-value against “coverage is at least its minimum”",
+    "While coverage is at least its minimum, the e-value reaches the line of the alarm with a probability of at most delta, however often it is inspected.",
   ],
   drift: [
-    "Alarm strength against “scores are like the site's own report”",
-    "The same for scores like those reported: drift shows before coverage falls, if it does.",
+    "E-value against “scores are distributed as in the site's own report”",
+    "The same for scores distributed as reported: drift shows before coverage falls, if it does.",
   ],
 };
-let historyKind = "coverage";
+const CURVE_COLORS = { alarm: "flagged", quiet: "cdf-band", together: "text" };
+const STATE_VERDICTS = { alarm: "flagged", drift: "rejected", silent: "missing", quiet: "benign" }; // same marks
+let alarmKind = "coverage";
 
-function showHistory(found) {
-  if (!found) return;
-  if (found.watch) showWatch(found.watch);
+function showHistory(history) {
+  if (history?.alarm_panel) showAlarmPanel(history.alarm_panel);
 }
 
-/** A table from column names and rows of texts or cells. */
-function fillTable(id, names, rows) {
-  const cells = (kind, values) => element("tr", {}, ...values.map((value) => (value instanceof Node ? value : element(kind, { text: value }))));
-  byId(id).replaceChildren(element("thead", {}, cells("th", names)), element("tbody", {}, ...rows.map((row) => cells("td", row))));
-}
-
-function showWatch(found) {
+function showAlarmPanel(panel) {
   byId("history-section").hidden = false;
-  byId("history-line").textContent = found.line;
-  const kinds = found.kinds.filter((kind) => kind.lines.length);
-  historyKind = kinds[0]?.key ?? historyKind;
-  segments("history-kinds", kinds.map((kind) => [kind.key, kind.key, HISTORY_WORDS[kind.key][0]]), historyKind, (key) => {
-    historyKind = key;
+  byId("history-line").textContent = panel.line;
+  const kinds = panel.charts.filter((chart) => chart.curves.length).map((chart) => chart.kind);
+  alarmKind = kinds[0] ?? alarmKind;
+  segmentedButtons("history-kinds", kinds.map((kind) => [kind, kind, ALARM_TEXTS[kind][0]]), alarmKind, (kind) => {
+    alarmKind = kind;
     drawHistory();
   });
-  const log = (value) => (value === null ? "–" : value.toFixed(2));
-  const counted = found.sites.some((site) => site.covered !== null); // known at the site only
-  fillTable(
-    "history-sites",
-    ["site", "state", "what to do", "samples", ...(counted ? ["covered"] : []), "alarm strength (log10)", "drift (log10)"],
-    found.sites.map((site) => [
-      element("td", { text: site.name, className: "col-id" }),
-      verdictCell(site),
-      site.todo,
-      number(site.samples),
-      ...(counted ? [site.covered === null ? "–" : percent(site.covered)] : []),
-      log(site.coverage),
-      log(site.drift),
-    ]),
-  );
-  byId("history-count").textContent = found.more ? `The ${number(found.sites.length)} sites with the strongest alarms; ${number(found.more)} more are not shown.` : "";
-  if (found.looks.length) {
-    fillTable(
-      "history-looks",
-      ["step", "sites heard", "refused", "mean of the K − m smallest, log10", "drift, log10", "alarm by themselves"],
-      found.looks.map(([step, heard, refused, coverage, drift, alarmed]) => [String(step), number(heard), number(refused), log(coverage), log(drift), alarmed]),
-    );
-  }
+  showHistoryClients(panel);
+  showInspections(panel.inspections);
 }
 
-function verdictCell(site) {
-  const looks = { alarm: "flagged", drift: "faulty", silent: "missing", quiet: "trusted" };
-  return element("td", {}, element("span", { text: site.word, className: `verdict ${looks[site.state]}` }));
+function logText(value) {
+  return value === null ? "–" : value.toFixed(2);
+}
+
+function showHistoryClients({ clients, n_clients_not_shown: nMore }) {
+  const hasCoverage = clients.some((client) => client.coverage !== null); // known to the site only
+  const coverageCells = ({ coverage }) => {
+    if (!hasCoverage) return [];
+    return [coverage === null ? "–" : formatPercent(coverage)];
+  };
+  fillTable(
+    "history-clients",
+    ["site", "state", "what to do", "samples", ...(hasCoverage ? ["covered"] : []), "e-value of coverage (log10)", "of drift (log10)"],
+    clients.map((client) => [
+      element("td", { text: client.name, className: "col-client" }),
+      stateCell(client),
+      client.recommendation,
+      formatCount(client.n_samples),
+      ...coverageCells(client),
+      logText(client.log10_e_coverage),
+      logText(client.log10_e_exchangeability),
+    ]),
+  );
+  byId("history-count").textContent = nMore
+    ? `The ${formatCount(clients.length)} sites with the largest e-values; ${formatCount(nMore)} more are not shown.`
+    : "";
+}
+
+function showInspections(inspections) {
+  if (!inspections.length) return;
+  fillTable(
+    "history-inspections",
+    ["step", "reports", "rejected", "mean of the K − m smallest, log10", "drift, log10", "alarm by themselves"],
+    inspections.map(([step, nReports, nRejected, log10ECoverage, log10EExchangeability, alarming]) => [
+      String(step),
+      formatCount(nReports),
+      formatCount(nRejected),
+      logText(log10ECoverage),
+      logText(log10EExchangeability),
+      alarming,
+    ]),
+  );
+}
+
+function stateCell(client) {
+  const className = `verdict ${STATE_VERDICTS[client.state]}`;
+  return element("td", {}, element("span", { text: client.state_text, className }));
 }
 
 function drawHistory() {
-  const found = DATA.history?.watch;
-  if (!found) return;
-  const kind = found.kinds.find((one) => one.key === historyKind);
-  if (!kind?.lines.length) return;
-  const [low, high] = HISTORY_RANGE;
-  const within = (value) => Math.min(high, Math.max(low, value));
-  const joined = uPlot.join(kind.lines.map((line) => [line.x, line.y.map(within)]));
-  const strokes = { alarm: colour("flagged"), quiet: colour("crowd"), together: colour("text") };
-  draw(
+  const panel = DATA.history?.alarm_panel;
+  const alarmChart = panel?.charts.find((chart) => chart.kind === alarmKind);
+  if (!alarmChart?.curves.length) return;
+  const { curves, log10_alarm_threshold: log10Threshold } = alarmChart;
+  const [low, high] = LOG10_E_VALUE_RANGE;
+  const clip = (value) => Math.min(high, Math.max(low, value));
+  const data = uPlot.join(curves.map((curve) => [curve.x, curve.y.map(clip)]));
+  const stepText = (tick) => (Number.isInteger(tick) ? xText(panel, tick) : "");
+  drawChart(
     "history-chart",
     {
       padding: [null, 28, null, null],
       scales: { x: { time: false }, y: { range: () => [low - 0.3, high + 0.3] } },
       axes: [
-        axis({ label: found.unit, incrs: WHOLE_STEPS, values: (_, ticks) => ticks.map((t) => (Number.isInteger(t) ? place(found, t) : "")) }),
-        axis({ label: `alarm strength (log10), drawn ${low} to ${high}`, size: 46 }),
+        axis({ label: panel.x_unit, incrs: INTEGER_STEPS, values: (_, ticks) => ticks.map(stepText) }),
+        axis({ label: `e-value (log10), drawn ${low} to ${high}`, size: 46 }),
       ],
-      series: [
-        {},
-        ...kind.lines.map((line) => ({
-          stroke: strokes[line.state],
-          width: line.state === "quiet" ? 1.4 : 2.4,
-          dash: line.state === "together" ? [7, 4] : undefined,
-          spanGaps: true,
-          points: { show: line.x.length < 40 && line.state !== "quiet", size: 5 },
-        })),
-      ],
-      hooks: { draw: [(chart) => rule(chart, { y: kind.limit, stroke: colour("flagged"), text: "alarm" })] },
-      read: (i) => readHistory(found, kind, joined[0][i]),
+      series: [{}, ...curves.map(curveStyle)],
+      hooks: {
+        draw: [(chart) => referenceLine(chart, { y: log10Threshold, stroke: color("flagged"), text: "alarm" })],
+      },
+      readout: (i) => historyReadout(panel, curves, data[0][i]),
     },
-    joined,
+    data,
   );
-  const together = kind.lines.some((line) => line.state === "together");
-  byId("history-words").textContent = `${together ? "Broken line: all sites together. " : ""}${HISTORY_WORDS[kind.key][1]}`;
+  const prefix = curves.some(isOfAllClients) ? "Broken line: all sites together. " : "";
+  byId("history-text").textContent = `${prefix}${ALARM_TEXTS[alarmKind][1]}`;
 }
 
-/** A step is a name (a week, say), not a number of things. */
-function place(found, x) {
-  return found.unit === "step" ? String(x) : number(x);
+function isOfAllClients(curve) {
+  return curve.state === "together";
 }
 
-/** What stands at one place of the axis: together first, then the largest. */
-function readHistory(found, kind, x) {
-  const here = kind.lines
-    .map((line) => ({ line, value: line.y[line.x.indexOf(x)] }))
+function curveStyle(curve) {
+  const isQuiet = curve.state === "quiet";
+  return {
+    stroke: color(CURVE_COLORS[curve.state]),
+    width: isQuiet ? 1.4 : 2.4,
+    dash: isOfAllClients(curve) ? [7, 4] : undefined,
+    spanGaps: true,
+    points: { show: curve.x.length < 40 && !isQuiet, size: 5 },
+  };
+}
+
+/** A step is a name (a week, say), a number of samples is a count. */
+function xText(panel, x) {
+  return panel.x_unit === "step" ? String(x) : formatCount(x);
+}
+
+/** The e-values at one x: that of all clients first, then the largest. */
+function historyReadout(panel, curves, x) {
+  const points = curves
+    .map((curve) => ({ curve, value: curve.y[curve.x.indexOf(x)] }))
     .filter(({ value }) => value !== undefined)
-    .sort((a, b) => (b.line.state === "together") - (a.line.state === "together") || b.value - a.value);
-  const words = here.slice(0, 3).map(({ line, value }) => `${line.name} ${value.toFixed(2)}`);
-  return `${found.unit} ${place(found, x)}: ${words.join(", ")}`;
+    .sort((a, b) => isOfAllClients(b.curve) - isOfAllClients(a.curve) || b.value - a.value);
+  const texts = points.slice(0, 3).map(({ curve, value }) => `${curve.name} ${value.toFixed(2)}`);
+  return `${panel.x_unit} ${xText(panel, x)}: ${texts.join(", ")}`;
 }

@@ -1,6 +1,6 @@
 // Puts the page together.
-function select(k) {
-  state.client = k;
+function selectClient(k) {
+  state.selected = k;
   CHARTS.get("clients-chart")?.redraw(false);
   showClient();
   showRows();
@@ -10,130 +10,161 @@ function drawAll() {
   drawClients();
   showClient();
   drawPooled();
-  drawCurve();
+  drawCertificates();
   drawHistory();
 }
 
-function showWords() {
-  const { title, lines } = DATA.about;
-  if (title) document.title = title;
-  byId("about-title").textContent = title || "calibration";
-  byId("about-lines").textContent = lines.join(" · ");
-  const harm = DATA.harm.first;
-  byId("first").textContent = harm || DATA.message.first;
-  byId("harm").textContent = DATA.harm.then;
-  byId("message").textContent = harm ? DATA.message.first : "";
-  byId("advice").textContent = DATA.message.then;
-  byId("claim").textContent = `${DATA.headline.claim}.`;
-  byId("used").textContent = DATA.headline.used;
-  byId("promise").textContent = DATA.headline.promise;
-  byId("reports").textContent = DATA.headline.reports;
-  const first = DATA.levels[0];
-  byId("statement").textContent = "It is assumed that";
-  byId("assumptions").replaceChildren(...first.assumptions.map((text) => element("li", { text })));
-  byId("notes").replaceChildren(...DATA.notes.map((text) => element("li", { text })));
-  for (const part of ["brief", "audit"]) {
-    const rows = DATA[part].map(([name, text]) => element("div", {}, element("dt", { text: name }), element("dd", { text })));
-    byId(part).replaceChildren(...rows);
-  }
+function showTexts() {
+  const { info, impact, summary, headline, history } = DATA;
+  if (info.title) document.title = info.title;
+  byId("info-title").textContent = info.title || "calibration";
+  byId("info-lines").textContent = info.lines.join(" · ");
+  byId("first-sentence").textContent = impact.sentence || summary.sentence;
+  byId("impact-details").textContent = impact.details;
+  byId("summary").textContent = impact.sentence ? summary.sentence : "";
+  byId("summary-recommendation").textContent = summary.recommendation;
+  byId("claim").textContent = `${headline.claim}.`;
+  byId("coverage").textContent = headline.coverage;
+  byId("certificate").textContent = headline.certificate;
+  byId("reports").textContent = headline.reports;
+  byId("assumptions-intro").textContent = "It is assumed that";
+  fillList("assumptions", DATA.levels[0].assumptions);
+  fillList("notes", DATA.notes);
+  fillDescriptions("auditor-answers", DATA.auditor);
+  fillDescriptions("audit", DATA.audit);
   showLevels();
-  showCurveTable();
-  if (DATA.history?.alarm) {
-    byId("since").textContent = `${DATA.history.claim}. ${DATA.history.todo}`;
-    byId("since").hidden = false;
+  showCertificatesTable();
+  if (history?.is_alarm) {
+    byId("alarm").textContent = `${history.claim}. ${history.recommendation}`;
+    byId("alarm").hidden = false;
   }
 }
 
-/** What a model card says about uncertainty, as Markdown: who, what is proved, what it rests on. */
+const MODEL_CARD_ANSWERS = ["number of malicious sites", "threshold"];
+const MODEL_CARD_AUDIT_ROWS = [
+  "model",
+  "round",
+  "score",
+  "defense",
+  "guarantee",
+  "calibration digest (SHA-256 without key and signature)",
+];
+
+/** The text of a model card on uncertainty, as Markdown: data, certificate, assumptions. */
 function modelCard() {
-  const plain = (words) => words.replace(/[\\`*_|<>[\]#]/g, "\\$&").replace(/\s+/g, " ");
-  const row = (cells) => `| ${cells.map((cell) => plain(String(cell))).join(" | ")} |`;
-  const audit = new Map(DATA.audit), { headline, strata } = DATA;
-  const brief = DATA.brief.filter(([name]) => name === "number of liars" || name === "threshold");
-  const told = ["model", "round", "score", "defence", "promise", "calibration digest (SHA-256 without key and signature)"];
-  const intervals = /^(AbsoluteResidual|CQR)\(/.test(audit.get("score"));
+  const { info, headline, strata, levels } = DATA;
+  const auditRows = new Map(DATA.audit);
+  const isRegression = /^(AbsoluteResidual|CQR)\(/.test(auditRows.get("score"));
+  const title = info.title ? `: ${escapeMarkdown(info.title)}` : "";
+  const uses = isRegression ? "Intervals" : "Sets of labels";
   const lines = [
-    `## Prediction ${intervals ? "intervals" : "sets"}${DATA.about.title ? `: ${plain(DATA.about.title)}` : ""}`, "",
-    `**Intended use.** ${intervals ? "Intervals" : "Sets of labels"} for new cases of the sites that reported; not for cases of other kinds, nor in place of judgement.`, "",
-    `**Calibration data.** ${plain(headline.reports)} ${plain(headline.used)}`, "",
-    `**Aim.** ${plain(headline.claim)}.`, "",
-    `**What is proved.** ${plain(headline.promise)}`, "",
-    "**It is assumed that**", "", ...DATA.levels[0].assumptions.map((text) => `- ${plain(text)}`), "",
+    `## Prediction ${isRegression ? "intervals" : "sets"}${title}`,
+    "",
+    `**Intended use.** ${uses} for new cases of the sites that reported; not for cases of other kinds, nor in place of judgment.`,
+    "",
+    `**Calibration data.** ${escapeMarkdown(headline.reports)} ${escapeMarkdown(headline.coverage)}`,
+    "",
+    `**Aim.** ${escapeMarkdown(headline.claim)}.`,
+    "",
+    `**Certificate.** ${escapeMarkdown(headline.certificate)}`,
+    "",
+    "**It is assumed that**",
+    "",
+    ...levels[0].assumptions.map((text) => `- ${escapeMarkdown(text)}`),
+    "",
   ];
-  if (strata) {
-    const some = hasStratumThresholds();
-    const told = (one) => (some ? [one.proved ? proved(...one.proved) : "–"] : []);
-    const heads = [strata.by, "threshold", "samples", "covered", ...(some ? ["proved"] : [])];
-    lines.push(row(heads), `|${"---|".repeat(heads.length)}`);
-    lines.push(...strata.rows.map((one) => row([one.name, shown(one.threshold), number(one.samples), one.covered === null ? "–" : percent(one.covered), ...told(one)])));
-    lines.push("", "Covered: the share of their own cases, at the sites that were used.", "");
-  }
-  lines.push(...brief.map(([name, text]) => `- ${name}: ${plain(text)}`));
-  lines.push(...told.filter((name) => audit.get(name) !== "none").map((name) => `- ${name}: ${plain(audit.get(name))}`));
+  if (strata) lines.push(...strataMarkdown(strata));
+  const answers = DATA.auditor.filter(([name]) => MODEL_CARD_ANSWERS.includes(name));
+  lines.push(...answers.map(([name, text]) => `- ${name}: ${escapeMarkdown(text)}`));
+  const auditNames = MODEL_CARD_AUDIT_ROWS.filter((name) => auditRows.get(name) !== "none");
+  lines.push(...auditNames.map((name) => `- ${name}: ${escapeMarkdown(auditRows.get(name))}`));
   return `${lines.join("\n")}\n`;
 }
 
-function setUpCard() {
+function escapeMarkdown(text) {
+  return text.replace(/[\\`*_|<>[\]#]/g, "\\$&").replace(/\s+/g, " ");
+}
+
+/** The lines of a Markdown table of classes or groups. */
+function strataMarkdown({ by, rows }) {
+  const markdownRow = (cells) => `| ${cells.map((cell) => escapeMarkdown(String(cell))).join(" | ")} |`;
+  const isCertified = hasStratumThresholds();
+  const names = [by, "threshold", "samples", "covered"];
+  if (isCertified) names.push("certified");
+  const lines = [markdownRow(names), `|${"---|".repeat(names.length)}`];
+  for (const row of rows) {
+    const cells = [row.name, formatNumber(row.threshold), formatCount(row.n_samples), fractionText(row.coverage)];
+    if (isCertified) cells.push(row.certified ? formatCertified(...row.certified) : "–");
+    lines.push(markdownRow(cells));
+  }
+  lines.push("", "Covered: the share of their own cases, at the included sites.", "");
+  return lines;
+}
+
+function setUpModelCard() {
   const text = modelCard();
-  byId("card").textContent = text;
-  byId("card-save").addEventListener("click", () => save(text, "model-card.md", "text/markdown"));
+  byId("model-card").textContent = text;
+  byId("model-card-save").addEventListener("click", () => saveFile(text, "model-card.md", "text/markdown"));
 }
 
-/** Whom the page opens on: the oddest site left out, else one to look at, else the oddest. */
-function culprit() {
-  const oddest = (wanted) => ORDER.findLast((k) => client(k).verdict === wanted);
-  return oddest("flagged") ?? oddest("look") ?? ORDER.at(-1);
+/** The client that is selected first: the most malicious flagged, else suspicious one, else of all. */
+function initialClient() {
+  const mostMalicious = (verdict) => ORDER.findLast((k) => clientRow(k).verdict === verdict);
+  return mostMalicious("flagged") ?? mostMalicious("suspicious") ?? ORDER.at(-1);
 }
 
-/** A row for each level: its threshold, how large sets are where it is known, what is proved. */
+/** A row for each level: its threshold, the mean set size where it is known, the certificate. */
 function showLevels() {
   const sizes = DATA.mean_set_sizes;
   const threshold = hasStratumThresholds() ? "largest threshold" : "threshold";
   fillTable(
     "levels",
-    [`${CONTROLLED} wanted`, threshold, ...(sizes ? ["labels in a set"] : []), `${CONTROLLED} proved`],
+    [`target ${MEASURE}`, threshold, ...(sizes ? ["labels in a set"] : []), `certified ${MEASURE}`],
     DATA.levels.map((level, i) => [
-      inUnits(level.value),
-      shown(level.threshold),
+      formatMeasure(level.coverage),
+      formatNumber(level.threshold),
       ...(sizes ? [sizes[i].toFixed(2)] : []),
-      proved(level.lower, level.upper),
+      formatCertified(level.lower, level.upper),
     ]),
   );
 }
 
 function setUpScales() {
-  const choices = [["linear", "linear", "The scores as they are"], ["grid", "stretched", "By grid bin: fine where scores crowd"]];
-  segments("scales", choices, scale, (key) => {
+  const choices = [
+    ["linear", "linear", "The scores as they are"],
+    ["binning", "stretched", "By bin: fine where scores are dense"],
+  ];
+  segmentedButtons("scales", choices, scale, (key) => {
     scale = key;
     drawPooled();
-    if (state.client < K) drawClient(state.client);
+    if (state.selected < N_CLIENTS) drawClient(state.selected);
   });
 }
 
-/** Printers get light colours and the whole table. */
+/** Printers get light colors and the unusual rows of the table. */
 function setUpPrinting() {
   addEventListener("beforeprint", () => {
     document.documentElement.dataset.theme = "light";
     drawAll();
-    showRowsInPrint();
+    showPrintedRows();
   });
   addEventListener("afterprint", () => {
     delete document.documentElement.dataset.theme;
     drawAll();
-    arrange();
+    updateTable();
   });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawAll);
 }
 
-state.client = culprit();
-showWords();
+state.selected = initialClient();
+showTexts();
 showDiagnoses();
 showStrata();
 showHistory(DATA.history);
 setUpScales();
 setUpTable();
-setUpCard();
+setUpModelCard();
 setUpPrinting();
 drawAll();
-document.querySelectorAll(".chart").forEach((box) => resized.observe(box));
+document.querySelectorAll(".chart").forEach((box) => chartResizer.observe(box));
 document.documentElement.dataset.ready = "yes";

@@ -1,105 +1,108 @@
-// The axis of scores: linear, or stretched to the grid.
-const EVERYBODY = pooledShares(() => true);
+// The axis of scores: linear, or stretched so that all bins are equally wide.
+const POOLED_CDF = pooledCdf(() => true);
 let scale = defaultScale();
 
-/** Linear where the threshold stands well inside the shown range, else by bin number. */
+/** Linear if the threshold is well inside the visible range, else by bin index. */
 function defaultScale() {
-  const [first, last] = shownBins();
-  const low = first < 0 ? DATA.grid.low : edgeValue(first);
-  const high = edgeValue(last) === Infinity ? lastFinite() : edgeValue(last);
+  const [first, last] = visibleBins();
+  const low = first < 0 ? DATA.binning.lowest_edge : upperEdge(first);
+  const high = upperEdge(last) === Infinity ? lastFiniteEdge() : upperEdge(last);
   const threshold = DATA.levels[0].threshold ?? high;
-  return low !== null && threshold - low > 0.05 * (high - low) ? "linear" : "grid";
+  return low !== null && threshold - low > 0.05 * (high - low) ? "linear" : "binning";
 }
 
-/** The bins between which scores lie; all of them on a finite grid. */
-function shownBins() {
-  if (DATA.grid.low !== null && edgeValue(VIEW.at(-1)) !== Infinity) return [-1, VIEW.at(-1)];
-  const first = EVERYBODY.findLastIndex((share) => share < 0.002);
-  const last = EVERYBODY.findIndex((share) => share > 0.998);
-  return [first < 0 ? VIEW[0] : VIEW[first], VIEW[last]];
+/** The bins between which scores lie; all of them on a finite binning. */
+function visibleBins() {
+  if (DATA.binning.lowest_edge !== null && upperEdge(PLOT_BINS.at(-1)) !== Infinity) return [-1, PLOT_BINS.at(-1)];
+  const first = POOLED_CDF.findLastIndex((fraction) => fraction < 0.002);
+  const last = POOLED_CDF.findIndex((fraction) => fraction > 0.998);
+  return [first < 0 ? PLOT_BINS[0] : PLOT_BINS[first], PLOT_BINS[last]];
 }
 
-function shownRange() {
-  const [first, last] = shownBins();
-  return [first < 0 ? startPlace() : place(first), place(last)];
+function visibleRange() {
+  const [first, last] = visibleBins();
+  return [first < 0 ? startPosition() : edgePosition(first), edgePosition(last)];
 }
 
-/** Where an edge stands on the score axis. */
-function place(bin) {
-  if (scale === "grid") return bin < 0 ? DATA.grid.bins : bin + 1;
-  const value = edgeValue(bin);
-  return value === Infinity ? lastFinite() : value;
+/** The position of a bin's upper edge on the axis of scores. */
+function edgePosition(bin) {
+  if (scale === "binning") return bin < 0 ? DATA.binning.n_bins : bin + 1;
+  const edge = upperEdge(bin);
+  return edge === Infinity ? lastFiniteEdge() : edge;
 }
 
-function lastFinite() {
-  return DATA.grid.edges.filter((edge) => edge !== null).at(-1);
+function lastFiniteEdge() {
+  return DATA.binning.upper_edges.filter((edge) => edge !== null).at(-1);
 }
 
-function startPlace() {
-  if (scale === "grid") return 0;
-  return DATA.grid.low === null ? DATA.grid.edges[0] : DATA.grid.low;
+function startPosition() {
+  if (scale === "binning") return 0;
+  return DATA.binning.lowest_edge === null ? DATA.binning.upper_edges[0] : DATA.binning.lowest_edge;
 }
 
-function shownPlaces() {
-  return [startPlace(), ...VIEW.map(place)];
+function plotPositions() {
+  return [startPosition(), ...PLOT_BINS.map(edgePosition)];
 }
 
 /** The axis of scores. */
 function scoreAxis(label) {
   const base = axis({ label });
-  if (scale === "linear") return { ...base, values: (_, ticks) => ticks.map((v) => +v.toPrecision(6)) };
+  if (scale === "linear") return { ...base, values: (_, ticks) => ticks.map((tick) => +tick.toPrecision(6)) };
   return {
     ...base,
     splits: (chart, _axis, low, high) => {
       const length = chart.bbox.width / devicePixelRatio;
-      return gridTicks(low, high, (58 / length) * (high - low));
+      return binningTicks(low, high, (58 / length) * (high - low));
     },
-    values: (_, ticks) => ticks.map((position) => tickText(valueAt(position))),
+    values: (_, ticks) => ticks.map((position) => tickText(scoreOfPosition(position))),
   };
 }
 
-/** Places of round numbers on the stretched axis, the roundest first, `room` apart. */
-function gridTicks(low, high, room) {
-  const chosen = [];
-  const add = (position) => {
-    const fits = position >= low && position <= high;
-    if (fits && chosen.every((other) => Math.abs(other - position) >= room)) chosen.push(position);
+/** Positions of round numbers on the stretched axis, the roundest first, `spacing` apart. */
+function binningTicks(low, high, spacing) {
+  const ticks = [];
+  const addIfFree = (position) => {
+    const isVisible = position >= low && position <= high;
+    if (isVisible && ticks.every((tick) => Math.abs(tick - position) >= spacing)) ticks.push(position);
   };
-  roundNumbers().forEach((value) => add(placeOf(value)));
-  if (chosen.length < 3) DATA.grid.used.forEach((bin) => add(bin + 1));
-  return chosen.sort((a, b) => a - b);
+  roundNumbers().forEach((score) => addIfFree(positionOfScore(score)));
+  if (ticks.length < 3) DATA.binning.bins.forEach((bin) => addIfFree(bin + 1));
+  return ticks.sort((a, b) => a - b);
 }
 
-/** 0, 1, the powers of ten and their likes near 1, then their halves and fifths. */
+/** 0, 1, the powers of ten and their complements to 1, then their halves and fifths. */
 function roundNumbers() {
   const powers = Array.from({ length: 14 }, (_, k) => 10 ** (6 - k));
-  const near = powers.filter((p) => p < 1).map((p) => 1 - p);
-  const between = powers.flatMap((p) => [2 * p, 5 * p]);
-  const positive = [...powers, 0.5, ...near, ...between];
+  const complements = powers.filter((power) => power < 1).map((power) => 1 - power);
+  const multiples = powers.flatMap((power) => [2 * power, 5 * power]);
+  const positive = [...powers, 0.5, ...complements, ...multiples];
   return [0, 1, ...positive, ...positive.map((value) => -value)];
 }
 
-/** A value's place on the stretched axis, between the edges around it. */
-function placeOf(value) {
-  const { used, edges, low } = DATA.grid;
-  const after = edges.findIndex((edge) => edge === null || edge >= value);
-  if (after < 0 || edges[after] === null) return NaN;
-  const [bin, edge] = after ? [used[after - 1] + 1, edges[after - 1]] : [0, low];
-  if (edge === null || value < edge) return NaN;
-  return bin + ((value - edge) / (edges[after] - edge)) * (used[after] + 1 - bin);
+/** A score's position on the stretched axis, interpolated between the edges around it. */
+function positionOfScore(score) {
+  const { bins, upper_edges: edges, lowest_edge: lowestEdge } = DATA.binning;
+  const next = edges.findIndex((edge) => edge === null || edge >= score);
+  if (next < 0 || edges[next] === null) return NaN;
+  const [start, edge] = next ? [bins[next - 1] + 1, edges[next - 1]] : [0, lowestEdge];
+  if (edge === null || score < edge) return NaN;
+  return start + ((score - edge) / (edges[next] - edge)) * (bins[next] + 1 - start);
 }
 
-/** The value at a place on the stretched axis. */
-function valueAt(position) {
-  const { used, edges, low } = DATA.grid;
-  const after = used.findIndex((bin) => bin + 1 >= position - 1e-9);
-  const [bin, edge] = after ? [used[after - 1] + 1, edges[after - 1]] : [0, low];
-  const share = (position - bin) / (used[after] + 1 - bin);
-  return edges[after] === null ? Infinity : (edge ?? edges[after]) + share * (edges[after] - (edge ?? edges[after]));
+/** The score at a position on the stretched axis. */
+function scoreOfPosition(position) {
+  const { bins, upper_edges: edges, lowest_edge: lowestEdge } = DATA.binning;
+  const next = bins.findIndex((bin) => bin + 1 >= position - 1e-9);
+  if (edges[next] === null) return Infinity;
+  const [start, edge] = next ? [bins[next - 1] + 1, edges[next - 1]] : [0, lowestEdge];
+  const low = edge ?? edges[next];
+  const fraction = (position - start) / (bins[next] + 1 - start);
+  return low + fraction * (edges[next] - low);
 }
 
-function tickText(value) {
-  if (!Number.isFinite(value)) return "";
-  const near = 1 - value;
-  return near > 0 && near < 0.1 ? String(+(1 - +near.toPrecision(2)).toFixed(9)) : String(+value.toPrecision(3));
+function tickText(score) {
+  if (!Number.isFinite(score)) return "";
+  const complement = 1 - score;
+  if (complement > 0 && complement < 0.1) return String(+(1 - +complement.toPrecision(2)).toFixed(9));
+  return String(+score.toPrecision(3));
 }

@@ -1,51 +1,105 @@
-// Classes or groups: thresholds, who holds them, and coverage at each site.
-/** Whether each class or group has a threshold, and a certificate, of its own. */
+// Classes or groups: thresholds, their numbers of sites, and coverage at each site.
+const MAX_STRATUM_COLUMNS = 8;
+const LOW_COVERAGE_GAP = 0.05; // below the target, from where on a cell is marked
+
+/** Whether each class or group has its own threshold and certificate. */
 function hasStratumThresholds() {
-  return Boolean(DATA.strata?.rows.some((row) => row.proved));
+  return Boolean(DATA.strata?.rows.some((row) => row.certified));
 }
 
 function showStrata() {
-  const found = DATA.strata;
-  if (!found) return;
-  const word = found.by;
-  byId("strata-title").textContent = `By ${word}`;
-  const share = (value) => (value === null ? "–" : percent(value));
-  const columns = [
-    [word, (row) => row.name],
-    ["threshold", (row) => shown(row.threshold)],
-    ["sites used", (row) => number(row.sites)],
-    ["their samples", (row) => number(row.samples)],
-    ["covered", (row) => share(row.covered)],
-    ["proved", (row) => (row.proved ? proved(...row.proved) : "–"), hasStratumThresholds()],
-    ["", (row) => row.protection, found.rows.some((row) => row.protection)],
-    [`samples of sites ${verdictWords("flagged")}`, (row) => number(row.out), found.rows.some((row) => row.out)],
-  ].filter(([, , kept = true]) => kept);
-  fillTable("strata", columns.map(([name]) => name), found.rows.map((row) => columns.map(([, text]) => text(row))));
-  const heat = (value) => {
-    const cell = element("td", { text: share(value), className: "heat" });
-    if (value !== null && value < DATA.levels[0].value - 0.05) cell.classList.add("low");
-    return cell;
-  };
-  const held = ({ samples, out }) => samples + out;
-  const chosen = [...found.rows.keys()].sort((a, b) => held(found.rows[b]) - held(found.rows[a])).slice(0, 8).sort((a, b) => a - b);
-  const names = chosen.map((c) => found.rows[c].name);
-  const letters = found.sites.some((site) => site.own);
-  const own = (site) => (letters ? (site.own ? [shown(site.own[0]), heat(site.own[1])] : ["–", "–"]) : []);
-  fillTable(
-    "strata-sites",
-    ["site", "samples", "covered", ...(letters ? ["own threshold", "covered by it"] : []), ...names],
-    found.sites.map((site) => [site.name, number(site.samples), heat(site.covered), ...own(site), ...chosen.map((c) => mixed(site, c, heat))]),
-  );
-  const more = found.n_strata > names.length ? ` The ${names.length} most frequent of ${found.n_strata} are shown.` : "";
-  const pooled = found.pooled_only.length ? ` ${number(found.pooled_only.length)} sites reported no counts by ${word} and count for the pooled statements only.` : "";
-  const clipped = letters ? " Own threshold: what the site's letter comes to, up to one bin; covered by it: the share of its own cases." : "";
-  byId("strata-words").textContent =
-    `Share of each used site's own cases that are covered, worst sites first; in brackets how much of its data the ${word} is.${clipped}${more}${pooled}`;
+  const { strata } = DATA;
+  if (!strata) return;
+  byId("strata-title").textContent = `By ${strata.by}`;
+  showStratumRows(strata);
+  const columns = largestStrata(strata.rows);
+  const hasLocalThresholds = strata.clients.some((client) => client.local_threshold);
+  showClientRows(strata, columns, hasLocalThresholds);
+  byId("strata-text").textContent = strataText(strata, columns, hasLocalThresholds);
   byId("strata-section").hidden = false;
 }
 
-function mixed(site, c, heat) {
-  const cell = heat(site.by[c]);
-  if (site.mix[c] !== null) cell.append(element("span", { text: ` (${percent(+site.mix[c].toPrecision(2))})`, className: "quiet" }));
+function fractionText(fraction) {
+  return fraction === null ? "–" : formatPercent(fraction);
+}
+
+/** A row for each class or group, without columns that are empty. */
+function showStratumRows({ by, rows }) {
+  const columns = [
+    [by, (row) => row.name],
+    ["threshold", (row) => formatNumber(row.threshold)],
+    ["sites included", (row) => formatCount(row.n_clients)],
+    ["their samples", (row) => formatCount(row.n_samples)],
+    ["covered", (row) => fractionText(row.coverage)],
+    ["certified", (row) => (row.certified ? formatCertified(...row.certified) : "–"), hasStratumThresholds()],
+    ["", (row) => row.protection, rows.some((row) => row.protection)],
+    [
+      `samples of ${effectOnFlagged()} sites`,
+      (row) => formatCount(row.n_excluded_samples),
+      rows.some((row) => row.n_excluded_samples),
+    ],
+  ].filter(([, , isShown = true]) => isShown);
+  const names = columns.map(([name]) => name);
+  fillTable("strata", names, rows.map((row) => columns.map(([, textOf]) => textOf(row))));
+}
+
+/** The indices of the classes or groups with most samples, in their order. */
+function largestStrata(rows) {
+  const nSamples = ({ n_samples, n_excluded_samples }) => n_samples + n_excluded_samples;
+  const bySize = [...rows.keys()].sort((a, b) => nSamples(rows[b]) - nSamples(rows[a]));
+  return bySize.slice(0, MAX_STRATUM_COLUMNS).sort((a, b) => a - b);
+}
+
+/** A row for each of the sites of lowest coverage. */
+function showClientRows({ rows, clients }, columns, hasLocalThresholds) {
+  const localNames = hasLocalThresholds ? ["local threshold", "covered by it"] : [];
+  const localCells = ({ local_threshold: local }) => {
+    if (!hasLocalThresholds) return [];
+    return local ? [formatNumber(local[0]), coverageCell(local[1])] : ["–", "–"];
+  };
+  fillTable(
+    "strata-clients",
+    ["site", "samples", "covered", ...localNames, ...columns.map((column) => rows[column].name)],
+    clients.map((client) => [
+      client.name,
+      formatCount(client.n_samples),
+      coverageCell(client.coverage),
+      ...localCells(client),
+      ...columns.map((column) => stratumCell(client, column)),
+    ]),
+  );
+}
+
+function strataText(strata, columns, hasLocalThresholds) {
+  const { by, n_strata: nStrata, pooled_clients: pooledClients } = strata;
+  const sentences = [
+    `Share of each included site's own cases that are covered, lowest first; in brackets the share of the ${by} in its samples.`,
+  ];
+  if (hasLocalThresholds) {
+    sentences.push("Local threshold: that of the site's feedback, up to one bin; covered by it: the share of its own cases.");
+  }
+  if (nStrata > columns.length) sentences.push(`The ${columns.length} most frequent of ${nStrata} are shown.`);
+  if (pooledClients.length) {
+    sentences.push(
+      `${formatCount(pooledClients.length)} sites reported no counts by ${by} and count for the pooled statements only.`,
+    );
+  }
+  return sentences.join(" ");
+}
+
+/** A cell with a coverage, marked if it is well below the target. */
+function coverageCell(coverage) {
+  const cell = element("td", { text: fractionText(coverage), className: "coverage" });
+  if (coverage !== null && coverage < DATA.levels[0].coverage - LOW_COVERAGE_GAP) cell.classList.add("low");
+  return cell;
+}
+
+/** A cell with a client's coverage of a class or group, and the share of those samples. */
+function stratumCell(client, column) {
+  const cell = coverageCell(client.stratum_coverage[column]);
+  const fraction = client.label_distribution[column];
+  if (fraction !== null) {
+    cell.append(element("span", { text: ` (${formatPercent(+fraction.toPrecision(2))})`, className: "quiet" }));
+  }
   return cell;
 }

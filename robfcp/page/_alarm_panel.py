@@ -1,4 +1,4 @@
-"""What the histories of inspections and of monitors have in common: curves, clients, advice."""
+"""What histories of inspections and of monitors have in common: curves, clients, what to do."""
 
 from __future__ import annotations
 
@@ -9,19 +9,21 @@ from typing import Any, NamedTuple
 
 from robfcp import __version__
 
-MAX_CURVES = 60  # drawn of clients, those with the largest e-values
+MAX_CURVES = 60  # of clients, those with the largest e-values
 MAX_CLIENT_ROWS = 300
 MAX_POINTS = 200  # of a curve over samples, and rows of the table of inspections
 
-KINDS = ("coverage", "drift")
-STATES = ("alarm", "drift", "silent", "quiet")  # of a client; what to look at first comes first
-FALLEN = "Alarm: coverage has fallen below its floor"
-UNTIL_THEN = "Until then do not rely on the promised coverage."
-DRIFTED = "Run robfcp check on fresh labelled samples: coverage need not have fallen."
-QUIET = "No alarm is no proof: robfcp check says how much coverage is proved."
+ALARM_KINDS = ("coverage", "drift")
+STATES = ("alarm", "drift", "silent", "quiet")  # of a client, the most urgent first
+COVERAGE_ALARM = "Alarm: coverage has fallen below its minimum"
+COVERAGE_ALARM_CAVEAT = "Until then do not rely on the certified coverage."
+DRIFT_RECOMMENDATION = (
+    "Run robfcp evaluate on fresh labeled samples: coverage need not have fallen."
+)
+NO_ALARM_CAVEAT = "No alarm is no proof: robfcp evaluate gives the certified coverage."
 COMMON_ASSUMPTIONS = (
-    "while nothing is wrong, the chance of a miss given everything before is at most one minus the "
-    "floor: independent samples of a site that holds its floor",
+    "while nothing is wrong, the probability of a miss, given everything before, is at most one "
+    "minus the minimum coverage, as for independent samples of a site that reaches it",
     "labels arrive in an order that does not depend on whether they were covered",
 )
 
@@ -30,26 +32,26 @@ class Conclusion(NamedTuple):
     """What a history comes to: one sentence, what to do, and whether coverage has fallen."""
 
     claim: str
-    todo: str
+    recommendation: str
     is_alarm: bool = False
 
 
 class ClientRow(NamedTuple):
     """A row of the table of clients; the fields are the keys of its data.
 
-    `state` is one of STATES, `word` says it in words and `todo` what to do. `covered` is the
-    fraction of a monitor's samples that are covered, `coverage` and `drift` are log10 of e-values;
-    None where they are not known.
+    `state` is one of STATES, `state_text` describes it and `recommendation` is what to do.
+    `coverage` is the fraction of a monitor's samples that are covered. None where a value is not
+    known.
     """
 
     name: str
-    samples: int
-    covered: float | None
+    n_samples: int
     coverage: float | None
-    drift: float | None
+    log10_e_coverage: float | None
+    log10_e_exchangeability: float | None
     state: str
-    word: str
-    todo: str
+    state_text: str
+    recommendation: str
 
 
 Curve = dict[str, Any]
@@ -60,7 +62,7 @@ def assemble_data(
     conclusion: Conclusion,
     assumptions: Iterable[str],
     audit: Iterable[tuple[str, str]],
-    watch: dict[str, Any],
+    alarm_panel: dict[str, Any],
 ) -> dict[str, Any]:
     """Return the data of a history from its sections (page.js, history-page.js).
 
@@ -72,26 +74,26 @@ def assemble_data(
         What its alarms assume.
     audit : iterable of (str, str)
         Names and values that an auditor needs.
-    watch : dict
-        The charts and tables, from `watch_data`.
+    alarm_panel : dict
+        The charts and tables, from `alarm_panel_data`.
     """
     made_with = f"robfcp {__version__}, Python {platform.python_version()}"
     return {
-        "alarm": conclusion.is_alarm,
-        "todo": conclusion.todo,
+        "is_alarm": conclusion.is_alarm,
+        "recommendation": conclusion.recommendation,
         "assumptions": list(assumptions),
         "audit": [("page made with", made_with), *audit],
-        "watch": watch,
+        "alarm_panel": alarm_panel,
         "claim": conclusion.claim,
     }
 
 
-def watch_data(
+def alarm_panel_data(
     *,
     line: str,
-    unit: str,
+    x_unit: str,
     curves: CurvesByKind,
-    alarm_line: float,
+    log10_alarm_threshold: float,
     rows: Sequence[ClientRow],
     inspections: Sequence[Sequence[Any]] = (),
 ) -> dict[str, Any]:
@@ -102,44 +104,44 @@ def watch_data(
     Parameters
     ----------
     line : str
-        Where clients stand and what to do, in one line.
-    unit : str
+        The alarms and what to do, in one line.
+    x_unit : str
         What the horizontal axis counts.
     curves : dict
         The curves of each kind of alarm.
-    alarm_line : float
-        log10 of the e-value at which an alarm rings.
+    log10_alarm_threshold : float
+        log10 of the e-value at which an alarm is raised.
     rows : sequence of ClientRow
         The table of clients, in any order.
     inspections : sequence of rows
         The table of inspections, where there are any.
     """
     charts = []
-    for kind in KINDS:
+    for kind in ALARM_KINDS:
         curves_with_points = [curve for curve in curves[kind] if curve["x"]]
         has_clients = any(curve["state"] != "together" for curve in curves_with_points)
         chart = {
-            "key": kind,
-            "limit": round(alarm_line, 5),
-            "lines": curves_with_points if has_clients else [],
+            "kind": kind,
+            "log10_alarm_threshold": round(log10_alarm_threshold, 5),
+            "curves": curves_with_points if has_clients else [],
         }
         charts.append(chart)
 
     in_order = sorted(rows, key=_row_order)
     return {
         "line": line,
-        "unit": unit,
-        "kinds": charts,
-        "sites": [row._asdict() for row in in_order[:MAX_CLIENT_ROWS]],
-        "more": max(0, len(rows) - MAX_CLIENT_ROWS),
-        "looks": list(inspections),
+        "x_unit": x_unit,
+        "charts": charts,
+        "clients": [row._asdict() for row in in_order[:MAX_CLIENT_ROWS]],
+        "n_clients_not_shown": max(0, len(rows) - MAX_CLIENT_ROWS),
+        "inspections": list(inspections),
     }
 
 
 def _row_order(row: ClientRow) -> tuple[int, bool, float, str]:
-    """Return what rows are sorted by: what to look at first, then the largest e-value."""
-    is_unknown = row.coverage is None
-    return STATES.index(row.state), is_unknown, -(row.coverage or 0), row.name
+    """Return what rows are sorted by: the most urgent state first, then the largest e-value."""
+    log10_e_value = row.log10_e_coverage
+    return STATES.index(row.state), log10_e_value is None, -(log10_e_value or 0), row.name
 
 
 def curve_data(name: str, points: Iterable[tuple[int, float | None]], state: str) -> Curve:
