@@ -1,6 +1,6 @@
-"""How large sets become when coverage is guaranteed whatever any m clients report.
+"""Set sizes when coverage is guaranteed for any reports of m malicious clients.
 
-The reports are default ones. A guarantee takes their scores as high as they may be, which is part
+The reports are default ones. A guarantee assumes the largest scores that they allow, which is part
 of the price; `min_cell_count=1` makes reports of exact counts, for which it is lower.
 """
 
@@ -16,7 +16,7 @@ pathology = outputs.load("pathmnist")
 client_rows = partitions.partition_iid(len(pathology.labels), N_CLIENTS, rng=0)
 reports = [
     robfcp.Report.from_predictions(
-        f"site-{k:02d}", pathology.probabilities[rows], pathology.labels[rows]
+        f"client-{k:02d}", pathology.probabilities[rows], pathology.labels[rows]
     )
     for k, rows in enumerate(client_rows)
 ]
@@ -31,8 +31,8 @@ for (name, guarantee), marker in zip(GUARANTEES.items(), figures.MARKERS, strict
         set_sizes.append(robfcp.metrics.mean_set_size(sets))
     ax.plot(MAX_MALICIOUS, set_sizes, marker=marker, label=name)
 
-ax.set(xlabel="liars guarded against, of 60 sites", ylabel="mean set size")
-ax.set_title("The price of a guarantee at 0.9")
+ax.set(xlabel="largest number of malicious clients, of 60", ylabel="mean set size")
+ax.set_title("The price of guaranteed coverage of 0.9")
 ax.legend()
 figures.save(ax, "price_of_a_guarantee.png")
 print("-> price_of_a_guarantee.png")

@@ -1,13 +1,14 @@
-"""A threshold from totals alone: one sample a device, or groups of sites, and a server that adds.
+"""A threshold from totals only: devices with one sample, or groups of clients, and a server.
 
-Under secure aggregation the server learns sums and nothing of single senders, so no sender can be
-detected as malicious. What is certified stays. A device with one sample adds one count to one bin,
-which the protocol or a range proof enforces, so a threshold t with count(t) >= (1 - a) N + a m + 1
-covers 1 - a of the benign devices on average, whatever m of them send. Sites with many samples are
-added up in groups instead: a group is one sender, and m malicious sites spoil at most m groups.
+Under secure aggregation the server learns sums and nothing about single senders, so no sender can
+be detected as malicious, but coverage can still be certified. A device with one sample adds one
+count to one bin, which the protocol or a range proof enforces. So a threshold t with
+count(t) >= (1 - a) N + a m + 1 has marginal coverage of at least 1 - a on benign devices, for any
+reports of m malicious devices. Clients with many samples are added up in groups instead: a group is
+one sender, and m malicious clients corrupt at most m groups.
 
 Counts are exact here, not those of default reports: the sum hides single senders already, and cells
-of five samples would leave nothing of a device that has one.
+of five samples would hide the only sample of a device.
 """
 
 from math import ceil
@@ -21,7 +22,7 @@ from robfcp.experiments.scenarios import build_federation
 
 ALPHA = 0.1
 N_MALICIOUS = (0, 50, 100, 200, 300)
-N_SITES = 100
+N_CLIENTS = 100
 
 rng = np.random.default_rng(0)
 score = robfcp.LAC()
@@ -54,7 +55,7 @@ def fresh_coverage(threshold: float) -> float:
 print(f"{n_devices} devices of one sample; the server sees totals only")
 one_hot = np.eye(binning.n_bins, dtype=np.uint32)[binning.bin_indices(calibration_scores)]
 federation = robfcp.Federation.from_counts(one_hot.astype(np.int64), binning, score=score)
-coverage: dict[str, list[float]] = {"nobody lies": [], "they send zeros": [], "reports seen": []}
+coverage: dict[str, list[float]] = {"all benign": [], "zeros sent": [], "with reports": []}
 for n_malicious in N_MALICIOUS:
     attacked = one_hot.copy()
     attacked[:n_malicious] = one_hot[np.argmin(calibration_scores)]
@@ -63,21 +64,21 @@ for n_malicious in N_MALICIOUS:
     calibration = robfcp.calibrate(
         federation, guarantee=robfcp.MarginalGuarantee(n_malicious), defense="none"
     )
-    from_reports = fresh_coverage(calibration.threshold)
+    from_reports = fresh_coverage(calibration.levels[0].threshold)
     assert from_totals >= from_reports  # totals certify less, not more
 
-    coverage["nobody lies"].append(from_totals)
-    coverage["they send zeros"].append(from_attacked_totals)
-    coverage["reports seen"].append(from_reports)
+    coverage["all benign"].append(from_totals)
+    coverage["zeros sent"].append(from_attacked_totals)
+    coverage["with reports"].append(from_reports)
     values = ", ".join(f"{name} {series[-1]:.4f}" for name, series in coverage.items())
-    print(f"  proved for {n_malicious}: {values}")
+    print(f"  certified for {n_malicious}: {values}")
 
-print("100 sites, added up in groups of g; a group is one sender")
-site_rows = partitions.partition_iid(n_devices, N_SITES, rng)
+print("100 clients, added up in groups of g; a group is one sender")
+client_rows = partitions.partition_iid(n_devices, N_CLIENTS, rng)
 for group_size in (1, 2, 5, 10):
     group_scores = []
-    for start in range(0, N_SITES, group_size):
-        rows = np.concatenate(site_rows[start : start + group_size])
+    for start in range(0, N_CLIENTS, group_size):
+        rows = np.concatenate(client_rows[start : start + group_size])
         group_scores.append(calibration_scores[rows])
     max_malicious = ceil(ALPHA * len(group_scores) / (1 + ALPHA)) - 1
     calibration = robfcp.calibrate(
@@ -85,14 +86,15 @@ for group_size in (1, 2, 5, 10):
         guarantee=robfcp.MarginalGuarantee(max_malicious),
         defense="none",
     )
-    covered = fresh_coverage(calibration.threshold)
-    print(f"  g = {group_size}: proved for {max_malicious} liars, {covered:.4f} covered")
+    group_coverage = fresh_coverage(calibration.levels[0].threshold)
+    certified = f"certified for {max_malicious} malicious groups"
+    print(f"  g = {group_size}: {certified}, coverage {group_coverage:.4f}")
 
 (ax,) = figures.new_axes()
 for (name, series), marker in zip(coverage.items(), figures.MARKERS, strict=False):
     ax.plot(N_MALICIOUS, series, marker=marker, label=name)
-ax.set(xlabel=f"liars proved for, of {n_devices} devices", ylabel="coverage")
-ax.set_title("What totals alone prove at 0.9")
+ax.set(xlabel=f"malicious devices certified for, of {n_devices}", ylabel="coverage")
+ax.set_title("Coverage certified from totals, at 0.9")
 ax.legend()
 figures.save(ax, "secure_sums.png")
 print("-> secure_sums.png")

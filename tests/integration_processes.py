@@ -1,4 +1,4 @@
-"""Processes of a deployment, known by its place in their environment or on their command line."""
+"""Processes of a deployment, found by a path in their environment or on their command line."""
 
 import os
 import signal
@@ -7,23 +7,26 @@ from contextlib import suppress
 from pathlib import Path
 
 
-def running(place):
-    """The numbers of all that were started with this place, descendants included."""
-    found, word = [], str(place).encode()
+def running_processes(path):
+    """The process ids of all that were started with this path, descendants included."""
+    process_ids = []
+    text = str(path).encode()
     for entry in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
-            said = (entry / "cmdline").read_bytes() + (entry / "environ").read_bytes()
-            if word in said and int(entry.name) != os.getpid():
-                found.append(int(entry.name))
-    return found
+            content = (entry / "cmdline").read_bytes() + (entry / "environ").read_bytes()
+            if text in content and int(entry.name) != os.getpid():
+                process_ids.append(int(entry.name))
+    return process_ids
 
 
-def left(place, seconds=60):
-    """Those that are still there when they have had their time to end; ended then."""
-    end = time.monotonic() + seconds
-    while (stubborn := running(place)) and time.monotonic() < end:
+def kill_remaining_processes(path, seconds=60):
+    """Kill the processes that have not ended by themselves in this time; return their ids."""
+    deadline = time.monotonic() + seconds
+    process_ids = running_processes(path)
+    while process_ids and time.monotonic() < deadline:
         time.sleep(0.5)
-    for process in stubborn:
+        process_ids = running_processes(path)
+    for process_id in process_ids:
         with suppress(ProcessLookupError):
-            os.kill(process, signal.SIGKILL)
-    return stubborn
+            os.kill(process_id, signal.SIGKILL)
+    return process_ids

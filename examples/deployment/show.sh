@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What came out, and what every node did.
+# Print the calibration and the outcome of every node.
 source "$(dirname "$0")/settings.sh"
 python - "$STATE/calibration.json" <<'END'
 import sys
@@ -9,9 +9,9 @@ import robfcp
 calibration = robfcp.Calibration.load(sys.argv[1], record=True)
 print(f"threshold {calibration.threshold:.6g}: {calibration.certificate.statement}")
 for client, entry in calibration.provenance["clients"].items():
-    words = "flagged" if client in calibration.flagged_clients else entry["status"]
+    outcome = "flagged" if client in calibration.flagged_clients else entry["status"]
     claims = entry.get("claims")
     if claims:
-        words += f", covered {claims['covered'][0]} of {claims['n_samples']} test samples"
-    print(f"  {client}: {words} {entry['reason']}")
+        outcome += f", covered {claims['n_covered'][0]} of {claims['n_samples']} test samples"
+    print(f"  {client}: {outcome} {entry['reason']}")
 END

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Register every SuperNode's public key under its site's name, then start the SuperNodes.
+# Register every SuperNode's public key under its client's name, then start the SuperNodes.
 source "$(dirname "$0")/settings.sh"
 for ((i = 1; i <= NODES; i++)); do
     if [[ ! -e $STATE/keys/site-$i.registered ]]; then

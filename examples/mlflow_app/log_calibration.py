@@ -26,7 +26,7 @@ def log(calibration_path: str, *pages: str) -> str:
             mlflow.log_metric(f"proved_at_most_{coverage}", level.certificate.upper)
         statement = str(calibration.statement)
         mlflow.log_param("statement", statement[:MAX_STATEMENT_LENGTH])
-        mlflow.log_param("sites_left_out", calibration.summary.n_flagged)
+        mlflow.log_param("clients_flagged", calibration.summary.n_flagged)
         for page in pages:
             mlflow.log_artifact(page)
         mlflow.pyfunc.save_model(

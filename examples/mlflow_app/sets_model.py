@@ -13,14 +13,14 @@ import robfcp
 
 
 class PredictionSets(mlflow.pyfunc.PythonModel):
-    """Columns are classes, by name where the calibration has names; a row is a case."""
+    """Columns are classes, by name if the calibration has names; a row is a sample."""
 
     def load_context(self, context: Any) -> None:
         """Read the calibration that was saved with the model."""
         self.calibration = robfcp.Calibration.load(context.artifacts["calibration"])
 
     def predict(self, context: Any, model_input: pd.DataFrame, params: Any = None) -> pd.DataFrame:
-        """Return whether each label is in each case's prediction set."""
+        """Return whether each label is in each sample's prediction set."""
         sets = self.calibration.predict_set(model_input)
         columns = model_input.columns
         if isinstance(self.calibration.classes, (tuple, list)):

@@ -1,4 +1,4 @@
-"""NVFlare's local deployment (POC): a server and five sites, each in a separate process.
+"""NVFlare's local deployment (POC): a server and five clients, each in a separate process.
 
 python local.py WORKSPACE      takes NVFlare's default ports, 8002 and 8003
 """
@@ -19,17 +19,17 @@ from show import show  # noqa: E402
 from robfcp.integrations.nvflare import CalibrationRecipe  # noqa: E402
 
 FOLDER = Path(__file__).parent
-N_SITES = 5  # of which site-2 and site-5 are malicious
+N_CLIENTS = 5  # of which site-2 and site-5 are malicious
 
 recipe = CalibrationRecipe(
-    min_clients=N_SITES,
+    min_clients=N_CLIENTS,
     script=str(FOLDER / "client.py"),
-    script_args=f"--sites {N_SITES} --rogues",
-    helpers=[str(FOLDER / "task.py"), str(FOLDER / "rogues.py")],
-    liars=2,
+    script_args=f"--n-clients {N_CLIENTS} --faults",
+    helpers=[str(FOLDER / "task.py"), str(FOLDER / "faults.py")],
+    max_malicious=2,
     deadline=options.deadline,
 )
-env = PocEnv(num_clients=N_SITES)
+env = PocEnv(num_clients=N_CLIENTS)
 try:
     job = recipe.execute(env).get_job_id()
     result = Path(env.get_job_result(job, timeout=600))

@@ -2,10 +2,10 @@
 
 python secured.py STATE
 
-Six sites, each with a startup kit. The job carries no code: every site names its functions in
-`local/robfcp.json`, and `local/resources.json` allows robfcp's classes. Site 2 is malicious, sites
-1 and 3 are private, site 5 hangs and site 6 is killed during the request. The script provisions,
-starts, runs, checks and stops.
+Six clients, each with a startup kit. The job carries no code: every client names its functions in
+`local/robfcp.json`, and `local/resources.json` allows robfcp's classes. Client 2 is malicious,
+clients 1 and 3 are private, client 5 hangs and client 6 is killed during the request. The script
+provisions, starts, runs, checks and stops.
 """
 
 import argparse
@@ -32,13 +32,13 @@ from robfcp.privacy import PrivacyLedger
 from robfcp.reports.signing import generate_key
 
 FOLDER = Path(__file__).parent
-SITES = [f"site-{k}" for k in range(1, 7)]
-REPORTING_SITES = SITES[:4]
-PRIVATE_SITES = ("site-1", "site-3")
-OUTPUT_FUNCTIONS = {  # of `hospital.py`, where it is not `outputs`
-    "site-2": "malicious_outputs",
-    "site-5": "hanging_outputs",
-    "site-6": "hanging_outputs",
+CLIENTS = [f"site-{k}" for k in range(1, 7)]
+REPORTING_CLIENTS = CLIENTS[:4]
+PRIVATE_CLIENTS = ("site-1", "site-3")
+PREDICT_FUNCTIONS = {  # of `local_functions.py`, if not `predict_split`
+    "site-2": "predict_maliciously",
+    "site-5": "hang",
+    "site-6": "hang",
 }
 ADMIN = "admin@example.org"
 BUILDERS = """
@@ -64,7 +64,7 @@ def provision(state):
     lines = ["api_version: 3", "name: robfcp", "description: calibration", "participants:"]
     ports = f"fed_learn_port: {free_port()}, admin_port: {free_port()}"
     lines.append(f"  - {{name: localhost, type: server, org: example, {ports}}}")
-    lines += [f"  - {{name: {site}, type: client, org: example}}" for site in SITES]
+    lines += [f"  - {{name: {client}, type: client, org: example}}" for client in CLIENTS]
     lines.append(f"  - {{name: {ADMIN}, type: admin, org: example, role: project_admin}}")
     project_path = state / "project.yml"
     project_path.write_text("\n".join(lines) + BUILDERS, encoding="utf-8")
@@ -76,27 +76,27 @@ def provision(state):
 
 
 def configure(kits, state):
-    """Configure each site's kit, write the registry of keys, and allow robfcp's classes."""
-    registry = {site: {"key": configure_site(kits / site, site)} for site in SITES}
+    """Configure each client's kit, write the registry of keys, and allow robfcp's classes."""
+    registry = {client: {"key": configure_client(kits / client, client)} for client in CLIENTS}
     (state / "registry.json").write_text(json.dumps(registry), encoding="utf-8")
-    for name in ("localhost", *SITES):
+    for name in ("localhost", *CLIENTS):
         allow_classes(kits / name / "local")
 
 
-def configure_site(kit, site):
-    """Write what a site writes in its kit; return its public key."""
+def configure_client(kit, client):
+    """Write what a client writes in its kit; return its public key."""
     local = kit / "local"
     config = {
-        "outputs": f"hospital:{OUTPUT_FUNCTIONS.get(site, 'outputs')}",
+        "predict-fn": f"local_functions:{PREDICT_FUNCTIONS.get(client, 'predict_split')}",
         "signing-key": str(local / "signing.key"),
-        "letter-folder": str(kit / "letters"),
+        "feedback-dir": str(kit / "feedback"),
     }
-    if site in PRIVATE_SITES:
-        config |= {"epsilon": 2.0, "privacy-ledger": str(kit / "ledger.json")}
+    if client in PRIVATE_CLIENTS:
+        config |= {"dp-epsilon": 2.0, "privacy-ledger": str(kit / "ledger.json")}
     (local / "robfcp.json").write_text(json.dumps(config), encoding="utf-8")
 
     (local / "custom").mkdir()
-    for name in ("hospital.py", "task.py"):
+    for name in ("local_functions.py", "task.py"):
         shutil.copy(FOLDER / name, local / "custom")
     return generate_key(local / "signing.key")
 
@@ -115,7 +115,7 @@ def start(kits, name):
     environment = {
         **os.environ,
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-        "NVFLARE_CLIENT_OUTCOME_WAIT_TIMEOUT": "5",  # else a dead site is waited for 900 s
+        "NVFLARE_CLIENT_OUTCOME_WAIT_TIMEOUT": "5",  # else the server waits 900 s for a dead client
     }
     return subprocess.Popen(
         ["bash", kits / name / "startup" / "sub_start.sh"],
@@ -133,52 +133,52 @@ def stop(process):
     process.wait()
 
 
-def kill_when_asked(kits, process):
-    """Kill site 6 in the middle of the round."""
-    while not (kits / "site-6" / "asked").exists():
+def kill_when_requested(kits, process):
+    """Kill client 6 in the middle of the round."""
+    while not (kits / "site-6" / "requested").exists():
         time.sleep(0.2)
     stop(process)
 
 
-def wait_for_sites(kits, seconds=120):
-    """Wait until all sites are connected: a job takes those that are when it starts."""
+def wait_for_clients(kits, seconds=120):
+    """Wait until all clients are connected: a job takes those that are when it starts."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         with suppress(Exception):  # the server is still starting
             session = new_secure_session(ADMIN, str(kits / ADMIN), timeout=10)
             try:
                 while time.monotonic() < deadline:
-                    if len(session.get_connected_client_list()) == len(SITES):
+                    if len(session.get_connected_client_list()) == len(CLIENTS):
                         return
                     time.sleep(1)
             finally:
                 session.close()
         time.sleep(1)
-    raise SystemExit("the sites did not connect; see log.txt in the kits")
+    raise SystemExit("the clients did not connect; see log.txt in the kits")
 
 
 def check(path, kits):
-    """Check the calibration and what the sites have received."""
+    """Check the calibration and what the clients have received."""
     calibration = robfcp.Calibration.load(path, record=True)
     clients = calibration.provenance["clients"]
     statuses = {client: entry["status"] for client, entry in clients.items()}
-    expected_statuses = dict.fromkeys(REPORTING_SITES, "ok")
+    expected_statuses = dict.fromkeys(REPORTING_CLIENTS, "ok")
     expected_statuses |= {"site-5": "missing", "site-6": "missing"}
     assert statuses == expected_statuses, statuses
     assert calibration.flagged_clients == ("site-2",), calibration.flagged_clients
 
     is_private = [privacy is not None for privacy in calibration.federation.privacy]
-    assert is_private == [site in PRIVATE_SITES for site in REPORTING_SITES]
-    for site in PRIVATE_SITES:
-        ledger = PrivacyLedger(kits / site / "ledger.json", "calibration data")
+    assert is_private == [client in PRIVATE_CLIENTS for client in REPORTING_CLIENTS]
+    for client in PRIVATE_CLIENTS:
+        ledger = PrivacyLedger(kits / client / "ledger.json", "calibration data")
         assert len(ledger.releases()) == 1
 
     reports = list(calibration.federation)
-    recalibration = robfcp.calibrate(reports, defense=robfcp.Consensus(at_most=1))
+    recalibration = robfcp.calibrate(reports, defense=robfcp.Consensus(max_malicious=1))
     assert recalibration.threshold == calibration.threshold
-    for site in REPORTING_SITES:
-        (feedback_path,) = (kits / site / "letters").iterdir()
-        assert ClientFeedback.load(feedback_path).client == site
+    for client in REPORTING_CLIENTS:
+        (feedback_path,) = (kits / client / "feedback").iterdir()
+        assert ClientFeedback.load(feedback_path).client == client
 
 
 if __name__ == "__main__":
@@ -193,21 +193,21 @@ if __name__ == "__main__":
     configure(kits, state)
     recipe = CalibrationRecipe(
         min_clients=4,
-        liars=1,
-        grid="uniform:20",
-        sizes="none",
+        max_malicious=1,
+        binning="uniform:20",
+        registered_sizes="none",
         keys=str(state / "registry.json"),
-        invited=" ".join(SITES),
-        letters=True,
+        expected_clients=" ".join(CLIENTS),
+        send_feedback=True,
         deadline=options.deadline,
     )
     processes = {}
     try:
-        for name in ("localhost", *SITES):
+        for name in ("localhost", *CLIENTS):
             processes[name] = start(kits, name)
-        wait_for_sites(kits)
+        wait_for_clients(kits)
         killer = threading.Thread(
-            target=kill_when_asked, args=(kits, processes["site-6"]), daemon=True
+            target=kill_when_requested, args=(kits, processes["site-6"]), daemon=True
         )
         killer.start()
         env = ProdEnv(startup_kit_location=str(kits / ADMIN), username=ADMIN)
@@ -219,7 +219,7 @@ if __name__ == "__main__":
         path = next(result.rglob("calibration.json"))
         show(path)
         check(path, kits)
-        print("as it should be")
+        print("all checks passed")
     finally:
         for process in processes.values():
             stop(process)

@@ -1,4 +1,4 @@
-"""Print a calibration and what every site did in the round."""
+"""Print a calibration and the outcome of every client in the round."""
 
 import sys
 
@@ -13,7 +13,7 @@ def show(path):
         status = "flagged" if client in calibration.flagged_clients else entry["status"]
         claims = entry.get("claims")
         if claims:
-            status += f", covered {claims['covered'][0]} of {claims['n_samples']} test samples"
+            status += f", covered {claims['n_covered'][0]} of {claims['n_samples']} test samples"
         print(f"  {client}: {status} {entry['reason']}")
 
 

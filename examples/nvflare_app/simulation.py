@@ -1,4 +1,4 @@
-"""Twelve sites in NVFlare's simulator: two malicious, one forges a name, one cuts its report.
+"""Twelve clients in NVFlare's simulator: two malicious, one forges a name, one cuts its report.
 
 python simulation.py WORKSPACE [--rounds 2]      with --rounds, train first, in the same job
 """
@@ -21,30 +21,30 @@ from robfcp.integrations.nvflare import CalibrationRecipe, add_calibration
 
 FOLDER = Path(__file__).parent
 SCRIPT = str(FOLDER / "client.py")
-HELPERS = [str(FOLDER / name) for name in ("task.py", "rogues.py")]
-N_SITES = 12
-ARGUMENTS = f"--sites {N_SITES} --rogues"
+HELPERS = [str(FOLDER / name) for name in ("task.py", "faults.py")]
+N_CLIENTS = 12
+ARGUMENTS = f"--n-clients {N_CLIENTS} --faults"
 
 
 def calibration_recipe(deadline):
-    """Return the recipe of a calibration of the model that all sites have."""
+    """Return the recipe of a calibration of the model that all clients have."""
     return CalibrationRecipe(
-        min_clients=N_SITES,
+        min_clients=N_CLIENTS,
         script=SCRIPT,
         script_args=ARGUMENTS,
         helpers=HELPERS,
-        liars=2,
+        max_malicious=2,
         deadline=deadline,
     )
 
 
 def training_recipe(n_rounds, deadline):
     """Return the recipe of federated averaging, then calibration of the trained model."""
-    job = FedJob(name="calibration", min_clients=N_SITES)
+    job = FedJob(name="calibration", min_clients=N_CLIENTS)
     initial_weights = [[0.0] * CLASSES] * (FEATURES + 1)
     job.to_server(NPModelPersistor(model=initial_weights), id="persistor")
-    job.to_server(FedAvg(num_clients=N_SITES, num_rounds=n_rounds, persistor_id="persistor"))
-    add_calibration(job, liars=2, deadline=deadline)
+    job.to_server(FedAvg(num_clients=N_CLIENTS, num_rounds=n_rounds, persistor_id="persistor"))
+    add_calibration(job, max_malicious=2, deadline=deadline)
     runner = ScriptRunner(
         script=SCRIPT,
         script_args=ARGUMENTS,
@@ -67,6 +67,6 @@ if __name__ == "__main__":
         recipe = training_recipe(options.rounds, options.deadline)
     else:
         recipe = calibration_recipe(options.deadline)
-    env = SimEnv(num_clients=N_SITES, workspace_root=str(options.workspace))
+    env = SimEnv(num_clients=N_CLIENTS, workspace_root=str(options.workspace))
     run = recipe.execute(env)
     show(Path(run.get_result()) / "server" / "simulate_job" / "calibration.json")

@@ -1,4 +1,4 @@
-"""The digits of scikit-learn, split over the sites, and a softmax regression in numpy."""
+"""The digits of scikit-learn, split over the clients, and a softmax regression in numpy."""
 
 from functools import cache
 
@@ -8,7 +8,7 @@ from sklearn.datasets import load_digits
 CLASSES = 10
 FEATURES = 64
 KEY = "numpy_key"  # of the array in the models of NVFlare's numpy persistor
-N_PUBLIC = 200  # images that no site has
+N_PUBLIC = 200  # images that no client has
 
 
 @cache
@@ -21,13 +21,13 @@ def load_rows() -> tuple[np.ndarray, np.ndarray]:
 
 
 @cache
-def load_split(site: str, n_sites: int) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Return one site's images and labels: 50% to train, 30% to calibrate, 20% to test."""
+def load_split(name: str, n_clients: int) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Return one client's images and labels: 50% to train, 30% to calibrate, 20% to test."""
     images, labels = load_rows()
-    site_index = int(site.rpartition("-")[2]) - 1
-    site_rows = np.arange(N_PUBLIC, len(labels))[site_index % n_sites :: n_sites]
-    n_rows = len(site_rows)
-    train, calibration, test = np.split(site_rows, [n_rows // 2, n_rows * 4 // 5])
+    client_index = int(name.rpartition("-")[2]) - 1
+    client_rows = np.arange(N_PUBLIC, len(labels))[client_index % n_clients :: n_clients]
+    n_rows = len(client_rows)
+    train, calibration, test = np.split(client_rows, [n_rows // 2, n_rows * 4 // 5])
     rows_of_split = {"train": train, "calibration": calibration, "test": test}
     return {split: (images[rows], labels[rows]) for split, rows in rows_of_split.items()}
 
@@ -49,7 +49,7 @@ def fit(weights: np.ndarray, images: np.ndarray, labels: np.ndarray, n_steps: in
 
 @cache
 def common_model() -> np.ndarray:
-    """Return the model that all sites have already, trained on the public images."""
+    """Return the model that all clients have already, trained on the public images."""
     images, labels = load_rows()
     initial_weights = np.zeros((FEATURES + 1, CLASSES))
     return fit(initial_weights, images[:N_PUBLIC], labels[:N_PUBLIC], 100)

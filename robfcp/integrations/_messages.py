@@ -17,16 +17,16 @@ from robfcp.reports import WireBinning, WireScore
 
 PROTOCOL = 1
 MAX_NONCE = 64
-RECORD = "robfcp"  # the name under which engines carry a record
+RECORD = "robfcp"  # the name under which frameworks carry a record
 FAILURES = {  # all that a client's exception tells the server
     1: "the request was not understood",
     2: "scoring failed at the client",
     3: "robfcp refused the client's data",
-    4: "the client keeps this to itself for privacy",
-    5: "the client takes another grid or score",
+    4: "the client does not answer this for privacy",
+    5: "the client reports on another binning or score",
     6: "the client's privacy budget does not allow another report",
 }
-ReplyStatus = Literal["ok", "faulty", "rejected", "missing", "late", "not asked"]
+ReplyStatus = Literal["ok", "invalid", "refused_by_client", "missing", "late", "not_contacted"]
 T = TypeVar("T")
 
 
@@ -54,20 +54,20 @@ class ReportRequest(Request, tag="report"):
 
     round: str
     model: str | None
-    grid: WireBinning
+    binning: WireBinning
     score: WireScore
 
 
-class EvaluateRequest(Request, tag="check"):
+class EvaluateRequest(Request, tag="evaluate"):
     """Asks for the coverage of the client's test data, which is answered by `CoverageClaims`."""
 
     calibration: msgspec.Raw
 
 
-class FeedbackRequest(Request, tag="letter"):
+class FeedbackRequest(Request, tag="feedback"):
     """Asks to store feedback, which is answered by the fingerprint of its calibration."""
 
-    letter: msgspec.Raw
+    feedback: msgspec.Raw
 
 
 class MonitorRequest(Request, tag="monitor"):
@@ -77,7 +77,7 @@ class MonitorRequest(Request, tag="monitor"):
     step: int
     calibration: msgspec.Raw
     level: int = 0
-    floor: float | None = None
+    min_coverage: float | None = None
     delta: float = 0.05
 
 
@@ -85,8 +85,8 @@ class CoverageClaims(msgspec.Struct, forbid_unknown_fields=True):
     """The number of covered test samples and the total size of their sets, for every level."""
 
     n_samples: int
-    covered: list[int]
-    total_size: list[float]
+    n_covered: list[int]
+    total_set_size: list[float]
 
 
 def read_body(body: bytes, body_type: Any) -> Any:
@@ -117,7 +117,7 @@ def parse_reply(record: Mapping[str, Any], max_bytes: int) -> tuple[str, bytes |
     body = record.get("body")
     code = record.get("code")
     if isinstance(body, bytes) and len(body) > max_bytes:
-        raise RobfcpError(f"the reply has {len(body)} bytes but at most {max_bytes} can be right")
+        raise RobfcpError(f"the reply has {len(body)} bytes but at most {max_bytes} are valid")
     if len(record) == 2 and isinstance(nonce, str) and len(nonce) <= MAX_NONCE:
         if isinstance(body, bytes):
             return nonce, body

@@ -2,8 +2,8 @@
 
 A reply that a framework delivers is its sender's claim. So every message is sent and received
 separately, and its reply belongs to the client that was addressed only if it returns the nonce
-that was sent to this client alone. Whatever a reply does to the code that reads it, the other
-replies are read.
+that was sent to this client alone. An exception that one reply raises does not keep the others
+from being read.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from robfcp.integrations._messages import (
 )
 from robfcp.integrations._workers import TimeoutWorkers
 
-MAX_ATTEMPTS = 2  # times that a client is asked where a reply was not its own
-GRACE_SECONDS = 2.0  # seconds beyond the deadline for the last look at everybody
+MAX_ATTEMPTS = 2  # times that a client is asked if a reply is not authentic
+GRACE_SECONDS = 2.0  # seconds beyond the deadline for the last poll of all clients
 TTL_GRACE_SECONDS = 5.0  # seconds beyond the deadline in which a reply still counts as late
 MIN_TTL_SECONDS = 1.0  # seconds that every message may travel, at the end of the deadline too
 
-POLL_PAUSE_SECONDS = 0.5  # seconds at most between two looks at who is there
+POLL_PAUSE_SECONDS = 0.5  # seconds at most between two listings of clients
 
-# Seconds at least that one look at everybody may take where one of them hangs.
+# Seconds at least that one poll of all clients may take if one of them hangs.
 MIN_POLL_SECONDS = 1.0
 
 MAX_REPLY_BYTES = 65_536  # bytes of a reply, beside a report's counts
@@ -53,27 +53,27 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class FailedReply:
-    """The engine's own word that there will be no reply."""
+    """What a framework reports if there will be no reply."""
 
     status: ReplyStatus
     reason: str
 
 
 class Transport(ABC):
-    """An engine during a round: which clients it reaches, and how it carries a request.
+    """A framework during a round: which clients it reaches, and how it carries a request.
 
     Each of its methods may raise, and may hang.
 
     Parameters
     ----------
     name : str
-        The engine with its version, for the record.
+        The framework with its version, for the record.
     signatures : str
         What proves who sent a reply.
     deadline : float
         Seconds that all clients together have for every request.
     poll : float
-        Seconds between two looks at who has answered.
+        Seconds between two polls for replies.
 
     Attributes
     ----------
@@ -85,7 +85,7 @@ class Transport(ABC):
 
     def __init__(self, name: str, signatures: str, deadline: float, poll: float) -> None:
         if not 0 < deadline < inf:
-            raise RobfcpError(f"deadline: {deadline:g} s is no time to wait; give seconds above 0")
+            raise RobfcpError(f"deadline: {deadline:g} s is not a valid time; give seconds above 0")
         self.name = name
         self.signatures = signatures
         self.deadline = deadline
@@ -93,15 +93,15 @@ class Transport(ABC):
 
     @abstractmethod
     def present(self) -> list[Participant]:
-        """Return the clients that are there."""
+        """Return the clients that are connected."""
 
     @abstractmethod
     def send(self, participant: Participant, record: dict[str, Any], ttl: float) -> str | None:
-        """Send a request; return the number of its reply, None where sending failed."""
+        """Send a request; return the number of its reply, None if sending failed."""
 
     @abstractmethod
     def receive(self, identifier: str) -> Mapping[str, Any] | FailedReply | None:
-        """Return the reply's record; None where there is none yet, or the network is in trouble."""
+        """Return the reply's record; None if there is none yet or the network has failed."""
 
 
 def _new_nonce() -> str:
@@ -121,27 +121,27 @@ class _Attempt:
 
 @dataclass
 class RequestRound(Generic[T]):
-    """One round of requests: every client is asked once, and again after a reply not its own.
+    """One round of requests: every client is asked once, and again after an unauthentic reply.
 
-    It ends at the latest GRACE_SECONDS after the deadline, with everybody who had answered by then.
+    It ends at the latest GRACE_SECONDS after the deadline, with all clients that have answered.
 
     Parameters
     ----------
-    engine : Transport
+    transport : Transport
         Carries the requests.
     request : callable
         ``request(client=...)`` is what a client is asked.
     read : callable
         ``read(reply, client)`` is the answer in a reply, or raises.
     max_bytes : int
-        The most bytes that a reply may have.
+        The largest number of bytes of a reply.
     open : dict
         The attempts that are not answered, in the order they were begun.
     done : dict
-        What became of each client that is not asked any more.
+        The outcome of each client that is not asked any more.
     """
 
-    engine: Transport
+    transport: Transport
     request: Callable[..., Request]
     read: Callable[[bytes, str], T]
     max_bytes: int = MAX_REPLY_BYTES
@@ -164,9 +164,9 @@ class RequestRound(Generic[T]):
         return answers
 
     def run(self, participants: Iterable[Participant]) -> RequestRound[T]:
-        """Ask, look until all have answered or the time is up, and look once more."""
-        poll = self.engine.poll
-        self.end = monotonic() + self.engine.deadline
+        """Ask, poll until all have answered or the deadline has passed, and poll once more."""
+        poll = self.transport.poll
+        self.end = monotonic() + self.transport.deadline
         for participant in participants:
             self._ask(_Attempt(participant))
 
@@ -190,7 +190,7 @@ class RequestRound(Generic[T]):
         return self
 
     def note_late(self) -> None:
-        """Look again: who answered after the deadline was late, not missing."""
+        """Poll again: a client that answered after the deadline was late, not missing."""
         self.workers = TimeoutWorkers()
         for attempt in self.open:
             if attempt.message:
@@ -213,21 +213,21 @@ class RequestRound(Generic[T]):
         record = {"nonce": attempt.nonce, "body": body}
 
         def send() -> str | None:
-            return self.engine.send(attempt.participant, record, ttl)
+            return self.transport.send(attempt.participant, record, ttl)
 
         self.workers.submit(attempt, send)
 
     def _receive(self, attempt: _Attempt) -> None:
-        """Look for the reply, unless a look for it has not come back."""
+        """Poll for the reply, unless an earlier poll for it has not returned."""
 
         def receive() -> Mapping[str, Any] | FailedReply | None:
-            return self.engine.receive(attempt.message)
+            return self.transport.receive(attempt.message)
 
         if attempt not in self.workers.open:
             self.workers.submit(attempt, receive)
 
     def _poll_all(self, end: float) -> None:
-        """Look once for the reply of each client without an open call, at most until `end`."""
+        """Poll once for the reply of each client without an open call, at most until `end`."""
         for attempt in self.open:
             self._receive(attempt)
         for attempt, result in self.workers.results(end):
@@ -276,27 +276,29 @@ class RequestRound(Generic[T]):
                 raise RobfcpError("the reply does not return this request's nonce")
             is_authentic = True
             if isinstance(body, int):
-                return outcome("faulty", FAILURES[body]), True
+                return outcome("invalid", FAILURES[body]), True
             return outcome("ok", "", self.read(body, attempt.participant.client)), True
         except RobfcpError as error:
-            return outcome("faulty" if is_authentic else "rejected", str(error)), is_authentic
+            return outcome(
+                "invalid" if is_authentic else "refused_by_client", str(error)
+            ), is_authentic
         except Exception as error:  # whose text may hold anything
             reason = printable(f"the reply cannot be read ({type(error).__name__})")
-            return outcome("rejected", reason), is_authentic
+            return outcome("refused_by_client", reason), is_authentic
 
     def _outcome_of_silence(self, attempt: _Attempt) -> ReplyOutcome[T]:
-        """Return the outcome of a client that was still asked when the time was up."""
-        # Where this is the second attempt, the first one had a reply, if not its own.
+        """Return the outcome of a client that had not answered at the deadline."""
+        # If this is the second attempt, the first had a reply that was not authentic.
         if attempt.previous_outcome is not None:
             return replace(attempt.previous_outcome, attempts=attempt.count)
 
         if attempt not in self.workers.open:
             reason = "no answer within"
         elif attempt.message:
-            reason = "its reply was not there as a whole after"
+            reason = "its reply was incomplete after"
         else:
             reason = "could not be reached within"
-        reason = f"{reason} {self.engine.deadline:g} s"
+        reason = f"{reason} {self.transport.deadline:g} s"
         return ReplyOutcome(attempt.participant, "missing", reason, attempts=attempt.count)
 
 
@@ -305,9 +307,9 @@ def _client_of_outcome(outcome: ReplyOutcome[Any]) -> str:
 
 
 def resolve_participants(nodes: Iterable[tuple[int, str, bytes]]) -> list[Participant]:
-    """Return nodes under their registered names, or as `node-NUMBER` where a name cannot serve.
+    """Return nodes under their registered names, or as `node-NUMBER` if a name is not usable.
 
-    A name cannot serve where it is not a client's name, or where two nodes have it.
+    A name is not usable if it is not a valid client name, or if two nodes have it.
 
     Parameters
     ----------
@@ -333,8 +335,8 @@ def resolve_participants(nodes: Iterable[tuple[int, str, bytes]]) -> list[Partic
 
     participants = []
     for node_id, name, public_key in nodes:
-        can_serve = is_client_name[name] and n_nodes_of_name[name] == 1
-        client = name if can_serve else f"node-{node_id}"
+        is_usable = is_client_name[name] and n_nodes_of_name[name] == 1
+        client = name if is_usable else f"node-{node_id}"
         participants.append(Participant(node_id, client, public_key))
     return sorted(participants, key=lambda participant: participant.client)
 

@@ -1,4 +1,4 @@
-"""What a server does in a round, whatever engine carries its requests."""
+"""What a server does in a round, on any framework."""
 
 from __future__ import annotations
 
@@ -40,31 +40,33 @@ from robfcp.rounds import RoundFiles, RoundResult, RoundSettings, run_round
 from robfcp.scores import LAC, Score
 
 BYTES_PER_BIN = 48  # bytes of a report's bin: two numbers of at most 20 digits, with room to spare
-LAST_LOOK_SECONDS = 2.0  # seconds that a network has to say who joined during the round
-ROUND_NAME_BYTES = 8  # random bytes of the name of a round that was given none
+LAST_LISTING_SECONDS = 2.0  # seconds that a network has to list who joined during the round
+ROUND_NAME_BYTES = 8  # random bytes of the name of an unnamed round
 
 
-def register_sample_sizes(engine: Transport) -> dict[str, int]:
+def register_sample_sizes(transport: Transport) -> dict[str, int]:
     """Ask every client how many calibration samples it has.
 
     Parameters
     ----------
-    engine : Transport
+    transport : Transport
         Carries the requests.
 
     Returns
     -------
     dict of str to int
-        The numbers of those who answered with one that can be.
+        The numbers of the clients whose answer is possible.
     """
 
     def read(body: bytes, client: str) -> int:
         n_samples: int = read_body(body, int)
         if not 0 < n_samples <= MAX_SAMPLES:
-            raise ReportError(client, "n_samples", f"{n_samples} samples cannot be", "fix the data")
+            raise ReportError(
+                client, "n_samples", f"{n_samples} samples are impossible", "fix the data"
+            )
         return n_samples
 
-    return RequestRound(engine, SizeRequest, read).run(engine.present()).answers
+    return RequestRound(transport, SizeRequest, read).run(transport.present()).answers
 
 
 @dataclass(frozen=True)
@@ -74,7 +76,7 @@ class CollectionSettings:
     Parameters
     ----------
     score, binning
-        What is reported; LAC and the score's own bins where None.
+        What is reported; LAC and the default binning of the score if None.
     """
 
     score: Score | None = None
@@ -90,7 +92,7 @@ class CollectionSettings:
 
 
 def run_calibration_round(
-    engine: Transport,
+    transport: Transport,
     *,
     score: Score | None = None,
     binning: Binning | None = None,
@@ -104,34 +106,36 @@ def run_calibration_round(
     reply_folder: str | os.PathLike[str] | None = None,
     **options: Any,
 ) -> Calibration:
-    """Collect the clients' reports, calibrate, and tell the clients the threshold.
+    """Collect the clients' reports, calibrate, and send the clients the threshold.
 
     Parameters
     ----------
-    engine : Transport
+    transport : Transport
         Carries the requests.
     score : Score, optional
         The score that is reported; LAC if None.
     binning : Binning, optional
-        The bins of the reports; the score's own if None.
+        The binning of the reports; the default of the score if None.
     registered_sizes : mapping of str to int, optional
-        Who may report and with how many samples, fixed before; see `register_sample_sizes`.
+        Which clients may report and with how many samples, fixed before the round; see
+        `register_sample_sizes`.
     quorum : int or float, optional
-        The least number of valid reports, or their share.
+        The smallest number of valid reports, or their fraction.
     evaluate : bool
-        Whether to send the threshold and note the coverage and set size each client claims to see.
+        Whether to send the threshold and record the coverage and set size that each client claims.
     keys : mapping of str to str, optional
         Each client's public key, by which its report must be signed; a registry holds them
-        (`reports.terms.read_keys`). Without keys a signature must be by the key it names itself.
+        (`reports.terms.read_keys`). Without keys a signature must be by the key that it names.
     round : str, optional
-        The name of the round; drawn at random if None.
+        The name of the round; random if None.
     run_id : int or str, optional
-        The number of the engine's run, for the record.
+        The number of the framework's run, for the record.
     expected_clients : iterable of str
         The names of all registered clients, so that those offline now are listed as missing.
     reply_folder : path, optional
-        A folder in which reports are kept in Parquet as they come, few in memory. A round that
-        died goes on from it: who is in it was heard. It is empty after a round.
+        A folder that stores reports in Parquet as they arrive, so that memory holds only some. A
+        round that died is resumed from it without asking these clients again. It is empty after a
+        round.
     **options
         Those of `robfcp.calibrate`.
 
@@ -152,11 +156,11 @@ def run_calibration_round(
         expected_clients,
         reply_folder,
     )
-    return run_transport_round(engine, collection, RoundSettings(**options)).calibration
+    return run_transport_round(transport, collection, RoundSettings(**options)).calibration
 
 
 def run_transport_round(
-    engine: Transport,
+    transport: Transport,
     collection: CollectionSettings,
     settings: RoundSettings,
     files: RoundFiles | None = None,
@@ -165,7 +169,7 @@ def run_transport_round(
 
     Parameters
     ----------
-    engine : Transport
+    transport : Transport
         Carries the requests.
     collection : CollectionSettings
         Whose reports are collected.
@@ -178,15 +182,15 @@ def run_transport_round(
     -------
     RoundResult
     """
-    collector = _Collector(engine, collection)
+    collector = _Collector(transport, collection)
     return run_round(collector.collect(), settings, files, complete=collector.complete)
 
 
 class _Collector:
-    """Collects the reports of one round, and says in the record how they came."""
+    """Collects the reports of one round, and records how they arrived."""
 
-    def __init__(self, engine: Transport, settings: CollectionSettings) -> None:
-        self.engine = engine
+    def __init__(self, transport: Transport, settings: CollectionSettings) -> None:
+        self.transport = transport
         self.settings = settings
         self.score = settings.score or LAC()
         self.binning = settings.binning or self.score.default_binning()
@@ -195,7 +199,7 @@ class _Collector:
             self.store = ReplyStore(settings.reply_folder)
         self.round = self._round_name()
         self.started = datetime.now(timezone.utc)
-        self.participants = engine.present()
+        self.participants = transport.present()
 
     def _round_name(self) -> str:
         """Return the name given, that of the round which died, or a new one."""
@@ -206,30 +210,32 @@ class _Collector:
         return secrets.token_hex(ROUND_NAME_BYTES)
 
     def collect(self) -> Federation:
-        """Ask all who have not been heard for their reports; return the valid ones."""
+        """Ask the clients without a stored report for theirs; return the valid reports."""
         wire_score: Any = to_wire_score(self.score)
         request = partial(
             ReportRequest,
             round=self.round,
-            model=self.engine.model,
-            grid=to_wire_binning(self.binning),
+            model=self.transport.model,
+            binning=to_wire_binning(self.binning),
             score=wire_score,
         )
         max_bytes = BYTES_PER_BIN * self.binning.n_bins + MAX_REPLY_BYTES
         self.requests: RequestRound[Any] = RequestRound(
-            self.engine, request, self._read_report, max_bytes
+            self.transport, request, self._read_report, max_bytes
         )
 
-        # Who is in the store was heard by the round that died.
-        heard: set[str] = set()
+        # The round that died has stored the reports of these clients.
+        stored_clients: set[str] = set()
         if self.store is not None:
-            heard = {client for client, _ in self.store}
+            stored_clients = {client for client, _ in self.store}
         for participant in self.participants:
-            if participant.client in heard:
+            if participant.client in stored_clients:
                 outcome = ReplyOutcome(participant, "ok", "", participant.client)
                 self.requests.done[participant] = outcome
         self.requests.run(
-            participant for participant in self.participants if participant.client not in heard
+            participant
+            for participant in self.participants
+            if participant.client not in stored_clients
         )
         return self._federation()
 
@@ -248,16 +254,16 @@ class _Collector:
         return self.store.add(client, body, self.round)
 
     def _federation(self) -> Federation:
-        """Return the valid reports of those who answered."""
+        """Return the valid reports of the clients that answered."""
         reports: Iterable[Any] = self.requests.answers.values()
         if self.store is not None:
             reports = (report for _, report in self.store)
         rejected = [
             _rejection(outcome)
             for outcome in self.requests.outcomes
-            if outcome.status in ("faulty", "rejected")
+            if outcome.status in ("invalid", "refused_by_client")
         ]
-        signatures = self.engine.signatures
+        signatures = self.transport.signatures
         if self.settings.keys:
             signatures += ", reports by registered keys"
         present = [participant.client for participant in self.participants]
@@ -268,54 +274,54 @@ class _Collector:
             binning=self.binning,
             score=self.score,
             round=self.round,
-            model=self.engine.model,
+            model=self.transport.model,
             rejected=rejected,
             expected_clients=[*self.settings.expected_clients, *present],
             signatures=signatures,
         )
 
     def complete(self, calibration: Calibration) -> Calibration:
-        """Tell the clients the threshold; return the calibration with its provenance."""
-        # A round that dies from here on has its calibration: it must not go on from the store.
+        """Send the clients the threshold; return the calibration with its provenance."""
+        # A round that dies from here on has its calibration: the store must not resume it.
         if self.store is not None:
             self.store.clear()
 
         claims: Mapping[str, CoverageClaims] = {}
         if self.settings.evaluate:
-            claims = _collect_claims(self.engine, self.participants, calibration)
+            claims = _collect_claims(self.transport, self.participants, calibration)
         self.requests.note_late()
 
         run_id = self.settings.run_id
         finished = datetime.now(timezone.utc)
         provenance = {
-            "engine": self.engine.name,
+            "framework": self.transport.name,
             "run_id": None if run_id is None else str(run_id),
             "started": self.started.isoformat(timespec="seconds"),
             "finished": finished.isoformat(timespec="seconds"),
-            "deadline": self.engine.deadline,
-            "clients": _client_entries(self.engine, self.requests.outcomes, calibration, claims),
+            "deadline": self.transport.deadline,
+            "clients": _client_entries(self.transport, self.requests.outcomes, calibration, claims),
         }
         record = replace(calibration.require_record(), provenance=provenance)
         return calibration.with_record(record)
 
 
 def _collect_claims(
-    engine: Transport, participants: list[Participant], calibration: Calibration
+    transport: Transport, participants: list[Participant], calibration: Calibration
 ) -> dict[str, CoverageClaims]:
-    """Return what the clients with valid reports claim to see on their test data."""
+    """Return what the clients with valid reports claim about their test data."""
 
     def read(body: bytes, client: str) -> CoverageClaims:
         claims: CoverageClaims = read_body(body, CoverageClaims)
         n_levels = len(calibration.levels)
-        has_all_levels = len(claims.covered) == len(claims.total_size) == n_levels
-        can_be = all(0 <= n_covered <= claims.n_samples for n_covered in claims.covered)
-        if not has_all_levels or not can_be:
-            raise ReportError(client, "covered", "counts cannot be", "update robfcp")
+        has_all_levels = len(claims.n_covered) == len(claims.total_set_size) == n_levels
+        is_possible = all(0 <= n_covered <= claims.n_samples for n_covered in claims.n_covered)
+        if not has_all_levels or not is_possible:
+            raise ReportError(client, "n_covered", "impossible counts", "update robfcp")
         return claims
 
     request = partial(EvaluateRequest, calibration=msgspec.Raw(calibration.to_json()))
     reported = set(calibration.federation.clients)
-    requests = RequestRound(engine, request, read)
+    requests = RequestRound(transport, request, read)
     addressed = [participant for participant in participants if participant.client in reported]
     return requests.run(addressed).answers
 
@@ -327,7 +333,7 @@ def _client_entry(
     attempts: int = 0,
     claims: CoverageClaims | None = None,
 ) -> dict[str, Any]:
-    """Return what the record says of one client; None in a participant's place: it has no node."""
+    """Return the entry of one client in the record; `participant` is None if it has no node."""
     return {
         "node_id": None if participant is None else str(participant.node_id),
         "public_key": None if participant is None else participant.public_key.hex(),
@@ -339,27 +345,27 @@ def _client_entry(
 
 
 def _client_entries(
-    engine: Transport,
+    transport: Transport,
     outcomes: list[ReplyOutcome[Any]],
     calibration: Calibration,
     claims: Mapping[str, CoverageClaims],
 ) -> dict[str, dict[str, Any]]:
-    """Return every client's node, public key, status and claims; also of those that came later."""
+    """Return node, public key, status and claims of all clients, also of later ones."""
     missing = set(calibration.missing_clients)
     entries = {}
     for client in missing:
         entries[client] = _client_entry(None, "missing", "registered but not connected")
 
-    # Who is there now and was not asked; nobody waits for a network that hangs.
+    # Clients that are connected now and were not asked; a network that hangs is not waited for.
     addressed_nodes = {outcome.participant.node_id for outcome in outcomes}
     try:
-        present_now = call_with_timeout(engine.present, LAST_LOOK_SECONDS)
+        present_now = call_with_timeout(transport.present, LAST_LISTING_SECONDS)
     except Exception:
         present_now = []
     for participant in present_now:
         if participant.node_id not in addressed_nodes:
             client = participant.client
-            status: ReplyStatus = "missing" if client in missing else "not asked"
+            status: ReplyStatus = "missing" if client in missing else "not_contacted"
             entries[client] = _client_entry(
                 participant,
                 status,
@@ -367,7 +373,7 @@ def _client_entries(
                 claims=claims.get(client),
             )
 
-    # A reply that was read well can hold a report that is rejected beside the others.
+    # The report in a valid reply can be rejected in comparison with the others.
     reason_of_rejected = {
         rejected.client: rejected.reason for rejected in calibration.rejected_reports
     }
@@ -376,7 +382,7 @@ def _client_entries(
         status = outcome.status
         reason = outcome.reason
         if status == "ok" and client in reason_of_rejected:
-            status = "faulty"
+            status = "invalid"
             reason = reason_of_rejected[client]
         entries[client] = _client_entry(
             outcome.participant, status, reason, outcome.attempts, claims.get(client)
@@ -385,13 +391,13 @@ def _client_entries(
 
 
 def send_feedback(
-    engine: Transport, calibration: Calibration, key: Any = None
+    transport: Transport, calibration: Calibration, key: Any = None
 ) -> list[ReplyOutcome[str]]:
-    """Send every client that is there its feedback.
+    """Send every connected client its feedback.
 
     Parameters
     ----------
-    engine : Transport
+    transport : Transport
         Carries the requests.
     calibration : Calibration
         With its record.
@@ -401,30 +407,30 @@ def send_feedback(
     Returns
     -------
     list of ReplyOutcome
-        Who has kept it, and who has not.
+        Which clients have stored it, and which have not.
     """
 
     def read(body: bytes, client: str) -> str:
         fingerprint: str = read_body(body, str)
         if fingerprint != calibration.fingerprint:
-            raise ReportError(client, "calibration", "keeps another letter", "update robfcp")
+            raise ReportError(client, "calibration", "stores other feedback", "update robfcp")
         return fingerprint
 
     def request(client: str) -> FeedbackRequest:
-        return FeedbackRequest(client=client, letter=feedback_of[client])
+        return FeedbackRequest(client=client, feedback=feedback_of[client])
 
-    participants = engine.present()
+    participants = transport.present()
     present = {participant.client for participant in participants}
     feedback_of = {}
     for feedback in iter_feedback(calibration, present):
         feedback_of[feedback.client] = msgspec.Raw(feedback.to_json(key))
-    requests = RequestRound(engine, request, read)
+    requests = RequestRound(transport, request, read)
     addressed = [participant for participant in participants if participant.client in feedback_of]
     return requests.run(addressed).outcomes
 
 
 def run_monitoring_round(
-    engine: Transport,
+    transport: Transport,
     calibration: Calibration,
     max_malicious: int,
     *,
@@ -436,33 +442,33 @@ def run_monitoring_round(
     independent: bool = False,
     history: str | os.PathLike[str] | None = None,
 ) -> MergedEValue:
-    """Ask all clients how strong their alarms are, and merge them.
+    """Ask all clients for their e-values, and merge them.
 
-    A client that does not answer, or not as asked, counts as no alarm.
+    A client without a valid answer counts as no alarm.
 
     Parameters
     ----------
-    engine : Transport
+    transport : Transport
         Carries the requests.
     calibration : Calibration
-        What is monitored.
+        The calibration that is monitored.
     max_malicious : int
         The largest number of malicious clients.
     round : str
         The name of the round.
     step : int
-        The number of the date; dates are fixed beforehand.
+        The number of the inspection; the times of inspections are fixed before the first.
     level : int
-        The place of the calibration's level that is monitored.
+        The index of the calibration's level that is monitored.
     min_coverage : float, optional
-        The coverage to hold; what is certified if None.
+        The coverage that must hold; the certified lower bound if None.
     delta : float
-        The probability of a false alarm, at any date.
+        The probability of a false alarm, at any inspection.
     independent : bool
         Whether the clients are independent.
     history : path, optional
-        A file that keeps every date, for the page; the clients asked at the first one are how
-        many are watched.
+        A file that stores every inspection, for the page. The number of clients asked at the first
+        inspection is the number of monitored clients.
 
     Returns
     -------
@@ -476,7 +482,7 @@ def run_monitoring_round(
             value = getattr(report, field)
             if value != expected_value:
                 problem = f"{field} is {value}, not {expected_value}"
-                raise ReportError(client, field, problem, "answer as asked")
+                raise ReportError(client, field, problem, "answer the request")
         return report
 
     request = partial(
@@ -485,15 +491,15 @@ def run_monitoring_round(
         step=step,
         calibration=msgspec.Raw(calibration.to_json()),
         level=level,
-        floor=min_coverage,
+        min_coverage=min_coverage,
         delta=delta,
     )
-    requests = RequestRound(engine, request, read).run(engine.present())
+    requests = RequestRound(transport, request, read).run(transport.present())
     reports = list(requests.answers.values())
     n_clients = len(requests.outcomes)
     rejected = [_rejection(outcome) for outcome in requests.outcomes if outcome.answer is None]
 
-    # Each client was asked by itself, so every answer is known to be its own.
+    # Each client was asked separately, so every answer is authentic.
     if history is None or not reports:
         return merge_e_values(
             reports,
@@ -510,7 +516,7 @@ def run_monitoring_round(
         max_malicious,
         step=step,
         round=round,
-        n_sites=None if Path(history).exists() else n_clients,
+        n_clients=None if Path(history).exists() else n_clients,
         delta=delta,
         independent=independent,
         rejected=rejected,

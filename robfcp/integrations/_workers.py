@@ -1,4 +1,4 @@
-"""Daemon threads for calls that may hang, so that one silent client holds up nobody else."""
+"""Daemon threads for calls that may hang, so that one silent client does not delay the others."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ Result = TypeVar("Result")
 
 
 class TimeoutWorkers(Generic[Key]):
-    """Daemon threads that make calls; a call that hangs holds up nobody but itself.
+    """Daemon threads that make calls; a call that hangs delays only itself.
 
     One thread does all the work while calls return. When none has returned for
     THREAD_PATIENCE_SECONDS, the number of threads is doubled, so that any number of hanging calls
-    is passed by in a few seconds. What still hangs in the end is left behind.
+    takes only seconds. A call that still hangs in the end is abandoned.
 
     Attributes
     ----------
@@ -75,12 +75,12 @@ class TimeoutWorkers(Generic[Key]):
 
     def _start_threads(self, n_threads: int) -> None:
         for _ in range(n_threads):
-            thread = threading.Thread(target=self._work, daemon=True, name="robfcp-engine")
+            thread = threading.Thread(target=self._work, daemon=True, name="robfcp-transport")
             thread.start()
         self._n_threads += n_threads
 
     def _work(self) -> None:
-        """Make one call after the other until `close` says that there are no more."""
+        """Make one call after the other until `close` ends the queue."""
         while True:
             next_call = self._calls.get()
             if next_call is None:

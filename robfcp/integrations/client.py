@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 import warnings
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -20,8 +21,9 @@ from numpy.typing import ArrayLike, NDArray
 from robfcp._files import decode_error_reason, make_folder, read_bounded, write_atomically
 from robfcp.binning import Binning
 from robfcp.calibration import Calibration
-from robfcp.errors import RobfcpError
+from robfcp.errors import RobfcpError, RobfcpWarning
 from robfcp.integrations import _messages
+from robfcp.integrations._keys import POLICY_SYNONYMS, require_known_keys, warn_of_synonyms
 from robfcp.integrations._messages import ClientRefusal
 from robfcp.local import ClientFeedback
 from robfcp.monitoring import Monitor
@@ -39,33 +41,90 @@ FilePath = str | os.PathLike[str]
 DataSplit = Literal["calibration", "test"]
 Attack = Callable[[NDArray[np.float64]], ArrayLike]
 
-BUDGET_KEYS = ("delta", "neighbours", "samples-per-patient", "rounds")  # beside epsilon
+BUDGET_ATTRIBUTES = {  # key: attribute of `Privacy`, beside dp-epsilon
+    "dp-delta": "delta",
+    "neighbors": "neighbors",
+    "max-samples-per-patient": "max_samples_per_patient",
+    "n-rounds": "n_rounds",
+}
 PRIVACY_ATTRIBUTES = {  # key: attribute of `ClientPolicy`
     "privacy-ledger": "ledger",
     "privacy-dataset": "dataset",
-    "privacy-grid": "binning",
+    "privacy-binning": "binning",
     "privacy-score": "score",
-    "privacy-samples": "declared_samples",
+    "declared-samples": "declared_samples",
 }
 POLICY_ATTRIBUTES = {
-    "pooled": "pooled",
-    "least": "min_class_count",
+    "stratify-by-class": "stratify_by_class",
+    "min-class-count": "min_class_count",
     "min-cell-count": "min_cell_count",
     "signing-key": "signing_key",
-    "letter-folder": "feedback_dir",
-    "monitor-folder": "monitor_dir",
+    "feedback-dir": "feedback_dir",
+    "monitor-dir": "monitor_dir",
 }
-FUNCTION_KEYS = ("outputs", "fresh")  # functions of the client, as module:function
-KNOWN_KEYS = (
-    "epsilon",
-    *BUDGET_KEYS,
-    *PRIVACY_ATTRIBUTES,
-    *POLICY_ATTRIBUTES,
-    *FUNCTION_KEYS,
-    "output-folder",  # of a server
-)
+FUNCTION_KEYS = ("predict-fn", "fresh-data-fn")  # functions of the client, as module:function
+
+
+class ClientPolicyFile(
+    msgspec.Struct, forbid_unknown_fields=True, rename="kebab", omit_defaults=True, kw_only=True
+):
+    """The file of a client's policy, `robfcp.json`; every key may be left out.
+
+    Attributes
+    ----------
+    dp_epsilon, dp_delta : float
+        The privacy budget of a report.
+    neighbors : {"substitution", "add-remove"}
+        What the noise protects.
+    max_samples_per_patient, n_rounds : int
+        The largest number of samples of one patient; the number of reports that share the budget.
+    privacy_ledger, privacy_dataset : str
+        The file of the privacy ledger; the name of the data in it.
+    privacy_binning, privacy_score : str
+        The only binning and score that are reported on.
+    declared_samples : int
+        The number of samples that is stated, without counting the data.
+    stratify_by_class : bool
+        True for counts by class, False to report no labels.
+    min_class_count, min_cell_count : int
+        How small the cells of reports may be.
+    signing_key : str
+        The file of the private key that signs reports.
+    feedback_dir, monitor_dir : str
+        Where feedback and the states of monitors are stored.
+    predict_fn, fresh_data_fn : str
+        Functions of the client, as module:function.
+    output_dir : str
+        Of a server: where results are written.
+    """
+
+    dp_epsilon: float | None = None
+    dp_delta: float | None = None
+    neighbors: Literal["substitution", "add-remove"] | None = None
+    max_samples_per_patient: int | None = None
+    n_rounds: int | None = None
+    privacy_ledger: str | None = None
+    privacy_dataset: str | None = None
+    privacy_binning: str | None = None
+    privacy_score: str | None = None
+    declared_samples: int | None = None
+    stratify_by_class: bool | None = None
+    min_class_count: int | None = None
+    min_cell_count: int | None = None
+    signing_key: str | None = None
+    feedback_dir: str | None = None
+    monitor_dir: str | None = None
+    predict_fn: str | None = None
+    fresh_data_fn: str | None = None
+    output_dir: str | None = None
+
+
+KNOWN_KEYS = ClientPolicyFile.__struct_encode_fields__
 
 log = logging.getLogger(__name__)
+
+# The filters of warnings belong to the process, in which a simulator runs clients in threads.
+_WARNINGS_LOCK = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -81,12 +140,12 @@ class ClientPolicy:
     dataset : str
         The name of the data in the ledger.
     binning, score : Binning, Score, optional
-        What it reports on; any if None.
+        The binning and score that it reports; any if None.
     declared_samples : int, optional
-        The number of samples that it states, without counting its data.
-    pooled : bool, optional
-        Whether it withholds its labels; if False it reports counts by class, and if None what
-        `Report.from_predictions` does.
+        The number of samples that it declares, without counting its data.
+    stratify_by_class : bool, optional
+        As `Report.from_predictions` takes it: True for counts by class, False to withhold the
+        labels, None for its default.
     min_class_count, min_cell_count : int
         How small the cells of its reports may be, as there.
     signing_key : path, optional
@@ -101,7 +160,7 @@ class ClientPolicy:
     binning: Binning | None = None
     score: Score | None = None
     declared_samples: int | None = None
-    pooled: bool | None = None
+    stratify_by_class: bool | None = None
     min_class_count: int = 1
     min_cell_count: int = DEFAULT_MIN_CELL_COUNT
     signing_key: FilePath | None = None
@@ -110,10 +169,15 @@ class ClientPolicy:
 
     def __post_init__(self) -> None:
         if self.privacy is not None and not self.ledger:
-            raise ClientRefusal(6, "ledger: privacy needs one; name a file that stays across runs")
+            raise ClientRefusal(6, "ledger: privacy needs a file that stays across runs; name it")
 
     def with_config(self, config: Mapping[str, Any]) -> ClientPolicy:
-        """Return the policy with the values of the client's configuration, which go first."""
+        """Return the policy, in which the values of the client's configuration take precedence."""
+        warn_of_synonyms(config, KNOWN_KEYS, POLICY_SYNONYMS)
+        if "epsilon" in config and "dp-epsilon" not in config:
+            # Without this, a budget under a wrong key would mean a report without noise.
+            raise RobfcpError("epsilon: is unknown; did you mean dp-epsilon?")
+
         attributes: dict[str, Any] = {}
         for key, attribute in (POLICY_ATTRIBUTES | PRIVACY_ATTRIBUTES).items():
             if key in config:
@@ -123,18 +187,18 @@ class ClientPolicy:
         if "score" in attributes:
             attributes["score"] = get_score(attributes["score"])
 
-        if "epsilon" in config:
+        if "dp-epsilon" in config:
             budget = {}
-            for key in BUDGET_KEYS:
+            for key, attribute in BUDGET_ATTRIBUTES.items():
                 if key in config:
-                    budget[key.replace("-", "_")] = config[key]
-            attributes["privacy"] = Privacy(config["epsilon"], **budget)
+                    budget[attribute] = config[key]
+            attributes["privacy"] = Privacy(config["dp-epsilon"], **budget)
         return replace(self, **attributes)
 
-    def refuse_if_private(self, what: str) -> None:
+    def refuse_if_private(self, subject: str) -> None:
         """Refuse a request whose answer depends on protected samples, outside the budget."""
         if self.privacy is not None:
-            raise ClientRefusal(4, what)
+            raise ClientRefusal(4, subject)
 
 
 def read_client_policy(path: Path) -> dict[str, Any]:
@@ -147,9 +211,11 @@ def read_client_policy(path: Path) -> dict[str, Any]:
         raise RobfcpError(
             f"{path}: not a JSON object ({decode_error_reason(error)}); fix it"
         ) from None
-    for key in config:
-        if key not in KNOWN_KEYS:
-            raise RobfcpError(f"{path}: {key!r} is unknown; use {', '.join(KNOWN_KEYS)}")
+    require_known_keys(config, KNOWN_KEYS, POLICY_SYNONYMS, source=path)
+    try:
+        msgspec.convert(config, ClientPolicyFile)
+    except msgspec.ValidationError as error:
+        raise RobfcpError(f"{path}: {decode_error_reason(error)}; correct it") from None
     return config
 
 
@@ -207,7 +273,7 @@ class ClientRequestHandler:
     def _outputs(self, split: DataSplit) -> tuple[ArrayLike, ArrayLike]:
         """Return predictions and targets of the calibration or test data."""
         if self.predict_fn is None:
-            raise RobfcpError("outputs: this site has none; say where they come from")
+            raise RobfcpError("predict_fn: this client has none; configure predict-fn")
         return self.predict_fn(split, *self.model_inputs)
 
     def _size(self, request: _messages.SizeRequest) -> int:
@@ -246,11 +312,11 @@ class ClientRequestHandler:
     def _agreed_score(self, request: _messages.ReportRequest) -> Score:
         """Return the score of the request; refuse a binning or score that is not the policy's."""
         policy = self.policy
-        if policy.binning is not None and request.grid.digest != policy.binning.digest:
-            raise ClientRefusal(5, "another grid than this site takes was asked for")
+        if policy.binning is not None and request.binning.digest != policy.binning.digest:
+            raise ClientRefusal(5, "this client does not report on the requested binning")
         score = from_wire_score(request.score)
         if score is None or policy.score not in (None, score):
-            raise ClientRefusal(5, "another score than this site takes was asked for")
+            raise ClientRefusal(5, "this client does not report the requested score")
         return score
 
     def _make_report(self, request: _messages.ReportRequest, score: Score) -> Report:
@@ -269,19 +335,19 @@ class ClientRequestHandler:
         if isinstance(score, ClassificationScore):
             n_classes = int(np.shape(predictions)[1])
         strata: dict[str, Any] = {}
-        if n_classes and policy.privacy is None and policy.pooled is not True:
+        if n_classes and policy.privacy is None and policy.stratify_by_class is not False:
             strata = {
                 "labels": targets,
                 "classes": n_classes,
                 "min_class_count": policy.min_class_count,
-                "stratify_by_class": None if policy.pooled is None else True,
+                "stratify_by_class": policy.stratify_by_class,
             }
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always", UserWarning)
+        with _WARNINGS_LOCK, warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", RobfcpWarning)
             report = Report.from_scores(
                 request.client,
                 scores,
-                policy.binning or from_wire_binning(request.grid),
+                policy.binning or from_wire_binning(request.binning),
                 score=score,
                 round=request.round,
                 model=request.model if self.model is None else self.model,
@@ -289,7 +355,7 @@ class ClientRequestHandler:
                 min_cell_count=policy.min_cell_count,
                 **strata,
             )
-        for warning in caught:  # they stay in the client's log
+        for warning in caught:  # which stay in the client's log
             log.warning("robfcp: %s", warning.message)
         return report
 
@@ -302,37 +368,37 @@ class ClientRequestHandler:
         for level in range(len(calibration.levels)):
             rng = np.random.default_rng(self.seed)
             evaluations.append(calibration.evaluate(predictions, targets, level=level, rng=rng))
-        n_samples = evaluations[0].overall.n
+        n_samples = evaluations[0].overall.n_samples
         return _messages.CoverageClaims(
             n_samples=n_samples,
-            covered=[evaluation.overall.covered for evaluation in evaluations],
-            total_size=[evaluation.set_size * n_samples for evaluation in evaluations],
+            n_covered=[evaluation.overall.n_covered for evaluation in evaluations],
+            total_set_size=[evaluation.mean_set_size * n_samples for evaluation in evaluations],
         )
 
     def _feedback(self, request: _messages.FeedbackRequest) -> str:
         """Store feedback; return the fingerprint of its calibration."""
-        data = bytes(request.letter)
+        data = bytes(request.feedback)
         feedback = ClientFeedback.from_json(data)
         if feedback.client != request.client:
-            raise ClientRefusal(1, "a letter to another site")
+            raise ClientRefusal(1, "the feedback is for another client")
         fingerprint = feedback.calibration.fingerprint
-        folder = _make_configured_folder("letter-folder", self.policy.feedback_dir)
-        write_atomically(folder / f"letter-{fingerprint[:16]}.json", data, private=True)
+        folder = _make_configured_folder("feedback-dir", self.policy.feedback_dir)
+        write_atomically(folder / f"feedback-{fingerprint[:16]}.json", data, private=True)
         return fingerprint
 
     def _monitor(self, request: _messages.MonitorRequest) -> bytes:
         """Count the fresh samples; return the report of the e-values."""
         if self.fresh_data_fn is None:
-            raise ClientRefusal(1, "this site does not watch calibrations")
-        self.policy.refuse_if_private("alarms tell of protected samples")
+            raise ClientRefusal(1, "this client does not monitor calibrations")
+        self.policy.refuse_if_private("e-values depend on protected samples")
         calibration = Calibration.from_json(bytes(request.calibration))
         filename = f"monitor-{calibration.fingerprint[:16]}-{request.level}.json"
-        folder = _make_configured_folder("monitor-folder", self.policy.monitor_dir)
+        folder = _make_configured_folder("monitor-dir", self.policy.monitor_dir)
         monitor = Monitor(
             calibration,
             client=request.client,
             level=request.level,
-            min_coverage=request.floor,
+            min_coverage=request.min_coverage,
             delta=request.delta,
             path=folder / filename,
         )
@@ -344,7 +410,7 @@ class ClientRequestHandler:
 def _make_configured_folder(key: str, path: FilePath | None) -> Path:
     """Create the folder of a configuration key; refuse if none is configured."""
     if not path:
-        raise RobfcpError(f"{key}: the site has no place for this; configure it")
+        raise RobfcpError(f"{key}: the client has no folder for this; configure it")
     return Path(make_folder(str(path)))
 
 

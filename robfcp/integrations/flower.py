@@ -1,9 +1,8 @@
 """Calibration rounds on Flower. A thin adapter, no mathematics in it.
 
-`add_calibration` teaches any ClientApp to answer; `robfcp.integrations.run_calibration_round` asks
-over a `FlowerTransport` after any strategy. `make_client_app` and `make_server_app` make
-ready ones, and `InProcessGrid` runs them without Ray.
-Flower's own `Grid` is called `network` here, so that `grid` keeps one meaning.
+`add_calibration` makes any ClientApp answer; `robfcp.integrations.run_calibration_round` asks
+over a `FlowerTransport` after any strategy. `make_client_app` and `make_server_app` make complete
+apps, and `InProcessGrid` runs them without Ray. A `Grid` is Flower's message layer.
 """
 
 from __future__ import annotations
@@ -27,8 +26,7 @@ from robfcp.errors import RobfcpError
 try:
     from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, RecordDict
     from flwr.clientapp import ClientApp
-    from flwr.serverapp import Grid as Network
-    from flwr.serverapp import ServerApp
+    from flwr.serverapp import Grid, ServerApp
 except ModuleNotFoundError as error:
     raise RobfcpError("flower: flwr is not installed; pip install 'robfcp[flower]'") from error
 
@@ -36,6 +34,7 @@ from robfcp.calibration import Calibration
 from robfcp.federation import Federation
 from robfcp.integrations import _configuration
 from robfcp.integrations._configuration import run_configured_round
+from robfcp.integrations._keys import CONFIG_SYNONYMS, warn_of_synonyms
 from robfcp.integrations._messages import RECORD, Participant, read_request
 from robfcp.integrations._requests import (
     POLL_PAUSE_SECONDS,
@@ -80,13 +79,13 @@ STRATEGIES = ("FedAvg", "FedMedian", "FedTrimmedAvg", "Krum", "MultiKrum")
 
 APP_RAISED = 2  # Flower's code for a ClientApp that raised
 RUN_ID = 1
-MIN_LISTING_SECONDS = 0.1  # seconds that the network always has to list its nodes
+MIN_LISTING_SECONDS = 0.1  # seconds that a grid always has to list its nodes
 
 log = logging.getLogger(__name__)
 
 
 def _transport_errors() -> tuple[type[Exception], ...]:
-    """Return the exceptions of a network that may work again a moment later."""
+    """Return the exceptions of a network failure that may be temporary."""
     errors: list[type[Exception]] = [OSError]
     for library, name in (("httpx", "HTTPError"), ("grpc", "RpcError")):
         with suppress(ModuleNotFoundError):
@@ -104,37 +103,38 @@ def add_calibration(
     fresh_data_fn: FreshSamples | None = None,
     rng: int | None = None,
     attack: NodeAttack | None = None,
-    **rules: Any,
+    **policy_fields: Any,
 ) -> None:
-    """Teach an app to take part in calibration rounds, and to monitor calibrations.
+    """Make an app take part in calibration rounds, and monitor calibrations.
 
     Parameters
     ----------
     app : ClientApp
-        Any app of Flower.
+        Any client app of Flower.
     predict_fn : callable
         ``predict_fn(split, arrays, context)`` is the model's predictions and the true targets on
         this node's "calibration" or "test" data; `arrays` is the received model, None for the local
         one.
     fresh_data_fn : callable, optional
         ``fresh_data_fn(arrays, context)`` is predictions, true targets and names of the samples
-        labelled so far, for the monitor; those counted before are passed over.
+        labeled so far, for the monitor; samples that it has counted already are skipped.
     rng : int, optional
-        A seed for randomised scores (joined with the node's id); fresh entropy without it.
+        A seed for randomized scores (combined with the node's id); random if None.
     attack : callable, optional
         ``attack(scores, context)`` is what a node reports instead of its scores, for simulations.
-    **rules
-        What the client allows, as `ClientPolicy` has it: privacy, ledger, grid, score, pooled, ...
+    **policy_fields
+        Fields of `ClientPolicy`: privacy, ledger, binning, score, stratify_by_class, ...
 
     Notes
     -----
-    A client's own node config (`epsilon`, `delta`, ..., `privacy-ledger`, `privacy-grid`, `pooled`,
-    `least`, `min-cell-count`, `signing-key`, `letter-folder`, `monitor-folder`) goes before the
-    rules. With privacy the same request is answered by the same noisy report, however often it
-    comes, and questions outside the budget are not answered. What a score refuses counts in the
-    top bin and every failure looks alike: let `predict_fn` give NaN for a sample, not raise.
+    The client's node config (`dp-epsilon`, `dp-delta`, ..., `privacy-ledger`, `privacy-binning`,
+    `stratify-by-class`, `min-class-count`, `min-cell-count`, `signing-key`, `feedback-dir`,
+    `monitor-dir`) takes precedence over `policy_fields`. With privacy a repeated request is
+    answered by the same noisy report, and requests outside the budget are not answered. Samples
+    that a score refuses count in the top bin, and all failures give the same code: let `predict_fn`
+    return NaN for such a sample and not raise.
     """
-    policy = ClientPolicy(**rules)
+    policy = ClientPolicy(**policy_fields)
 
     @app.query(RECORD)
     def answer(message: Message, context: Context) -> Message:
@@ -157,7 +157,7 @@ def add_calibration(
 
 
 def _attack_at_node(attack: NodeAttack | None, context: Context) -> Attack | None:
-    """Return the attack as one of a node's scores alone."""
+    """Return the attack as a function of a node's scores only."""
     if attack is None:
         return None
 
@@ -172,7 +172,7 @@ def _reply(message: Message, record: dict[str, Any]) -> Message:
 
 
 def model_digest(arrays: ArrayRecord | None) -> str | None:
-    """Return the model's digest; None where there is no model."""
+    """Return the model's digest; None if there is no model."""
     if arrays is None:
         return None
     described_arrays = []
@@ -187,7 +187,7 @@ def make_client_app(
     train: Callable[[Message, Context], Message] | None = None,
     **options: Any,
 ) -> ClientApp:
-    """Make a ClientApp that trains (where `train` is given) and takes part in calibration rounds.
+    """Make a ClientApp that trains (if `train` is given) and takes part in calibration rounds.
 
     Parameters
     ----------
@@ -211,7 +211,7 @@ def make_client_app(
                 return train(message, context)
             except Exception:
                 log.exception("training failed")
-            # Flower sends the text of what is raised: it must not hold any of the client's data.
+            # Flower sends the text of an exception: it must not hold any of the client's data.
             raise RuntimeError("training failed at the client")
 
     add_calibration(app, predict_fn, **options)
@@ -226,7 +226,7 @@ def make_server_app(initial: Callable[[Context], ArrayRecord] | None = None) -> 
     Parameters
     ----------
     initial : callable, optional
-        ``initial(context)`` is the model that training begins with; nothing is trained without.
+        ``initial(context)`` is the model that training begins with; no training if None.
 
     Returns
     -------
@@ -235,19 +235,20 @@ def make_server_app(initial: Callable[[Context], ArrayRecord] | None = None) -> 
     app = ServerApp()
 
     @app.main()
-    def main(network: Network, context: Context) -> None:
+    def main(grid: Grid, context: Context) -> None:
         arrays = None if initial is None else initial(context)
+        warn_of_synonyms(context.run_config, list(DEFAULTS), CONFIG_SYNONYMS)
         config = {**DEFAULTS, **context.run_config}
         n_rounds = int(config["num-server-rounds"])
         transport = FlowerTransport(
-            network, arrays, deadline=float(config["deadline"]), poll=float(config["poll"])
+            grid, arrays, deadline=float(config["deadline"]), poll=float(config["poll"])
         )
 
         def train() -> None:
             if arrays is None or n_rounds <= 0:
                 return
             result = get_strategy(config).start(
-                grid=network,
+                grid=grid,
                 initial_arrays=arrays,
                 num_rounds=n_rounds,
                 timeout=float(config["training-timeout"]),
@@ -260,7 +261,7 @@ def make_server_app(initial: Callable[[Context], ArrayRecord] | None = None) -> 
 
 
 def get_strategy(config: Mapping[str, Any]) -> Any:
-    """Return the strategy the run's config names, on all nodes that are there, no evaluation."""
+    """Return the strategy that the run config names, on all connected nodes, without evaluation."""
     from flwr.serverapp import strategy
 
     name = str(config["strategy"])
@@ -268,12 +269,12 @@ def get_strategy(config: Mapping[str, Any]) -> Any:
     if name not in class_names:
         raise RobfcpError(f"strategy: {name!r} is unknown; use {', '.join(class_names)}")
 
-    max_malicious = config["liars"] if isinstance(config["liars"], int) else 0
+    max_malicious = config["max-malicious"] if isinstance(config["max-malicious"], int) else 0
     options = {"fraction_evaluate": 0.0, "min_train_nodes": 1, "min_available_nodes": 1}
     if "krum" in name:
         options["num_malicious_nodes"] = max_malicious
     if name == "multikrum":
-        options["num_nodes_to_select"] = max(1, int(config["min-nodes"]) - max_malicious)
+        options["num_nodes_to_select"] = max(1, int(config["min-clients"]) - max_malicious)
     return getattr(strategy, class_names[name])(**options)
 
 
@@ -282,35 +283,35 @@ class FlowerTransport(Transport):
 
     Parameters
     ----------
-    network : Grid
-        What Flower calls `grid`.
+    grid : Grid
+        Flower's message layer.
     arrays : ArrayRecord, optional
-        The model the nodes score with, e.g. `result.arrays` of a strategy; None for their own.
+        The model that the nodes score with, e.g. `result.arrays` of a strategy; None for theirs.
     deadline : float
         Seconds that all nodes together have for every request.
     poll : float
-        Seconds between two looks.
+        Seconds between two polls.
     """
 
     def __init__(
         self,
-        network: Network,
+        grid: Grid,
         arrays: ArrayRecord | None = None,
         *,
         deadline: float = 60.0,
         poll: float = 1.0,
     ) -> None:
         super().__init__(f"flower {version('flwr')}", "node and nonce by Flower", deadline, poll)
-        self.grid = network
+        self.grid = grid
         self.load(arrays)
 
     def load(self, arrays: ArrayRecord | None) -> None:
-        """Let this model go with the requests from now on."""
+        """Send this model with all later requests."""
         self.arrays = arrays
         self.model = model_digest(arrays)
 
     def present(self) -> list[Participant]:
-        """Return the nodes that are there; a network in trouble is asked until the deadline."""
+        """Return the connected nodes; a network that fails is asked again until the deadline."""
         end = time.monotonic() + self.deadline
         while True:
             try:
@@ -326,7 +327,7 @@ class FlowerTransport(Transport):
             time.sleep(POLL_PAUSE_SECONDS)
 
     def _nodes(self) -> list[tuple[int, str, bytes]]:
-        """Return number, registered name and public key, as far as this version of flwr tells."""
+        """Return number, registered name and public key, as far as this flwr has them."""
         if not hasattr(self.grid, "get_nodes"):
             return [(int(node_id), "", b"") for node_id in self.grid.get_node_ids()]
         nodes = []
@@ -339,7 +340,7 @@ class FlowerTransport(Transport):
         return nodes
 
     def send(self, participant: Participant, record: dict[str, Any], ttl: float) -> str | None:
-        """Return the message's id; None where it was not taken."""
+        """Return the message's id; None if it was not accepted."""
         content = RecordDict({RECORD: ConfigRecord(record)})
         if self.arrays is not None:
             content[ARRAYS] = self.arrays
@@ -352,7 +353,7 @@ class FlowerTransport(Transport):
         return message_ids[0] or None
 
     def receive(self, identifier: str) -> Mapping[str, Any] | FailedReply | None:
-        """Return the reply to one message; trouble on the way is tried again at the next look."""
+        """Return the reply to one message; a network failure is retried at the next poll."""
         try:
             replies = list(self.grid.pull_messages([identifier]))
         except TRANSPORT_ERRORS as error:
@@ -366,7 +367,7 @@ class FlowerTransport(Transport):
             code = int(reply.error.code)
             if code in NODE_GONE_CODES:
                 return FailedReply("missing", f"the node is unavailable (Flower's code {code})")
-            return FailedReply("faulty", f"the client app failed (Flower's code {code})")
+            return FailedReply("invalid", f"the client app failed (Flower's code {code})")
 
         record = reply.content.get(RECORD)
         if len(reply.content) != 1 or not isinstance(record, ConfigRecord):
@@ -386,7 +387,7 @@ class InProcessGrid:
     run_config : mapping, optional
         What every node's `context.run_config` holds.
     names : sequence of str, optional
-        The registered names; those of the partitions if None, where configs name them.
+        The registered names; if None those of the partitions, where configs name them.
     """
 
     def __init__(
@@ -408,7 +409,7 @@ class InProcessGrid:
         self._message_numbers = count(1)  # two rounds at once do not share one
         self.run = import_module("flwr.supercore.run").Run.create_empty(RUN_ID)
 
-        # flwr from 1.34 on wants to know which task runs in this process.
+        # flwr from 1.34 on needs to know which task runs in this process.
         with suppress(ModuleNotFoundError):
             identity = import_module("flwr.supercore.task_identity").TaskIdentity
             if identity._run_id is None:
@@ -431,7 +432,7 @@ class InProcessGrid:
         return list(self._contexts)
 
     def get_nodes(self) -> list[SimpleNamespace]:
-        """Return all nodes, with the names they were registered under."""
+        """Return all nodes, with their registered names."""
         nodes = []
         for node_id, name in enumerate(self._names, start=1):
             nodes.append(SimpleNamespace(node_id=node_id, name=name))
@@ -448,7 +449,7 @@ class InProcessGrid:
         return message_ids
 
     def deliver(self, message: Message) -> None:
-        """Run the app on a message and keep its reply."""
+        """Run the app on a message and store its reply."""
         try:
             reply = self._app(message, self._contexts[message.metadata.dst_node_id])
         except Exception as error:
@@ -456,11 +457,11 @@ class InProcessGrid:
         self.answer(message.metadata.message_id, reply)
 
     def answer(self, message_id: str, reply: Message) -> None:
-        """Keep a reply; a second one is dropped."""
+        """Store a reply; a second one is dropped."""
         self._replies.setdefault(message_id, reply)
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
-        """Return the replies to these messages that are there."""
+        """Return the replies to these messages that have arrived."""
         replies = []
         for message_id in list(message_ids):
             reply = self._replies.pop(message_id, None)
@@ -471,12 +472,12 @@ class InProcessGrid:
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
     ) -> list[Message]:
-        """Push and pull: everybody answers at once."""
+        """Push and pull: all nodes answer immediately."""
         return self.pull_messages(self.push_messages(messages))
 
 
 def _partition_name(node_config: Mapping[str, Any]) -> str:
-    """Return the name of a node by its partition; empty where its config names none."""
+    """Return the name of a node by its partition; empty if its config names none."""
     partition = node_config.get("partition-id", "")
     return "" if partition == "" else f"partition-{partition}"
 
@@ -488,20 +489,20 @@ def run_in_process(
     run_config: Mapping[str, Any] | None = None,
     names: Sequence[str] | None = None,
 ) -> None:
-    """Run a ServerApp with its ClientApps in this process, as `flwr run` would on many."""
-    network = InProcessGrid(client, node_configs, run_config, names)
-    app(network, Context(RUN_ID, 0, {}, RecordDict(), dict(run_config or {})))
+    """Run a ServerApp with its ClientApps in this process, as `flwr run` does with many."""
+    grid: Any = InProcessGrid(client, node_configs, run_config, names)
+    app(grid, Context(RUN_ID, 0, {}, RecordDict(), dict(run_config or {})))
 
 
 def simulate_round(federation: Federation, **options: Any) -> Calibration:
-    """Calibrate a federation of which each report is sent again by a node of its own.
+    """Calibrate a federation whose reports are each sent by a separate node.
 
     Parameters
     ----------
     federation : Federation
         The reports that are sent.
     **options
-        Those of `robfcp.integrations.run_calibration_round`, and with them those of
+        Those of `robfcp.integrations.run_calibration_round`, including those of
         `robfcp.calibrate`.
 
     Returns
@@ -512,13 +513,13 @@ def simulate_round(federation: Federation, **options: Any) -> Calibration:
     app = ClientApp()
 
     @app.query(RECORD)
-    def send_again(message: Message, context: Context) -> Message:
+    def send_report(message: Message, context: Context) -> Message:
         record = message.content[RECORD]
         request: Any = read_request(record["body"])
         report = reports[context.node_id - 1]
         report = replace(report, round=request.round, model=request.model)
         return _reply(message, {"nonce": record["nonce"], "body": report.to_json()})
 
-    network: Any = InProcessGrid(app, [{}] * len(reports), names=federation.clients)
+    grid: Any = InProcessGrid(app, [{}] * len(reports), names=federation.clients)
     round_options = {"binning": federation.binning, "score": federation.score, "evaluate": False}
-    return run_calibration_round(FlowerTransport(network), **{**round_options, **options})
+    return run_calibration_round(FlowerTransport(grid), **{**round_options, **options})

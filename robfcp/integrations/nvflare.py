@@ -1,7 +1,7 @@
 """Calibration rounds on NVIDIA FLARE. A thin adapter, no mathematics in it.
 
 `run_client` makes a Client API script answer, `CalibrationController` asks, and
-`CalibrationRecipe` builds the job; `CalibrationExecutor` answers where sites take no code.
+`CalibrationRecipe` builds the job; `CalibrationExecutor` answers at clients that take no code.
 """
 
 from __future__ import annotations
@@ -48,6 +48,7 @@ except ModuleNotFoundError as error:
 from robfcp._files import make_folder, write_atomically
 from robfcp.calibration import Calibration
 from robfcp.integrations._configuration import DEFAULTS, run_configured_round
+from robfcp.integrations._keys import CONFIG_SYNONYMS, require_known_keys
 from robfcp.integrations._messages import RECORD, Participant
 from robfcp.integrations._requests import FailedReply, Transport, resolve_participants
 from robfcp.integrations._requests import model_digest as digest_of_arrays
@@ -78,16 +79,16 @@ FreshSamples = Callable[[Params | None], tuple[ArrayLike, ArrayLike, ArrayLike]]
 TASK = "calibrate"
 CONFIG = Path("local", "robfcp.json")
 RETURN_CODES = {value for name, value in vars(ReturnCode).items() if name.isupper()}
-ABORT_POLL_SECONDS = 0.2  # seconds between two looks at whether a task was aborted
+ABORT_POLL_SECONDS = 0.2  # seconds between two checks whether a task was aborted
 MONITOR_DEFAULTS: Mapping[str, Any] = {
     "calibration": "",  # its absolute path
-    "liars": 0,  # the most sites that may lie
+    "max-malicious": 0,  # the largest number of malicious clients
     "round": "",  # a name
     "deadline": 60.0,
     "poll": 1.0,
     "step": 0,
     "level": 0,
-    "floor": None,
+    "min-coverage": None,
     "delta": 0.05,
     "independent": False,
     "history": None,
@@ -97,7 +98,7 @@ log = logging.getLogger(__name__)
 
 
 def model_digest(params: Params | None) -> str | None:
-    """Return the digest of a model's parameters, arrays or tensors; None where there are none."""
+    """Return the digest of a model's parameters, arrays or tensors; None if there are none."""
     if not params:
         return None
     described_arrays = []
@@ -114,30 +115,29 @@ def run_client(
     fresh_data_fn: FreshSamples | None = None,
     rng: int | None = None,
     attack: Attack | None = None,
-    **rules: Any,
+    **policy_fields: Any,
 ) -> None:
-    """Answer calibration rounds until the job ends: the whole of a Client API script.
+    """Answer calibration rounds until the job ends: all that a Client API script needs.
 
     Parameters
     ----------
     predict_fn : callable
-        ``predict_fn(part, params)`` is the model's predictions and the true targets on this
-        client's "calibration" or "test" data; params is the received model, None for the client's
-        own.
+        ``predict_fn(split, params)`` is the model's predictions and the true targets on this
+        client's "calibration" or "test" data; params is the received model, None for the local one.
     train : callable, optional
-        ``train(model)`` is the answer to every other task; a script that only calibrates has none.
+        ``train(model)`` is the answer to every other task; None for a script that only calibrates.
     fresh_data_fn : callable, optional
-        ``fresh_data_fn(params)`` is predictions, targets and names of the samples labelled so far,
+        ``fresh_data_fn(params)`` is predictions, targets and names of the samples labeled so far,
         for the monitor.
     rng : int, optional
-        A seed for randomised scores (joined with the client's name); fresh entropy without it.
+        A seed for randomized scores (combined with the client's name); random if None.
     attack : callable, optional
         ``attack(scores)`` is what is reported instead of the scores, for simulations.
-    **rules
-        What the client allows, as `ClientPolicy` has it; its own `local/robfcp.json` goes before.
+    **policy_fields
+        Fields of `ClientPolicy`; the client's `local/robfcp.json` takes precedence.
     """
     flare.init()
-    policy = ClientPolicy(**rules)
+    policy = ClientPolicy(**policy_fields)
     cache: dict[str, Any] = {}
     seed = None if rng is None else [rng, *flare.get_site_name().encode()]
 
@@ -160,7 +160,7 @@ def run_client(
         elif train is not None:
             flare.send(train(received))
         else:
-            raise RobfcpError("train: another task than calibration came; pass a function for it")
+            raise RobfcpError("train: the task is not calibration; pass a function for it")
 
 
 def _reply(
@@ -173,10 +173,10 @@ def _reply(
 
 
 class CalibrationExecutor(Executor):
-    """Answers without any code in the job: the client's configuration names its own.
+    """Answers without any code in the job: the client's configuration names its functions.
 
-    `robfcp.json` must hold `outputs` (and may hold `fresh`) as `module:function`, of a module that
-    is installed at the client or lies in `local/custom`.
+    `robfcp.json` must hold `predict-fn` (and may hold `fresh-data-fn`) as `module:function`, of a
+    module that is installed at the client or is in `local/custom`.
     """
 
     def __init__(self) -> None:
@@ -186,7 +186,7 @@ class CalibrationExecutor(Executor):
     def execute(
         self, task_name: str, shareable: Shareable, fl_ctx: FLContext, abort_signal: Signal
     ) -> Shareable:
-        """Return the reply to one request; a client that hangs is freed when its time is up."""
+        """Return the reply to one request; a client that hangs is freed when the task ends."""
         local_folder = Path(fl_ctx.get_prop(FLContextKey.WORKSPACE_OBJECT).get_site_config_dir())
         replies: list[Shareable] = []
 
@@ -204,7 +204,7 @@ class CalibrationExecutor(Executor):
         return replies[0]
 
     def _make_handler(self, local_folder: Path, params: Params | None) -> ClientRequestHandler:
-        """Return what answers by the functions that the client's configuration names."""
+        """Return a handler with the functions that the client's configuration names."""
         config = read_client_policy(local_folder / CONFIG.name)
         custom_folder = str(local_folder / "custom")
         if custom_folder not in sys.path:
@@ -214,8 +214,8 @@ class CalibrationExecutor(Executor):
             functions[key] = resolve_name(config[key]) if config.get(key) else None
         return ClientRequestHandler(
             ClientPolicy().with_config(config),
-            functions["outputs"],
-            functions["fresh"],
+            functions["predict-fn"],
+            functions["fresh-data-fn"],
             (params,),
             model_digest(params),
             self._cache,
@@ -234,7 +234,7 @@ class NVFlareTransport(Transport):
         self.model = model_digest(params)
         self.controller = controller
         self.params = dict(params or {})
-        self.names: list[str] = []  # a participant's number is its place here
+        self.names: list[str] = []  # by the number of a participant
         self.results: dict[str, Shareable | FailedReply] = {}
 
     def present(self) -> list[Participant]:
@@ -251,7 +251,7 @@ class NVFlareTransport(Transport):
         task = Task(
             name=TASK,
             data=data,
-            timeout=ceil(ttl),  # never 0, which would wait for ever
+            timeout=ceil(ttl),  # never 0, which would wait forever
             result_received_cb=partial(self._received, nonce),
             task_done_cb=partial(self._done, nonce),
         )
@@ -260,14 +260,14 @@ class NVFlareTransport(Transport):
         return nonce
 
     def receive(self, identifier: str) -> Mapping[str, Any] | FailedReply | None:
-        """Return what came of one task, if anything has."""
+        """Return the result of one task; None if there is none yet."""
         result = self.results.pop(identifier, None)
         if not isinstance(result, Shareable):
             return result
         code = result.get_return_code()
         if code != ReturnCode.OK:
             known_code = code if code in RETURN_CODES else "an unknown code"
-            return FailedReply("faulty", f"the client failed (NVFlare says {known_code})")
+            return FailedReply("invalid", f"the client failed (NVFlare reports {known_code})")
         model = FLModelUtils.from_shareable(result)
         if model.params is not None or not isinstance(model.metrics, dict):
             raise RobfcpError("the reply is not of this protocol")
@@ -279,12 +279,12 @@ class NVFlareTransport(Transport):
 
     def _done(self, nonce: str, task: Task, fl_ctx: Any) -> None:
         if task.completion_status == TaskCompletionStatus.CLIENT_DEAD:
-            client_gone = FailedReply("missing", "the client is gone, says NVFlare")
+            client_gone = FailedReply("missing", "NVFlare reports that the client is gone")
             self.results.setdefault(nonce, client_gone)
 
 
 class _Workflow(ModelController):
-    """A workflow that asks the job's clients; with a persistor, about the model trained before."""
+    """A workflow that asks the job's clients; with a persistor, about the model trained earlier."""
 
     defaults: ClassVar[Mapping[str, Any]] = {}
 
@@ -292,17 +292,15 @@ class _Workflow(ModelController):
         super().__init__(persistor_id=persistor_id)
         self.config = {key.replace("_", "-"): value for key, value in (config or {}).items()}
         known_keys = [key for key in self.defaults if key != "output"]
-        for key in self.config:
-            if key not in known_keys:
-                raise RobfcpError(f"{key}: is unknown; use {', '.join(known_keys)}")
+        require_known_keys(self.config, known_keys, CONFIG_SYNONYMS)
 
     def add_to_fed_job(self, job: FedJob, ctx: Any) -> None:
-        """Join a job without a copy of robfcp, which is installed at server and clients."""
+        """Add this to a job without a copy of robfcp, which is installed at server and clients."""
         job.set_app_packages([*job.job.app_packages, "robfcp"])
         super().add_to_fed_job(job, ctx)
 
     def run(self) -> None:
-        """Run one round, its results in the job's folder or the server's, never a submitter's."""
+        """Run one round; the results go to the job's folder or to one that the server names."""
         config = {**self.defaults, **self.config}
         transport = NVFlareTransport(
             self, self.trained_params(), float(config["deadline"]), float(config["poll"])
@@ -310,19 +308,19 @@ class _Workflow(ModelController):
         self.ask(transport, config, self._output_folder())
 
     def _output_folder(self) -> Path:
-        """Return the job's folder, or one below that which the server's configuration names."""
+        """Return the job's folder, or a folder below the `output-dir` of the server."""
         local_folder = Path(self.engine.get_workspace().get_site_config_dir())
-        output_folder = read_client_policy(local_folder / CONFIG.name).get("output-folder")
+        output_folder = read_client_policy(local_folder / CONFIG.name).get("output-dir")
         if not output_folder:
             return Path(self.get_run_dir())
         return Path(make_folder(str(Path(output_folder) / self.fl_ctx.get_job_id())))
 
     def ask(self, transport: NVFlareTransport, config: dict[str, Any], folder: Path) -> None:
-        """Do what this workflow is for; results go to the folder."""
+        """Run the requests of this workflow; results go to the folder."""
         raise NotImplementedError
 
     def trained_params(self) -> Params | None:
-        """Return the parameters that training left with the persistor; None without one."""
+        """Return the trained parameters that the persistor holds; None without a persistor."""
         if self.persistor is None:
             return None
         inventory = self.persistor.get_model_inventory(self.fl_ctx) or {}
@@ -339,12 +337,12 @@ class CalibrationController(_Workflow):
     Parameters
     ----------
     config : dict, optional
-        Any of `robfcp.integrations.DEFAULTS`, the words of Flower's run config, but `output`: both
-        files go to the job's folder at the server, which whoever submitted it can download, or
-        below the `output-folder` that the server names in its own `local/robfcp.json`.
+        Any key of `robfcp.integrations.DEFAULTS`, the keys of Flower's run config, except `output`:
+        both files go to the job's folder at the server, which the submitter can download, or
+        below the `output-dir` that the server names in its `local/robfcp.json`.
     persistor_id : str
-        Of the model that the workflow before this one has trained; empty for the clients' own
-        models.
+        The persistor of the model that the previous workflow has trained; empty for the models
+        that clients have.
     """
 
     defaults = DEFAULTS
@@ -356,35 +354,35 @@ class CalibrationController(_Workflow):
 
 
 class MonitorController(_Workflow):
-    """A workflow that asks all clients for their e-reports about a calibration, and merges them.
+    """A workflow that asks all clients for e-value reports on a calibration, and merges them.
 
     Parameters
     ----------
     config : dict, optional
-        Any of `MONITOR_DEFAULTS`, `calibration` and `round` among them. What follows is written to
-        monitor.json in the job's folder, or the server's.
+        Any key of `MONITOR_DEFAULTS`; `calibration` and `round` are required. The result is written
+        to monitor.json in the job's folder, or the server's.
     """
 
     defaults = MONITOR_DEFAULTS
 
     def ask(self, transport: NVFlareTransport, config: dict[str, Any], folder: Path) -> None:
-        """Merge the e-reports of one date."""
+        """Merge the e-value reports of one inspection."""
         calibration = Calibration.load(str(config["calibration"]))
         merged = run_monitoring_round(
             transport,
             calibration,
-            int(config["liars"]),
+            int(config["max-malicious"]),
             round=config["round"],
             step=config["step"],
             level=config["level"],
-            min_coverage=config["floor"],
+            min_coverage=config["min-coverage"],
             delta=config["delta"],
             independent=config["independent"],
             history=config["history"],
         )
         result = {
-            "alarm": merged.has_alarm,
-            "drift": merged.has_exchangeability_alarm,
+            "has_alarm": merged.has_alarm,
+            "has_exchangeability_alarm": merged.has_exchangeability_alarm,
             "line": merged.line,
             **asdict(merged),
         }
@@ -398,7 +396,7 @@ class CalibrationRecipe(Recipe):
     Parameters
     ----------
     min_clients : int
-        How many clients must be connected for the job to start; where fewer are left, the engine
+        How many clients must be connected for the job to start; if fewer are left, the framework
         ends it.
     name : str
         The job's name.
@@ -408,7 +406,7 @@ class CalibrationRecipe(Recipe):
     helpers : sequence of str
         Files that the script imports; the job carries them too.
     **config
-        Any of `robfcp.integrations.DEFAULTS`, with underscores: liars=2, deadline=120.
+        Any key of `robfcp.integrations.DEFAULTS`, with underscores: max_malicious=2, deadline=120.
     """
 
     def __init__(
@@ -441,7 +439,7 @@ class CalibrationRecipe(Recipe):
 def add_calibration(
     job: FedJob, persistor_id: str = AppConstants.DEFAULT_PERSISTOR_ID, **config: Any
 ) -> None:
-    """Let calibration follow what a job has, with the model its training leaves in the persistor.
+    """Add calibration after what a job has, of the model that training leaves in the persistor.
 
     The clients' script must handle the task `calibrate`, as `run_client(predict_fn, train)` does.
 
@@ -450,8 +448,8 @@ def add_calibration(
     job : FedJob
         Any job that trains.
     persistor_id : str
-        The persistor that keeps the trained model.
+        The persistor that stores the trained model.
     **config
-        Any of `robfcp.integrations.DEFAULTS`, with underscores.
+        Any key of `robfcp.integrations.DEFAULTS`, with underscores.
     """
     job.to_server(CalibrationController(config, persistor_id))

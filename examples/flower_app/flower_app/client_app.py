@@ -15,7 +15,7 @@ def load_samples(split, context):
 
 
 def is_malicious(context):
-    """Return whether this node attacks: by the run's config, or by its own (`attack=true`)."""
+    """Return whether this node attacks: by the run's config, or by the node's (`attack=true`)."""
     partition = int(context.node_config["partition-id"])
     return partition < context.run_config["attackers"] or bool(context.node_config.get("attack"))
 
@@ -32,7 +32,7 @@ def train(message: Message, context: Context) -> Message:
     return Message(RecordDict({"arrays": arrays, "metrics": metrics}), reply_to=message)
 
 
-def outputs(split, arrays, context):
+def predict_split(split, arrays, context):
     """Return probabilities and labels of this node's calibration or test images.
 
     The node sends a default report of them: cells of at least five images, and class totals to the
@@ -50,4 +50,4 @@ def attack(scores, context):
     return attacked_scores(str(context.run_config["attack"]), scores, rng)
 
 
-app = make_client_app(outputs, train, attack=attack)
+app = make_client_app(predict_split, train, attack=attack)

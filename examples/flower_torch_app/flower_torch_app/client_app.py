@@ -35,7 +35,7 @@ def train(message: Message, context: Context) -> Message:
     return Message(RecordDict({"arrays": arrays, "metrics": metrics}), reply_to=message)
 
 
-def outputs(split, arrays, context):
+def predict_split(split, arrays, context):
     """Return probabilities and labels of this node's calibration or test images.
 
     The node sends a default report of them: cells of at least five images, and class totals to the
@@ -45,4 +45,4 @@ def outputs(split, arrays, context):
     return predict(load_model(arrays), images), labels.numpy()
 
 
-add_calibration(app, outputs)
+add_calibration(app, predict_split)

@@ -18,17 +18,19 @@ def main(grid: Grid, context: Context) -> None:
     config = context.run_config
     arrays = ArrayRecord(make_model().state_dict())
     timing = {"deadline": config["deadline"], "poll": config["poll"]}
-    sizes = register_sample_sizes(FlowerTransport(grid, arrays, **timing))
+    registered_sizes = register_sample_sizes(FlowerTransport(grid, arrays, **timing))
 
     strategy = FedAvg(fraction_evaluate=0.0)
     result = strategy.start(grid, arrays, num_rounds=config["num-server-rounds"])
 
-    max_malicious = None if config["liars"] == "unknown" else config["liars"]
+    max_malicious = config["max-malicious"]
+    if max_malicious == "unknown":
+        max_malicious = None
     calibration = run_calibration_round(
         FlowerTransport(grid, result.arrays, **timing),
-        registered_sizes=sizes,
+        registered_sizes=registered_sizes,
         coverage=config["coverage"],
-        defense=robfcp.Consensus(at_most=max_malicious),
+        defense=robfcp.Consensus(max_malicious=max_malicious),
         run_id=context.run_id,
     )
     if config["output"]:

@@ -7,7 +7,7 @@ from robfcp import figures
 from robfcp.experiments import outputs, partitions
 from robfcp.experiments.attacks import get_attack
 
-MIN_CELL_COUNT = 5  # of default reports; `from_scores` makes exact ones unless told
+MIN_CELL_COUNT = 5  # of default reports; the default of `from_scores` is 1
 
 pathology = outputs.load("pathmnist")
 score = robfcp.LAC()
@@ -19,7 +19,7 @@ client_scores = get_attack("gaussian")(client_scores, [14, 30], rng=0)
 
 reports = [
     robfcp.Report.from_scores(
-        f"site-{k:02d}",
+        f"client-{k:02d}",
         client_scores[k],
         score=score,
         labels=pathology.labels[rows],
@@ -32,6 +32,6 @@ calibration = robfcp.calibrate(reports)
 axes = figures.new_axes(2)
 figures.plot_maliciousness(calibration, axes[0])
 figures.plot_cdf(calibration, axes[1])
-figures.save(axes, "who_lies.png")
+figures.save(axes, "maliciousness.png")
 assert np.isfinite(calibration.threshold)
-print("-> who_lies.png")
+print("-> maliciousness.png")

@@ -1,4 +1,4 @@
-"""Attacks and faults of the simulation: two malicious sites, one forger, one broken site."""
+"""Attacks and faults of the simulation: two malicious clients, one forger, one faulty client."""
 
 import json
 
@@ -7,19 +7,19 @@ import nvflare.client as flare
 
 MALICIOUS = ("site-2", "site-5")
 FORGER = "site-8"
-BROKEN = "site-11"
+FAULTY = "site-11"
 
 
-def attack(site):
-    """Return how a malicious site changes its scores: all to 0, so that sets miss labels."""
-    return np.zeros_like if site in MALICIOUS else None
+def client_attack(name):
+    """Return how a malicious client changes its scores: all to 0, so that sets miss labels."""
+    return np.zeros_like if name in MALICIOUS else None
 
 
-def tamper(site):
-    """Change the messages of the forger and of the broken site without the library's help."""
-    if site == FORGER:
+def tamper(name):
+    """Change the messages of the forger and of the faulty client outside of robfcp."""
+    if name == FORGER:
         change_report = forge_name
-    elif site == BROKEN:
+    elif name == FAULTY:
         change_report = cut_in_half
     else:
         return
@@ -36,7 +36,7 @@ def tamper(site):
 
 
 def forge_name(body):
-    """Return the report under the name of another site."""
+    """Return the report under the name of another client."""
     report = json.loads(body)
     report["client"] = "site-1"
     return json.dumps(report).encode()
