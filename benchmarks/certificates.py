@@ -1,7 +1,7 @@
 """Tables of docs/certificates.md: `python benchmarks/certificates.py widths` (or another).
 
 Scores of widths and price are LAC of a simulated ten-class model with 85% accuracy; clients are
-alike or have Dirichlet(0.5) class shares. Reports are exact counts, by class where
+homogeneous or have Dirichlet(0.5) class shares. Reports are exact counts, by class where
 `LabelShiftGuarantee` needs them; a default report has none by class. Everything is seeded.
 """
 
@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 from robfcp import LAC, Binning, Consensus, LabelShiftGuarantee, Report, calibrate
 from robfcp.experiments.attacks import ATTACKS, AdaptiveAttack, Attack
 from robfcp.experiments.outputs import load as load_outputs
-from robfcp.experiments.paper.theorems import TheoremSetting, table_bin, theorem_1
+from robfcp.experiments.paper.ranks import table_bin
+from robfcp.experiments.paper.theorem_1 import TheoremSetting, theorem_1
 from robfcp.experiments.scenarios import (
     Scenario,
     ScenarioConfig,
@@ -51,8 +52,8 @@ SCORE = LAC()
 def draw_labels(
     rng: np.random.Generator, n: int, mix: str, clients: int = CLIENTS
 ) -> NDArray[np.intp]:
-    """Return (K, n) labels: uniform ("alike"), or of Dirichlet(0.5) label distributions."""
-    if mix == "alike":
+    """Return (K, n) labels: uniform ("homogeneous"), or of Dirichlet(0.5) label distributions."""
+    if mix == "homogeneous":
         return rng.integers(0, CLASSES, (clients, n))
     distributions = rng.dirichlet(np.full(CLASSES, 0.5), clients)
     return np.stack([rng.choice(CLASSES, n, p=distribution) for distribution in distributions])
@@ -104,19 +105,19 @@ def attack_lowest(federation: Federation, n_malicious: int) -> Federation:
 
 
 def widths() -> Iterator[Sequence[str]]:
-    """What is proved at 95% about undefended FCP's threshold, ours beside the paper's."""
-    yield ["n_k", "m", "nobody lies", "m lie", "clients differ", "the paper's"]
+    """What is proved at 95% about undefended FCP's threshold, beside the paper's bound."""
+    yield ["n_k", "m", "no attack", "m malicious", "clients differ", "the paper's"]
     for n in SIZES:
         rng = np.random.default_rng(n)
-        alike, _ = draw(rng, n, "alike")
+        homogeneous, _ = draw(rng, n, "homogeneous")
         different, _ = draw(rng, n, "dirichlet")
         for m in BUDGETS:
             cells = []
-            for federation in (alike, attack_lowest(alike, m), different):
+            for federation in (homogeneous, attack_lowest(homogeneous, m), different):
                 bin_index = fcp_bin_index(federation, LEVEL)
                 certified = certify_threshold(federation, bin_index, m, CONFIDENCE)
                 cells.append(f"{certified.lower:.3f}-{certified.upper:.3f}")
-            setting = TheoremSetting(
+            theorem_setting = TheoremSetting(
                 n_benign_clients=CLIENTS - m,
                 n_malicious=m,
                 n_b=n,
@@ -125,40 +126,44 @@ def widths() -> Iterator[Sequence[str]]:
                 level=0.9,
                 beta=1 - CONFIDENCE,
             )
-            lower, upper = theorem_1(setting)
+            lower, upper = theorem_1(theorem_setting)
             cells.append(f"{lower:.3g} to {upper:.3g}")
             yield [str(n), str(m), *cells]
 
 
 def price() -> Iterator[Sequence[str]]:
-    """Coverage and mean set size of each guaranteed threshold while nobody lies."""
-    kinds = ["undefended FCP", "marginal", "pac", "pac of sites alike"]
-    yield ["clients", "n_k", "m", *kinds]
-    for mix, heterogeneity in (("alike", 0.01), ("dirichlet", 0.3)):
+    """Coverage and mean set size of each guaranteed threshold without attack."""
+    guarantee_names = ["undefended FCP", "marginal", "pac", "pac, homogeneous"]
+    yield ["clients", "n_k", "m", *guarantee_names]
+    for mix, heterogeneity in (("homogeneous", 0.01), ("dirichlet", 0.3)):
         for n in SIZES:
             federation, test = draw(np.random.default_rng([n, 1]), n, mix)
             for m in BUDGETS:
                 pac_bin, _ = PACGuarantee(m, None).threshold(federation, LEVEL, CONFIDENCE)
-                pac_alike = PACGuarantee(m, heterogeneity)
-                pac_alike_bin, _ = pac_alike.threshold(federation, LEVEL, CONFIDENCE)
+                pac_homogeneous = PACGuarantee(m, heterogeneity)
+                pac_homogeneous_bin, _ = pac_homogeneous.threshold(federation, LEVEL, CONFIDENCE)
                 bins = [
                     fcp_bin_index(federation, LEVEL),
                     marginal_threshold_bin(federation, LEVEL, m),
                     pac_bin,
-                    pac_alike_bin,
+                    pac_homogeneous_bin,
                 ]
                 yield [mix, str(n), str(m), *(test.outcome(bin_index) for bin_index in bins)]
 
 
 def classes() -> Iterator[Sequence[str]]:
-    """By class, 20 sites alike, one may lie, nobody does: mean coverage, least and greatest of the
-    ten classes, over 1000 runs. Scores are uniform, so that a threshold is its coverage."""
-    rules = ["one pool, rank of N + 1", "one rank charged", "and one site removed (the rule)"]
+    """By class, 20 homogeneous clients, at most one malicious, none is: mean coverage, least and
+    greatest of the ten classes, over 1000 runs. Scores are uniform: a threshold is its coverage."""
+    method_names = [
+        "one pool, rank of N + 1",
+        "rank corrected",
+        "and one client removed (the guarantee)",
+    ]
     n_runs = 1000
-    yield ["labels", "n a site", *rules]
-    for mix, n in product(("alike", "dirichlet"), SIZES[:2]):
+    yield ["labels", "n per client", *method_names]
+    for mix, n in product(("homogeneous", "dirichlet"), SIZES[:2]):
         rng = np.random.default_rng([n, 2])
-        coverage_sums = np.zeros((len(rules), CLASSES))
+        coverage_sums = np.zeros((len(method_names), CLASSES))
         for _ in range(n_runs):
             labels = draw_labels(rng, n, mix, 20)
             scores = rng.random(labels.shape)
@@ -182,18 +187,18 @@ def _class_thresholds(stratum: Federation) -> list[float]:
 
 
 def shift() -> Iterator[Sequence[str]]:
-    """Coverage at 0.9 (lowest run) of 20 runs on CIFAR-10 and PathMNIST: of the honest sites' pool,
-    and of the uniform mix for T; "full": every set is."""
-    yield ["K, n, Dirichlet, m", "liars", "PC", "plain PAC", "T"]
+    """Coverage at 0.9 (lowest run) of 20 runs on CIFAR-10 and PathMNIST: of the benign clients'
+    pool, and of the uniform label distribution for T; "trivial": sets hold all labels."""
+    yield ["K, n, Dirichlet, m", "attack", "PC", "PAC without classes", "T"]
     attacks = ("none", "efficiency", "truncation", "pair-mimic", "class-capture")
     federations = ((20, 250, 0.3, 8), (100, 50, 0.3, 20))
     for (n_clients, n, beta, m), attack in product(federations, attacks):
         guarantees = (
             LabelShiftGuarantee(m),
             PACGuarantee(m),
-            LabelShiftGuarantee(m, mix="uniform"),
+            LabelShiftGuarantee(m, label_distribution="uniform"),
         )
-        config = ScenarioConfig(n_clients=n_clients, beta=beta, share=m / n_clients)
+        config = ScenarioConfig(n_clients=n_clients, beta=beta, malicious_fraction=m / n_clients)
         runs = []
         for dataset, seed in product(("cifar10", "pathmnist"), range(10)):
             rng = np.random.default_rng([seed, 3])
@@ -217,25 +222,25 @@ def _covered_fraction(
 
     It is that of the uniform label distribution where the guarantee is for that.
     """
-    threshold = calibrate(federation, 0.9, defense="none", guarantee=guarantee).threshold
+    threshold = calibrate(federation, coverage=0.9, defense="none", guarantee=guarantee).threshold
     if not np.isfinite(threshold) or threshold >= 1:
         return np.nan
-    is_covered = scenario.measured(threshold).hits
+    is_covered = scenario.measured(threshold).is_covered
     labels = scenario.test_labels
-    if getattr(guarantee, "mix", None) is None:
+    if getattr(guarantee, "label_distribution", None) is None:
         return float(is_covered.mean())
     class_coverages = [is_covered[labels == c].mean() for c in np.unique(labels)]
     return float(np.mean(class_coverages))
 
 
 def _runs_text(coverages: NDArray[np.float64]) -> str:
-    """Return mean and lowest coverage of some runs, and how many have full sets."""
-    full_fraction = np.isnan(coverages).mean()
-    if full_fraction == 1:
-        return "full"
+    """Return mean and lowest coverage of some runs, and how many have trivial sets."""
+    trivial_fraction = np.isnan(coverages).mean()
+    if trivial_fraction == 1:
+        return "trivial"
     text = f"{np.nanmean(coverages):.3f} ({np.nanmin(coverages):.3f})"
-    if full_fraction > 0:
-        text += f", {full_fraction:.0%} full"
+    if trivial_fraction > 0:
+        text += f", {trivial_fraction:.0%} trivial"
     return text
 
 
@@ -244,24 +249,24 @@ def consensus_fcp_bin(federation: Federation) -> int | None:
     return fcp_bin_index(federation, LEVEL, Consensus().assess(federation).benign_mask)
 
 
-def anchor() -> Iterator[Sequence[str]]:
-    """Coverage at 0.9 of fresh samples under every attack, mean of 10 runs on CIFAR-10, 20 sites of
-    200 samples, default defence, beside trusted samples; by class so many a class, and the class
+def trusted_data() -> Iterator[Sequence[str]]:
+    """Coverage at 0.9 of fresh samples under every attack, mean of 10 runs on CIFAR-10, 20 clients
+    of 200 samples, default defense, with trusted samples; by class so many per class, and the class
     that is covered least."""
-    numbers = (0, 29, 100)
-    pooled_heads = [f"{n} trusted" for n in numbers]
-    class_heads = [f"{n} a class" for n in numbers]
-    yield ["liars", "attack", *pooled_heads, *class_heads]
+    numbers_trusted = (0, 29, 100)
+    pooled_heads = [f"{n} trusted" for n in numbers_trusted]
+    class_heads = [f"{n} per class" for n in numbers_trusted]
+    yield ["malicious", "attack", *pooled_heads, *class_heads]
     for fraction, (name, attack) in product((0.4, 0.6, 0.9), ATTACKS.items()):
         if isinstance(attack, AdaptiveAttack):  # it knows the defense
             attack = replace(attack, defense_rule=consensus_fcp_bin, trials=10)
-        runs = [_trusted_coverages(attack, fraction, seed, numbers) for seed in range(10)]
+        runs = [_trusted_coverages(attack, fraction, seed, numbers_trusted) for seed in range(10)]
         worst_classes = np.mean(runs, axis=0).min(axis=1)
         yield [f"{fraction:.0%}", name, *(f"{coverage:.3f}" for coverage in worst_classes)]
 
 
 def _trusted_coverages(
-    attack: Attack, fraction: float, seed: int, numbers: Sequence[int]
+    attack: Attack, fraction: float, seed: int, numbers_trusted: Sequence[int]
 ) -> list[list[float]]:
     """Return the coverage of each class for each number of trusted samples, pooled and by class.
 
@@ -273,19 +278,19 @@ def _trusted_coverages(
     order = rng.permutation(len(data.labels))
     rows = order[:n_calibrating]
     trusted_rows = order[n_calibrating:]
-    config = ScenarioConfig(n_clients=20, share=fraction)
+    config = ScenarioConfig(n_clients=20, malicious_fraction=fraction)
     scenario = make_scenario(data.probabilities[rows], data.labels[rows], config, rng)
     federation = apply_attack(attack, scenario, rng)
 
     labels = data.labels[trusted_rows]
     scores = SCORE(data.probabilities[trusted_rows], labels)
     by_number = []
-    for by, n in product((None, "class"), numbers):
-        by_number.append(_coverage_beside_trusted(federation, scores, labels, n, by))
+    for by, n in product((None, "class"), numbers_trusted):
+        by_number.append(_coverage_with_trusted(federation, scores, labels, n, by))
     return by_number
 
 
-def _coverage_beside_trusted(
+def _coverage_with_trusted(
     federation: Federation,
     scores: NDArray[np.float64],
     labels: NDArray[np.intp],
@@ -298,22 +303,28 @@ def _coverage_beside_trusted(
         groups = [np.flatnonzero(labels == c) for c in range(CLASSES)]
     trusted_report = None
     if n:
-        trusted = np.unique(np.concatenate([group[:n] for group in groups]))
+        trusted_rows = np.unique(np.concatenate([group[:n] for group in groups]))
         trusted_report = Report.from_scores(
             "server",
-            scores[trusted],
+            scores[trusted_rows],
             federation.binning,
             score=SCORE,
-            labels=labels[trusted],
+            labels=labels[trusted_rows],
             classes=CLASSES,
         )
-    calibration = calibrate(federation, 0.9, by=by, trusted_report=trusted_report)
+    calibration = calibrate(federation, coverage=0.9, by=by, trusted_report=trusted_report)
     thresholds = np.broadcast_to(calibration.threshold, CLASSES)
     is_covered = scores <= thresholds[labels]
     return [float(is_covered[group[n:]].mean()) for group in groups]
 
 
-TABLES = {"widths": widths, "price": price, "classes": classes, "shift": shift, "anchor": anchor}
+TABLES = {
+    "widths": widths,
+    "price": price,
+    "classes": classes,
+    "shift": shift,
+    "trusted-data": trusted_data,
+}
 
 
 def main() -> None:

@@ -89,7 +89,7 @@ def stages() -> dict[str, Stage]:
     large = server.federation(50_000)
     classes = robfcp.Federation.from_reports(intake.lines(100, 100))
     bin_index = server.fcp_bin_index(large, server.LEVEL)
-    calibration = robfcp.calibrate(server.federation(100, share=0.02))
+    calibration = robfcp.calibrate(server.federation(100, malicious_fraction=0.02))
     _, bins, values = large.table.entries()
     bins = bins.astype(np.uint16)  # so the baseline was measured
     values = values.astype(np.uint8)
@@ -109,7 +109,7 @@ def stages() -> dict[str, Stage]:
             partial(intake.take_in_lines, reports), partial(intake.decode_lines, reports)
         ),
         "calibrate": Stage(partial(server.calibrate_fresh, pooled), sort_uniforms),
-        "calibrate without a defence": Stage(
+        "calibrate without a defense": Stage(
             partial(server.calibrate_fresh, pooled, defense="none"), sort_uniforms
         ),
         "calibrate by a hundred classes": Stage(

@@ -1,4 +1,4 @@
-"""What consensus is tried on, cell by cell."""
+"""The cells that Consensus is measured on."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ COMPARED = ("none", "rob-fcp", "rob-fcp-released", "consensus", "default reports
 STEALTH: tuple[tuple[str, Attack | str], ...] = (
     ("truncation at .75", "truncation"),
     ("truncation at .9", ScoreAttack(truncation, 0.9)),
-    ("stairs", "stairs"),
-    ("push", "push"),
-    ("ghost at .85", "ghost"),
-    ("ghost at .5", PairAttack(frame_hardest_clients, 0.5)),
+    ("graded-truncation", "graded-truncation"),
+    ("shift-below-threshold", "shift-below-threshold"),
+    ("frame-hardest at .85", "frame-hardest"),
+    ("frame-hardest at .5", PairAttack(frame_hardest_clients, 0.5)),
     ("mimic", "mimic-low"),
     ("pair mimic", "pair-mimic"),
 )
@@ -43,7 +43,7 @@ class Clients(NamedTuple):
 
 @dataclass(frozen=True)
 class Cell:
-    """One run: how its clients are made and attacked, what is tried, and where it counts.
+    """One run: its clients and their attack, the methods, and the rows it counts for.
 
     Attributes
     ----------
@@ -54,11 +54,11 @@ class Cell:
     attack : tuple or None
         The attack and the fraction of malicious clients.
     methods : sequence of str
-        What is tried.
+        What is measured.
     by_class : bool
         Whether reports keep counts by class.
     options : dict
-        Keyword arguments of `world`; None for natural sites.
+        Keyword arguments of `world`; None for natural clients.
     registered : bool
         Whether sample sizes are known before the round.
     """
@@ -75,14 +75,14 @@ class Cell:
         """Return the run's clients, attacked."""
         seed = self.source[-1]
         if self.options is None:
-            made = natural(*self.source)
-            made.registered = self.registered
+            clients = natural(*self.source)
+            clients.registered = self.registered
         else:
-            made = world(*self.source, **self.options)
+            clients = world(*self.source, **self.options)
         if self.attack is not None:
             attack, fraction = self.attack
-            made = attacked(made, attack, fraction, seed)
-        return made
+            clients = attacked(clients, attack, fraction, seed)
+        return clients
 
 
 def world_source(name: OutputsName, clients: Clients, seed: int) -> tuple[Any, ...]:
@@ -105,7 +105,7 @@ def gross(seeds: range, names: Sequence[OutputsName]) -> Iterator[Cell]:
             size = SMALL_SIZE
 
         titles = ["gross, all", f"K = {n_clients}", f"Dirichlet {beta or 'none'}"]
-        titles += [f"share {fraction:g}", sizes]
+        titles += [f"fraction {fraction:g}", sizes]
         source = world_source(name, Clients(n_clients, size, beta, sizes), seed)
         for kind, by_class in (("by class", True), ("pooled", False)):
             yield Cell(
@@ -117,11 +117,11 @@ def gross(seeds: range, names: Sequence[OutputsName]) -> Iterator[Cell]:
             )
 
 
-def few(seeds: range, names: Sequence[OutputsName]) -> Iterator[Cell]:
+def few_clients(seeds: range, names: Sequence[OutputsName]) -> Iterator[Cell]:
     """Yield cells where one of a few unequal clients has all its labels wrong, or none has."""
     for seed, name, n_clients, beta in product(seeds, names, (4, 6, 8, 16), (None, 1.0, 0.3)):
         source = world_source(name, Clients(n_clients, 0, beta, "unequal"), seed)
-        cases = (("one all wrong", ("all-wrong", 0.01)), ("nobody", None))
+        cases = (("one all wrong", ("all-wrong", 0.01)), ("no attack", None))
         for title, attack in cases:
             rows = [f"{title}, K = {n_clients}", f"{title}, all"]
             yield Cell(rows, source, attack, options={})
@@ -138,7 +138,7 @@ def gaussian(seeds: range, names: Sequence[OutputsName]) -> Iterator[Cell]:
     for seed, name, clients, fraction in product(seeds, names, federations, (0.1, 0.2, 0.4)):
         size_text = f"K = {clients.n_clients}, n = {clients.size}"
         title = f"{size_text}, Dirichlet {clients.beta or 'none'}, {clients.sizes}"
-        rows = ["gaussian, all", title, f"gaussian, share {fraction:g}"]
+        rows = ["gaussian, all", title, f"gaussian, fraction {fraction:g}"]
         source = world_source(name, clients, seed)
         yield Cell(rows, source, ("gaussian", fraction), options={})
 
@@ -161,10 +161,16 @@ def stealth(seeds: range, names: Sequence[OutputsName]) -> Iterator[Cell]:
 def turned(seeds: range, names: Sequence[OutputsName]) -> Iterator[Cell]:
     """Yield cells where 40% turn a defense against benign clients.
 
-    They send means of them, their middle, a rare class, or more samples than they have.
+    They send means of them, their middle scores, a rare class, or more samples than they have.
     """
     federations = (Clients(10, 200), Clients(20, 200, 0.5), Clients(50, 50, 0.1), Clients(20, 5000))
-    attacks = ("hub", "squeeze", "class-claim", "class-capture", "size-inflation")
+    attacks = (
+        "benign-means",
+        "two-sided-trimming",
+        "class-claim",
+        "class-capture",
+        "size-inflation",
+    )
     for seed, name, attack, clients in product(seeds, names, attacks, federations):
         rows = [attack, f"{attack}, n = {clients.size}"]
         yield Cell(rows, world_source(name, clients, seed), (attack, 0.4), options={})
@@ -173,18 +179,18 @@ def turned(seeds: range, names: Sequence[OutputsName]) -> Iterator[Cell]:
 def upward(seeds: range, names: Sequence[OutputsName]) -> Iterator[Cell]:
     """Yield cells with larger scores, so that sets grow; Consensus is also given the number."""
     federations = (Clients(10, 200), Clients(20, 200, 0.5), Clients(50, 50, 0.3))
-    attacks = (("keep-30", 0.2), ("keep-30", 0.4), ("lift", 0.4))
+    attacks = (("keep-30", 0.2), ("keep-30", 0.4), ("lower-truncation", 0.4))
     for seed, name, (attack, fraction), clients in product(seeds, names, attacks, federations):
         yield Cell(
             rows=[f"{attack}, {fraction:.0%}"],
             source=world_source(name, clients, seed),
             attack=(attack, fraction),
-            methods=(*COMPARED, "exactly"),
+            methods=(*COMPARED, "number given"),
             options={},
         )
 
 
-def nobody(seeds: range, names: Sequence[OutputsName]) -> Iterator[Cell]:
+def no_attack(seeds: range, names: Sequence[OutputsName]) -> Iterator[Cell]:
     """Yield cells without attack: clients differ by labels and by difficulty."""
     differences = ((None, 0.0), (0.3, 0.0), (1.0, 0.5))
     for seed, name, n_clients, (beta, spread) in product(
@@ -195,7 +201,7 @@ def nobody(seeds: range, names: Sequence[OutputsName]) -> Iterator[Cell]:
         sizes = str(rng.choice(["equal", "lognormal"]))
         source = world_source(name, Clients(n_clients, size, beta, sizes), seed)
         for kind, by_class in (("by class", True), ("pooled", False)):
-            rows = [f"{kind}: nobody, K = {n_clients}", f"{kind}: nobody, all"]
+            rows = [f"{kind}: no attack, K = {n_clients}", f"{kind}: no attack, all"]
             yield Cell(rows, source, by_class=by_class, options={"spread": spread})
 
 
@@ -209,14 +215,14 @@ def groups(seeds: range, names: Sequence[OutputsName]) -> Iterator[Cell]:
 
 
 def by_nature(seeds: range, names: Sequence[OutputsName]) -> Iterator[Cell]:
-    """Yield cells of sites as they are: no attack, one all wrong, gross attacks, gaussian."""
+    """Yield cells of natural clients: no attack, one all wrong, gross attacks, gaussian."""
     cases: tuple[tuple[str, tuple[str, float] | None, bool], ...] = (
-        ("nobody", None, False),
+        ("no attack", None, False),
         ("one all wrong", ("all-wrong", 0.01), False),
         ("20% minimal", ("coverage", 0.2), False),
         ("20% maximal", ("efficiency", 0.2), False),
         ("20% gaussian", ("gaussian", 0.2), False),
-        ("nobody, sizes registered", None, True),
+        ("no attack, sizes registered", None, True),
     )
     for seed, (dataset, column), (title, attack, registered) in product(seeds, NATURAL, cases):
         yield Cell(
@@ -230,7 +236,7 @@ def by_nature(seeds: range, names: Sequence[OutputsName]) -> Iterator[Cell]:
 def sensitivity(
     seeds: range, names: Sequence[OutputsName], varied: Sequence[str]
 ) -> Iterator[Cell]:
-    """Yield cells that half and twice of every constant are tried on."""
+    """Yield cells on which half and twice of every constant are measured."""
     federations = (
         Clients(5, 100, 0.3, "lognormal"),
         Clients(10, 200, 0.1),
@@ -242,11 +248,11 @@ def sensitivity(
         ("gross", ("efficiency", 0.2)),
         ("gaussian", ("gaussian", 0.4)),
         ("stealth", ("truncation", 0.4)),
-        ("stealth", ("push", 0.4)),
+        ("stealth", ("shift-below-threshold", 0.4)),
         ("stealth", ("mimic-low", 0.4)),
         ("upward", ("keep-30", 0.2)),
         ("one all wrong", ("all-wrong", 0.01)),
-        ("nobody", None),
+        ("no attack", None),
     )
     for seed, name, clients, (title, attack) in product(seeds, names, federations, attacks):
         yield Cell(

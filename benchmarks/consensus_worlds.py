@@ -1,4 +1,4 @@
-"""Federations that consensus is tried on: label distributions, sizes, difficulty, natural sites."""
+"""Federations for Consensus: label distributions, sizes, difficulty, natural clients."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ OutputsName = tuple[str, str, str]  # data set, split and stage of shipped outpu
 
 @dataclass
 class World:
-    """One run's clients; an attack changes scores and labels and says who is malicious."""
+    """One run's clients; an attack changes scores and labels and marks the malicious clients."""
 
     scores: Scores
     labels: Labels
     tests: Scores
     n_classes: int
     registered: bool = False  # whether sample sizes were known before the round
-    honest: Scores = field(default_factory=list)  # the scores before the attack
-    bad: NDArray[np.intp] = field(default_factory=lambda: np.zeros(0, dtype=np.intp))
+    benign_scores: Scores = field(default_factory=list)  # the scores before the attack
+    malicious: NDArray[np.intp] = field(default_factory=lambda: np.zeros(0, dtype=np.intp))
 
     def __post_init__(self) -> None:
-        self.honest = list(self.scores)
+        self.benign_scores = list(self.scores)
 
     @property
     def benign(self) -> NDArray[np.intp]:
         """The positions of the benign clients."""
-        return np.setdiff1d(np.arange(len(self.scores)), self.bad)
+        return np.setdiff1d(np.arange(len(self.scores)), self.malicious)
 
     def federation(self, classes: bool = True) -> Federation:
         """Return the reports as the server has them, by class or pooled."""
@@ -53,7 +53,7 @@ class World:
         """Return the coverage of the benign clients' tests, weighted by their sizes."""
         threshold = np.inf if bin_index is None else BINNING.upper_edges[bin_index]
         coverages = [(self.tests[k] <= threshold).mean() for k in self.benign]
-        sizes = [len(self.honest[k]) for k in self.benign]
+        sizes = [len(self.benign_scores[k]) for k in self.benign]
         return float(np.average(coverages, weights=sizes))
 
 
@@ -74,10 +74,10 @@ def halves(name: OutputsName, score: str) -> tuple[Scores, Scores]:
     labels = shipped.labels[order]
     scorer = LAC() if score == "lac" else APS()
     scores = scorer(probabilities, labels, rng=1)
-    middle = len(order) // 2
+    half_size = len(order) // 2
     n_classes = probabilities.shape[1]
-    first_half = _sort_by_class(scores[:middle], labels[:middle], n_classes)
-    second_half = _sort_by_class(scores[middle:], labels[middle:], n_classes)
+    first_half = _sort_by_class(scores[:half_size], labels[:half_size], n_classes)
+    second_half = _sort_by_class(scores[half_size:], labels[half_size:], n_classes)
     return first_half, second_half
 
 
@@ -194,7 +194,7 @@ def _draw_samples(
 
 @dataclass(frozen=True, eq=False)
 class _NaturalOutputs:
-    """LAC scores, labels and sites of outputs with sites of their own."""
+    """LAC scores, labels and sites of outputs with natural clients."""
 
     scores: NDArray[np.float64]
     labels: NDArray[np.intp]
@@ -215,7 +215,7 @@ def natural_outputs(dataset: str, column: str) -> _NaturalOutputs:
 
 
 def natural(dataset: str, column: str, seed: int, min_size: int = 50) -> World:
-    """Return sites as they are, each halved and its calibration half resampled."""
+    """Return natural clients, each halved and its calibration half resampled."""
     data = natural_outputs(dataset, column)
     rng = np.random.default_rng([seed, zlib.crc32(f"{dataset} {column}".encode())])
     scores: Scores = []
@@ -245,13 +245,13 @@ def attacked(clean: World, attack: Attack | str, fraction: float, seed: int) -> 
     fraction : float
         Of the clients.
     seed : int
-        Of who attacks, and how.
+        Of the choice of malicious clients, and of the attack.
     """
     rng = np.random.default_rng([seed, 99])
     n_malicious = max(1, round(fraction * len(clean.scores)))
-    clean.bad = np.sort(rng.permutation(len(clean.scores))[:n_malicious])
+    clean.malicious = np.sort(rng.permutation(len(clean.scores))[:n_malicious])
     if attack == "all-wrong":
-        for k in clean.bad:
+        for k in clean.malicious:
             clean.scores[k], clean.labels[k] = _all_wrong(
                 clean.scores[k], clean.labels[k], clean.n_classes, rng
             )
@@ -259,11 +259,11 @@ def attacked(clean: World, attack: Attack | str, fraction: float, seed: int) -> 
 
     resolved = get_attack(attack) if isinstance(attack, str) else attack
     if resolved.stage == "pairs":
-        pairs = resolved(list(zip(clean.scores, clean.labels, strict=True)), clean.bad, rng)
+        pairs = resolved(list(zip(clean.scores, clean.labels, strict=True)), clean.malicious, rng)
         clean.scores = [scores for scores, _ in pairs]
         clean.labels = [labels for _, labels in pairs]
         return clean
-    clean.scores = resolved(clean.scores, clean.bad, rng)
+    clean.scores = resolved(clean.scores, clean.malicious, rng)
     clean.labels = [
         np.resize(labels, len(scores))
         for scores, labels in zip(clean.scores, clean.labels, strict=True)

@@ -1,7 +1,7 @@
-"""What default reports cost beside exact counts: coverage, size of sets, attacks found, guarantees.
+"""What default reports cost beside exact counts: coverage, set size, detection, guarantees.
 
-`python benchmarks/default_reports.py` writes docs/defence/{costs,coarse,minima,ablation}.csv and
-the tables of docs/security.md and docs/defence.md; `--docs` writes the pages alone. The default
+`python benchmarks/default_reports.py` writes docs/defense/{costs,coarse,minima,ablation}.csv and
+the tables of docs/security.md and docs/defense.md; `--docs` writes the pages alone. The default
 defense was tuned on other data sets and seeds than those below.
 """
 
@@ -32,11 +32,11 @@ from robfcp.federation import Federation
 from robfcp.guarantees import fcp_bin_index, marginal_threshold_bin
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
-FOLDER = DOCS / "defence"
+FOLDER = DOCS / "defense"
 LEVEL = Fraction(9, 10)
 BINNING = robfcp.Binning.default()
 LAC = robfcp.LAC()
-MALICIOUS_SHARE = 0.3
+MALICIOUS_FRACTION = 0.3
 MAX_TEST_SAMPLES = 1500
 DIRICHLET = 0.5
 DATASETS = ("pathmnist iid", "sleep beta0.5", "tinyimagenet beta0.5", "heart", "stroke")
@@ -119,13 +119,13 @@ def draw(samples: Samples, n_clients: int, n_samples: int, split: str, seed: int
     return Draw(samples, rows, test_rows, rng)
 
 
-def attacked_pairs(drawn: Draw, attack: str, rows: IntArray) -> tuple[IntArray, IntArray]:
+def attacked_pairs(sampled: Draw, attack: str, rows: IntArray) -> tuple[IntArray, IntArray]:
     """Return the labels and the bins of the scores that a malicious client reports."""
     n_bins = BINNING.n_bins
-    labels = drawn.samples.labels[rows]
-    bins = drawn.samples.bins[rows]
-    rng = drawn.rng
-    true_scores = 1 - drawn.samples.probabilities[rows, labels]
+    labels = sampled.samples.labels[rows]
+    bins = sampled.samples.bins[rows]
+    rng = sampled.rng
+    true_scores = 1 - sampled.samples.probabilities[rows, labels]
     if attack == "zeros":
         return labels, np.zeros_like(bins)
     if attack == "ones":
@@ -139,10 +139,10 @@ def attacked_pairs(drawn: Draw, attack: str, rows: IntArray) -> tuple[IntArray, 
         return labels, np.where(rng.random(len(rows)) < 0.7, n_bins - 1, bins)
     if attack == "shuffled labels":
         shuffled = rng.permutation(labels)
-        scores = 1 - drawn.samples.probabilities[rows, shuffled]
+        scores = 1 - sampled.samples.probabilities[rows, shuffled]
         return shuffled, BINNING.bin_indices(scores)
     if attack == "one class claimed":  # the rarest, with the smallest scores
-        sizes = np.bincount(drawn.samples.labels, minlength=drawn.n_classes)
+        sizes = np.bincount(sampled.samples.labels, minlength=sampled.n_classes)
         return np.full_like(labels, int(np.argmin(sizes))), np.zeros_like(bins)
     raise ValueError(attack)
 
@@ -160,25 +160,25 @@ ATTACKS = (
 
 def n_malicious_of(attack: str, n_clients: int) -> int:
     """Return how many clients attack: 30%; one where labels are shuffled."""
-    if attack == "nobody":
+    if attack == "none":
         return 0
     if attack == "shuffled labels":
         return 1
-    return int(MALICIOUS_SHARE * n_clients)
+    return int(MALICIOUS_FRACTION * n_clients)
 
 
-def exact_round(drawn: Draw, attack: str) -> Federation:
+def exact_round(sampled: Draw, attack: str) -> Federation:
     """Return the exact reports by class of all clients, the malicious ones first."""
-    n_malicious = n_malicious_of(attack, len(drawn.rows))
+    n_malicious = n_malicious_of(attack, len(sampled.rows))
     labels, scores = [], []
-    for k, rows in enumerate(drawn.rows):
-        client_labels = drawn.samples.labels[rows]
-        client_bins = drawn.samples.bins[rows]
+    for k, rows in enumerate(sampled.rows):
+        client_labels = sampled.samples.labels[rows]
+        client_bins = sampled.samples.bins[rows]
         if k < n_malicious:
-            client_labels, client_bins = attacked_pairs(drawn, attack, rows)
+            client_labels, client_bins = attacked_pairs(sampled, attack, rows)
         labels.append(client_labels)
         scores.append(BINNING.upper_edges[client_bins])
-    return build_federation(scores, BINNING, LAC, labels=labels, n_classes=drawn.n_classes)
+    return build_federation(scores, BINNING, LAC, labels=labels, n_classes=sampled.n_classes)
 
 
 class Outcome(NamedTuple):
@@ -188,26 +188,26 @@ class Outcome(NamedTuple):
     set_size: float
 
 
-def outcome(drawn: Draw, bin_index: int | None) -> Outcome:
+def outcome(sampled: Draw, bin_index: int | None) -> Outcome:
     """Return what a bin's threshold does to the test samples; None is an infinite threshold."""
     if bin_index is None:
-        return Outcome(1.0, float(drawn.n_classes))
-    samples = drawn.samples
-    covered = samples.bins[drawn.test_rows] <= bin_index
-    scores = 1 - samples.probabilities[drawn.test_rows]
+        return Outcome(1.0, float(sampled.n_classes))
+    samples = sampled.samples
+    covered = samples.bins[sampled.test_rows] <= bin_index
+    scores = 1 - samples.probabilities[sampled.test_rows]
     sizes = (scores <= BINNING.upper_edges[bin_index]).sum(axis=1)
     return Outcome(float(covered.mean()), float(sizes.mean()))
 
 
 def defended(federation: Federation, tuning: Tuning | None = None) -> tuple[BoolArray, int | None]:
-    """Return whom the default defense keeps, and the bin of its threshold."""
-    rule = robfcp.Consensus() if tuning is None else robfcp.Consensus(tuning=tuning)
-    assessment = rule.assess(federation)
+    """Return which clients the default defense keeps, and the bin of its threshold."""
+    defense = robfcp.Consensus() if tuning is None else robfcp.Consensus(tuning=tuning)
+    assessment = defense.assess(federation)
     return assessment.benign_mask, assessment.threshold_rule(federation).bin_index(LEVEL)
 
 
 def measure(
-    drawn: Draw, attack: str, federations: Mapping[str, Federation], tuning: Tuning | None = None
+    sampled: Draw, attack: str, federations: Mapping[str, Federation], tuning: Tuning | None = None
 ) -> dict[str, dict[str, float]]:
     """Return what the default defense makes of the same round in several forms.
 
@@ -225,23 +225,23 @@ def measure(
     Returns
     -------
     dict of str to dict of str to float
-        For each kind: found, the share of malicious clients excluded; excluded, that of benign
-        ones; error, the distance of coverage from that of the exact counts of the benign clients;
+        For each kind: detected, the fraction of malicious clients excluded; excluded, that of the
+        benign ones; error, the distance of coverage from that of the benign clients' exact counts;
         sets, the mean size of sets over theirs; infinite, 1 where the threshold is.
     """
-    n_malicious = n_malicious_of(attack, len(drawn.rows))
-    benign = np.arange(len(drawn.rows)) >= n_malicious
-    ideal = outcome(drawn, fcp_bin_index(exact_round(drawn, "nobody"), LEVEL, benign))
+    n_malicious = n_malicious_of(attack, len(sampled.rows))
+    benign = np.arange(len(sampled.rows)) >= n_malicious
+    ideal = outcome(sampled, fcp_bin_index(exact_round(sampled, "none"), LEVEL, benign))
     results = {}
     for kind, federation in federations.items():
-        kept, bin_index = defended(federation, tuning)
-        found = outcome(drawn, bin_index)
+        kept_mask, bin_index = defended(federation, tuning)
+        result = outcome(sampled, bin_index)
         results[kind] = {
-            "found": float((~kept[~benign]).mean()) if n_malicious else float("nan"),
-            "excluded": float((~kept[benign]).mean()),
-            "error": abs(found.coverage - ideal.coverage),
-            "coverage": found.coverage,
-            "sets": found.set_size / ideal.set_size,
+            "detected": float((~kept_mask[~benign]).mean()) if n_malicious else float("nan"),
+            "excluded": float((~kept_mask[benign]).mean()),
+            "error": abs(result.coverage - ideal.coverage),
+            "coverage": result.coverage,
+            "sets": result.set_size / ideal.set_size,
             "infinite": float(bin_index is None),
         }
     return results
@@ -259,20 +259,20 @@ def rounds(
         for n_clients, n_samples in sizes:
             for split in splits:
                 for seed in seeds:
-                    drawn = draw(samples, n_clients, n_samples, split, seed)
-                    yield name, n_clients, n_samples, split, drawn
+                    sampled = draw(samples, n_clients, n_samples, split, seed)
+                    yield name, n_clients, n_samples, split, sampled
 
 
 def costs(datasets: Sequence[str], seeds: Sequence[int]) -> list[dict[str, Any]]:
-    """Return, for every K and n, what default reports cost where nobody is malicious."""
+    """Return, for every K and n, what default reports cost without attack."""
     cells: dict[tuple[int, int], list[dict[str, Any]]] = defaultdict(list)
-    for name, n_clients, n_samples, _, drawn in rounds(datasets, SIZES, seeds, ("iid",)):
-        exact = exact_round(drawn, "nobody")
+    for name, n_clients, n_samples, _, sampled in rounds(datasets, SIZES, seeds, ("iid",)):
+        exact = exact_round(sampled, "none")
         default = as_default_reports(exact)
-        thresholds = [fcp_bin_index(one, LEVEL) for one in (exact, default)]
-        guaranteed = [marginal_threshold_bin(one, LEVEL, 3) for one in (exact, default)]
-        first, second = (outcome(drawn, index) for index in thresholds)
-        marginal, default_marginal = (outcome(drawn, index) for index in guaranteed)
+        thresholds = [fcp_bin_index(result, LEVEL) for result in (exact, default)]
+        guaranteed = [marginal_threshold_bin(result, LEVEL, 3) for result in (exact, default)]
+        first, second = (outcome(sampled, index) for index in thresholds)
+        marginal, default_marginal = (outcome(sampled, index) for index in guaranteed)
         cells[n_clients, n_samples].append(
             {
                 "dataset": name,
@@ -285,40 +285,44 @@ def costs(datasets: Sequence[str], seeds: Sequence[int]) -> list[dict[str, Any]]
             }
         )
     table = []
-    for (n_clients, n_samples), found in cells.items():
+    for (n_clients, n_samples), results in cells.items():
         by_dataset = defaultdict(list)
-        for one in found:
-            by_dataset[one["dataset"]].append(one)
+        for result in results:
+            by_dataset[result["dataset"]].append(result)
         errors = [
-            np.mean([abs(one["default"] - one["exact"]) for one in some])
-            for some in by_dataset.values()
+            np.mean([abs(result["default"] - result["exact"]) for result in dataset_results])
+            for dataset_results in by_dataset.values()
         ]
         shifts = [
-            np.mean([one["default"] - one["exact"] for one in some]) for some in by_dataset.values()
+            np.mean([result["default"] - result["exact"] for result in dataset_results])
+            for dataset_results in by_dataset.values()
         ]
-        sets = [np.mean([one["sets"] for one in some]) for some in by_dataset.values()]
+        sets = [
+            np.mean([result["sets"] for result in dataset_results])
+            for dataset_results in by_dataset.values()
+        ]
         table.append(
             {
-                "clients": n_clients,
-                "samples": n_samples,
-                "coverage_exact": _mean(found, "exact"),
-                "coverage_default": _mean(found, "default"),
+                "n_clients": n_clients,
+                "n_samples": n_samples,
+                "coverage_exact": _mean(results, "exact"),
+                "coverage_default": _mean(results, "default"),
                 "error": round(float(np.mean(errors)), 4),
                 "worst_error": round(float(np.max(errors)), 4),
                 "worst_shift": round(float(np.max(np.abs(shifts))), 4),
                 "sets": round(float(np.mean(sets)), 3),
                 "worst_sets": round(float(np.max(np.abs(np.array(sets) - 1)) + 1), 3),
-                "marginal_exact": _mean(found, "marginal"),
-                "marginal_default": _mean(found, "default_marginal"),
-                "marginal_sets": _mean(found, "marginal_sets", 3),
+                "marginal_exact": _mean(results, "marginal"),
+                "marginal_default": _mean(results, "default_marginal"),
+                "marginal_sets": _mean(results, "marginal_sets", 3),
             }
         )
     return table
 
 
-def _mean(found: Sequence[Mapping[str, Any]], name: str, digits: int = 4) -> float:
+def _mean(results: Sequence[Mapping[str, Any]], name: str, digits: int = 4) -> float:
     """Return the mean of an entry of some results, rounded."""
-    return round(float(np.mean([one[name] for one in found])), digits)
+    return round(float(np.mean([result[name] for result in results])), digits)
 
 
 def attacks_table(
@@ -330,19 +334,19 @@ def attacks_table(
 ) -> list[dict[str, Any]]:
     """Return, for every split, n and attack, what the defense makes of each kind of reports."""
     cells: dict[tuple[str, int, str, str], list[dict[str, float]]] = defaultdict(list)
-    for _, _, n_samples, split, drawn in rounds(datasets, sizes, seeds):
-        for attack in ("nobody", *ATTACKS):
-            exact = exact_round(drawn, attack)
-            federations = {kind: of(exact) for kind, of in make.items()}
-            for kind, found in measure(drawn, attack, federations, tuning).items():
-                cells[split, n_samples, attack, kind].append(found)
+    for _, _, n_samples, split, sampled in rounds(datasets, sizes, seeds):
+        for attack in ("none", *ATTACKS):
+            exact = exact_round(sampled, attack)
+            federations = {kind: make_reports(exact) for kind, make_reports in make.items()}
+            for kind, results in measure(sampled, attack, federations, tuning).items():
+                cells[split, n_samples, attack, kind].append(results)
     table = []
-    for (split, n_samples, attack, kind), found in cells.items():
-        row: dict[str, Any] = {"split": split, "samples": n_samples}
+    for (split, n_samples, attack, kind), results in cells.items():
+        row: dict[str, Any] = {"split": split, "n_samples": n_samples}
         row |= {"attack": attack, "reports": kind}
-        for name in ("found", "excluded", "error", "sets", "infinite"):
-            row[name] = _mean(found, name)
-        row["rounds"] = len(found)
+        for name in ("detected", "excluded", "error", "sets", "infinite"):
+            row[name] = _mean(results, name)
+        row["n_rounds"] = len(results)
         table.append(row)
     return table
 
@@ -366,9 +370,9 @@ def without_counts_as_sent() -> Iterator[None]:
     between = CoarseningError.between
 
     def without(
-        counts_as_sent: FloatArray, counts: FloatArray, scale: FloatArray, *rest: Any
+        counts_as_sent: FloatArray, counts: FloatArray, scale: FloatArray, *remaining: Any
     ) -> CoarseningError:
-        error = between(counts_as_sent, counts, scale, *rest)
+        error = between(counts_as_sent, counts, scale, *remaining)
         pooled = counts.sum(axis=1)
         sizes = np.maximum(pooled.sum(axis=1, keepdims=True), 1)
         return replace(error, cdf_as_sent=np.cumsum(pooled, axis=1) / sizes)
@@ -387,12 +391,14 @@ def ablation(
 ) -> list[dict[str, Any]]:
     """Return the table of attacks with each part of the comparison left out."""
     default = {"default": as_default_reports}
-    table = attacks_table(datasets, sizes, seeds, {"exact": lambda one: one, **default})
+    table = attacks_table(
+        datasets, sizes, seeds, {"exact": lambda federation: federation, **default}
+    )
     with without_variance():
         rows = attacks_table(datasets, sizes, seeds, {"no variance": as_default_reports})
     table += rows
     with without_counts_as_sent():
-        table += attacks_table(datasets, sizes, seeds, {"no counts as sent": as_default_reports})
+        table += attacks_table(datasets, sizes, seeds, {"no reported counts": as_default_reports})
     with without_variance(), without_counts_as_sent():
         table += attacks_table(datasets, sizes, seeds, {"neither": as_default_reports})
     without_em = Tuning(reference_em_rounds=0)
@@ -408,33 +414,42 @@ def minima(datasets: Sequence[str], seeds: Sequence[int]) -> list[dict[str, Any]
     table = []
     for n_samples in (60, 100, 300):
         make = {
-            str(least): (lambda one, least=least: as_default_reports(one, least))
-            for least in MIN_CELL_COUNTS
+            str(min_cell_count): (
+                lambda federation, min_cell_count=min_cell_count: as_default_reports(
+                    federation, min_cell_count
+                )
+            )
+            for min_cell_count in MIN_CELL_COUNTS
         }
         rows = attacks_table(datasets, [(20, n_samples)], seeds, make)
         guaranteed = defaultdict(list)
-        for _, _, _, _, drawn in rounds(datasets, [(20, n_samples)], seeds, ("iid",)):
-            exact = exact_round(drawn, "nobody")
+        for _, _, _, _, sampled in rounds(datasets, [(20, n_samples)], seeds, ("iid",)):
+            exact = exact_round(sampled, "none")
             sizes = {}
-            for least in MIN_CELL_COUNTS:
-                coarse = as_default_reports(exact, least)
-                sizes[least] = outcome(drawn, marginal_threshold_bin(coarse, LEVEL, 3)).set_size
-            for least, size in sizes.items():
-                guaranteed[least].append(size / sizes[1])
-        for least in MIN_CELL_COUNTS:
-            mine = [row for row in rows if row["reports"] == str(least)]
-            named = {(row["split"], row["attack"]): row for row in mine}
+            for min_cell_count in MIN_CELL_COUNTS:
+                coarse = as_default_reports(exact, min_cell_count)
+                sizes[min_cell_count] = outcome(
+                    sampled, marginal_threshold_bin(coarse, LEVEL, 3)
+                ).set_size
+            for min_cell_count, size in sizes.items():
+                guaranteed[min_cell_count].append(size / sizes[1])
+        for min_cell_count in MIN_CELL_COUNTS:
+            rows_of_count = [row for row in rows if row["reports"] == str(min_cell_count)]
+            row_of_attack = {(row["split"], row["attack"]): row for row in rows_of_count}
             table.append(
                 {
-                    "min_cell_count": least,
-                    "samples": n_samples,
+                    "min_cell_count": min_cell_count,
+                    "n_samples": n_samples,
                     "error": round(
-                        float(np.mean([r["error"] for r in mine if r["attack"] != "keep-30"])), 4
+                        float(
+                            np.mean([r["error"] for r in rows_of_count if r["attack"] != "keep-30"])
+                        ),
+                        4,
                     ),
-                    "gaussian_iid": named["iid", "gaussian"]["found"],
-                    "gaussian_dirichlet": named["dirichlet", "gaussian"]["found"],
-                    "excluded": round(float(np.max([row["excluded"] for row in mine])), 4),
-                    "marginal_sets": round(float(np.mean(guaranteed[least])), 3),
+                    "gaussian_iid": row_of_attack["iid", "gaussian"]["detected"],
+                    "gaussian_dirichlet": row_of_attack["dirichlet", "gaussian"]["detected"],
+                    "excluded": round(float(np.max([row["excluded"] for row in rows_of_count])), 4),
+                    "marginal_sets": round(float(np.mean(guaranteed[min_cell_count])), 3),
                 }
             )
     return table
@@ -459,7 +474,7 @@ def read(name: str) -> list[dict[str, str]]:
 
 
 def percent(values: Sequence[str]) -> str:
-    """Return the mean of shares in percent."""
+    """Return the mean of fractions in percent."""
     return f"{100 * np.mean([float(value) for value in values]):.0f}%"
 
 
@@ -467,7 +482,7 @@ def cost_rows() -> Iterator[list[str]]:
     """Yield the rows of the table of costs."""
     for row in read("costs"):
         yield [
-            f"{row['clients']}, {row['samples']}",
+            f"{row['n_clients']}, {row['n_samples']}",
             f"{100 * float(row['coverage_exact']):.1f}%",
             f"{100 * float(row['coverage_default']):.1f}%",
             f"{row['error']} ({row['worst_error']})",
@@ -479,7 +494,7 @@ def cost_rows() -> Iterator[list[str]]:
 
 
 def attack_rows(name: str, columns: Sequence[str]) -> Iterator[list[str]]:
-    """Yield the rows of a table of attacks: found, error, for each kind of reports.
+    """Yield the rows of a table of attacks: detected, error, for each kind of reports.
 
     Parameters
     ----------
@@ -498,23 +513,23 @@ def attack_rows(name: str, columns: Sequence[str]) -> Iterator[list[str]]:
         for kind in columns:
             rows = of_kind[kind]
             error = f"{np.mean([float(row['error']) for row in rows]):.3f}"
-            found = "" if attack == "nobody" else f"{percent([row['found'] for row in rows])}, "
-            line.append(found + error)
+            detected = "" if attack == "none" else f"{percent([row['detected'] for row in rows])}, "
+            line.append(detected + error)
         yield line
 
 
 def small_client_rows() -> Iterator[list[str]]:
-    """Yield by n what is found of the attacks that default reports make harder to see."""
+    """Yield by n what is detected of the attacks that default reports hide best."""
     cells: dict[tuple[str, str], dict[tuple[str, str], dict[str, str]]] = defaultdict(dict)
     for row in read("coarse"):
         if row["attack"] in ("gaussian", "one class claimed"):
-            cells[row["attack"], row["samples"]][row["split"], row["reports"]] = row
-    for (attack, samples), found in cells.items():
+            cells[row["attack"], row["n_samples"]][row["split"], row["reports"]] = row
+    for (attack, samples), rows in cells.items():
         line = [attack, samples]
         for split in ("iid", "dirichlet"):
-            exact, default = found[split, "exact"], found[split, "default"]
+            exact, default = rows[split, "exact"], rows[split, "default"]
             line.append(
-                f"{percent([exact['found']])} / {percent([default['found']])}, "
+                f"{percent([exact['detected']])} / {percent([default['detected']])}, "
                 f"{float(default['error']):.3f}"
             )
         yield line
@@ -523,14 +538,14 @@ def small_client_rows() -> Iterator[list[str]]:
 def minima_rows() -> Iterator[list[str]]:
     """Yield for every minimum cell count what it costs at each n."""
     rows = read("minima")
-    for least in MIN_CELL_COUNTS:
-        mine = [row for row in rows if row["min_cell_count"] == str(least)]
+    for min_cell_count in MIN_CELL_COUNTS:
+        rows_of_count = [row for row in rows if row["min_cell_count"] == str(min_cell_count)]
         yield [
-            str(least),
-            " ".join(f"{float(row['error']):.3f}" for row in mine),
-            " ".join(percent([row["gaussian_iid"]]) for row in mine),
-            " ".join(percent([row["gaussian_dirichlet"]]) for row in mine),
-            " ".join(f"{float(row['marginal_sets']):.2f}" for row in mine),
+            str(min_cell_count),
+            " ".join(f"{float(row['error']):.3f}" for row in rows_of_count),
+            " ".join(percent([row["gaussian_iid"]]) for row in rows_of_count),
+            " ".join(percent([row["gaussian_dirichlet"]]) for row in rows_of_count),
+            " ".join(f"{float(row['marginal_sets']):.2f}" for row in rows_of_count),
         ]
 
 
@@ -538,42 +553,48 @@ def write_docs() -> None:
     """Write the tables on the pages."""
     security = DOCS / "security.md"
     head = ["K, n", "coverage, exact", "default", "distance (worst data set)"]
-    head += ["sets, default / exact (worst)", "`MarginalGuarantee(liars=3)`, exact", "default"]
+    head += [
+        "sets, default / exact (worst)",
+        "`MarginalGuarantee(max_malicious=3)`, exact",
+        "default",
+    ]
     into_page(security, "costs", markdown([*head, "its sets, default / exact"], cost_rows()))
-    kinds = ("exact", "default")
-    head = ["split", "attack", "exact: found, distance", "default: found, distance"]
-    into_page(security, "attacks", markdown(head, attack_rows("coarse", kinds)))
-    head = ["attack", "n", "iid: found exact / default, distance", "Dirichlet(.5)"]
+    report_kinds = ("exact", "default")
+    head = ["split", "attack", "exact: detected, distance", "default: detected, distance"]
+    into_page(security, "attacks", markdown(head, attack_rows("coarse", report_kinds)))
+    head = ["attack", "n", "iid: detected exact / default, distance", "Dirichlet(.5)"]
     into_page(security, "small clients", markdown(head, small_client_rows()))
     head = [
         "minimum cell count",
         "distance",
-        "Gaussian found, iid",
-        "Gaussian found, Dirichlet(.5)",
+        "Gaussian detected, iid",
+        "Gaussian detected, Dirichlet(.5)",
     ]
-    head += ["sets of `MarginalGuarantee(liars=3)`"]
+    head += ["sets of `MarginalGuarantee(max_malicious=3)`"]
     into_page(security, "minimum cell counts", markdown(head, minima_rows()))
-    kinds = ("exact", "default", "no variance", "no counts as sent", "neither")
-    kinds += ("no estimated classes", "no class totals")
-    head = ["split", "attack", *kinds]
-    into_page(DOCS / "defence.md", "ablation", markdown(head, attack_rows("ablation", kinds)))
+    report_kinds = ("exact", "default", "no variance", "no reported counts", "neither")
+    report_kinds += ("no estimated classes", "no class totals")
+    head = ["split", "attack", *report_kinds]
+    into_page(
+        DOCS / "defense.md", "ablation", markdown(head, attack_rows("ablation", report_kinds))
+    )
 
 
 def main() -> None:
     """Write the tables that are named, or all."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("tables", nargs="*", default=["costs", "coarse", "minima", "ablation"])
-    parser.add_argument("--seeds", type=int, default=len(SEEDS))
+    parser.add_argument("--n-runs", type=int, default=len(SEEDS))
     parser.add_argument("--docs", action="store_true", help="only write the pages again")
     arguments = parser.parse_args()
     if arguments.docs:
         write_docs()
         return
-    seeds = SEEDS[: arguments.seeds]
-    both = {"exact": lambda federation: federation, "default": as_default_reports}
+    seeds = SEEDS[: arguments.n_runs]
+    report_kinds = {"exact": lambda federation: federation, "default": as_default_reports}
     tables: dict[str, Callable[[], list[dict[str, Any]]]] = {
         "costs": lambda: costs(DATASETS, seeds),
-        "coarse": lambda: attacks_table(DATASETS, SIZES, seeds, both),
+        "coarse": lambda: attacks_table(DATASETS, SIZES, seeds, report_kinds),
         "minima": lambda: minima(DATASETS, seeds),
         "ablation": lambda: ablation(DATASETS, [(20, 60), (20, 100), (20, 300)], seeds[:2]),
     }

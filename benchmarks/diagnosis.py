@@ -1,8 +1,8 @@
 """How often the diagnosis is right: `python benchmarks/diagnosis.py`, for docs/guides/page.md.
 
 It needs nothing but the package: the outputs ship with it. A few minutes on two cores. Faults are
-put into default reports and into exact counts by class. Which two labels are swapped is asked of
-exact counts by class, since class totals do not tell; earlier models are those of default reports.
+put into default reports and into exact counts by class. Which two labels are swapped is measured on
+exact counts by class, since class totals do not show; earlier models are those of default reports.
 """
 
 from __future__ import annotations
@@ -40,23 +40,23 @@ def faults_named() -> None:
     print(_accuracy_table(rows_of_kind))
     for kind, rows in rows_of_kind.items():
         first_rows = diagnosis_accuracy_table(
-            "first", most=N_FIRST_HALF, min_cell_count=REPORT_KINDS[kind]
+            "first", max_size=N_FIRST_HALF, min_cell_count=REPORT_KINDS[kind]
         )
         first_faults = [row for row in first_rows if row.fault != NO_FAULT]
-        n_right = sum(row.right for row in first_faults)
-        n_sites = sum(row.sites for row in first_faults)
-        print(f"\n{kind} reports: {_accuracy_text(rows)} First half {n_right / n_sites:.0%}.")
+        n_right = sum(row.n_correct for row in first_faults)
+        n_diagnosed = sum(row.n_clients for row in first_faults)
+        print(f"\n{kind} reports: {_accuracy_text(rows)} First half {n_right / n_diagnosed:.0%}.")
         _print_wrong_causes(rows)
 
 
 def _print_wrong_causes(rows: Sequence[DiagnosisResult]) -> None:
-    """Print what was said of each fault in place of it."""
+    """Print the causes named in place of each fault."""
     wrong_causes: dict[str, Counter[str]] = {}
     for row in rows:
         if row.fault == NO_FAULT:
             continue
         causes = wrong_causes.setdefault(row.fault, Counter())
-        for cause, count in row.said.items():
+        for cause, count in row.diagnosed_causes.items():
             if cause not in NAMES[row.fault]:
                 causes[cause] += count
     for fault, causes in wrong_causes.items():
@@ -72,19 +72,20 @@ def _accuracy_table(rows_of_kind: Mapping[str, Sequence[DiagnosisResult]]) -> st
             head.append(f"{federation.title}, {kind}")
             for row in rows:
                 if row.federation == federation.title:
-                    cells_of_fault[row.fault].append(f"{row.right} of {row.sites}")
+                    cells_of_fault[row.fault].append(f"{row.n_correct} of {row.n_clients}")
     return markdown(head, cells_of_fault.values())
 
 
 def _accuracy_text(rows: Sequence[DiagnosisResult]) -> str:
-    """Return how many faults were named, and how many sites without one were told nothing."""
-    faults = [row for row in rows if row.fault != NO_FAULT]
-    faultless = [row for row in rows if row.fault == NO_FAULT]
-    n_named = sum(row.right for row in faults)
-    n_faults = sum(row.sites for row in faults)
-    n_quiet = sum(row.right for row in faultless)
-    n_faultless = sum(row.sites for row in faultless)
-    return f"{n_named} of {n_faults} faults named, {n_quiet} of {n_faultless} sites told nothing."
+    """Return how many faults were named, and at how many sites without one no cause was named."""
+    faulty_rows = [row for row in rows if row.fault != NO_FAULT]
+    benign_rows = [row for row in rows if row.fault == NO_FAULT]
+    n_named = sum(row.n_correct for row in faulty_rows)
+    n_faults = sum(row.n_clients for row in faulty_rows)
+    n_quiet = sum(row.n_correct for row in benign_rows)
+    n_faultless = sum(row.n_clients for row in benign_rows)
+    faults_text = f"{n_named} of {n_faults} faults named"
+    return f"{faults_text}, no cause named at {n_quiet} of {n_faultless} sites without a fault."
 
 
 def _causes_text(causes: Counter[str]) -> str:
@@ -97,11 +98,11 @@ def swapped_pairs() -> None:
     n_right = 0
     n_called = 0
     for federation in FEDERATIONS:
-        data, sites = federation.load()
-        parts = partitions.partition_by_site(sites, MIN_SIZE)
+        data, site_of_sample = federation.load()
+        client_rows = partitions.partition_by_site(site_of_sample, MIN_SIZE)
         n_classes = data.probabilities.shape[1]
-        names = list(parts)
-        samples = [(data.probabilities[rows], data.labels[rows]) for rows in parts.values()]
+        names = list(client_rows)
+        samples = [(data.probabilities[rows], data.labels[rows]) for rows in client_rows.values()]
         reports = [
             make_report(name, probabilities, labels, n_classes, min_cell_count=1)
             for name, (probabilities, labels) in zip(names, samples, strict=True)
@@ -109,7 +110,7 @@ def swapped_pairs() -> None:
         rng = np.random.default_rng(0)
         second_half = np.arange(len(names))[1::2]
         for k in rng.permutation(second_half)[:N_SWAPPED].tolist():
-            probabilities, labels = get_attack("swapped-labels")(samples, [k], rng)[k]
+            probabilities, labels = get_attack("label-swap")(samples, [k], rng)[k]
             swapped = make_report(names[k], probabilities, labels, n_classes, min_cell_count=1)
             diagnosis = diagnosed_cause([*reports[:k], swapped, *reports[k + 1 :]], names[k])
             if diagnosis.cause == "labels swapped":
@@ -126,11 +127,11 @@ def earlier_models() -> None:
     for dataset in ("cifar10", "mnist"):
         final = outputs.load(dataset, "beta0.5", "final")
         early = outputs.load(dataset, "beta0.5", "early")
-        parts = partitions.partition_dirichlet(final.labels, 40, 0.5, 3)
-        parts = [rows for rows in parts if len(rows) >= 50]
-        reports = _model_reports(final, parts)
+        client_rows = partitions.partition_dirichlet(final.labels, 40, 0.5, 3)
+        client_rows = [rows for rows in client_rows if len(rows) >= 50]
+        reports = _model_reports(final, client_rows)
         causes: Counter[str] = Counter()
-        for k, early_report in enumerate(_model_reports(early, parts)):
+        for k, early_report in enumerate(_model_reports(early, client_rows)):
             round_reports = [*reports[:k], early_report, *reports[k + 1 :]]
             causes[diagnosed_cause(round_reports, early_report.client).cause] += 1
         print(
@@ -139,12 +140,12 @@ def earlier_models() -> None:
         )
 
 
-def _model_reports(model: outputs.Outputs, parts: Sequence[NDArray[np.intp]]) -> list[Report]:
+def _model_reports(model: outputs.Outputs, client_rows: Sequence[NDArray[np.intp]]) -> list[Report]:
     """Return the report of each site on the outputs of one model."""
     n_classes = model.probabilities.shape[1]
     return [
         make_report(f"site-{k:02d}", model.probabilities[rows], model.labels[rows], n_classes)
-        for k, rows in enumerate(parts)
+        for k, rows in enumerate(client_rows)
     ]
 
 

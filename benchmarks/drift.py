@@ -1,4 +1,4 @@
-"""Drift as it happens: `python benchmarks/drift.py` watches real sites, for docs/alarms.md.
+"""Drift as it happens: `python benchmarks/drift.py` monitors real sites, for docs/alarms.md.
 
 The stroke trial by year, country and hospital; sleep by night and by age. Outputs ship with the
 package; everything is seeded; a minute on two cores.
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 import robfcp
 from robfcp.evaluation import CoverageEvaluation
 from robfcp.experiments import outputs
-from robfcp.figures import BLUE, GREY, VERMILION, new_axes, save, style
+from robfcp.figures import BLUE, GRAY, VERMILION, new_axes, save, style
 from robfcp.monitoring import AlarmHistory
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -47,17 +47,17 @@ class Watched:
         state = self.monitor.state
         return [
             self.name,
-            f"{state.floor:.3f}",
+            f"{state.min_coverage:.3f}",
             f"{self.evaluation.overall.coverage:.3f}",
-            self.evaluation.verdict,
+            self.evaluation.result,
             *self.alarm_cells,
-            f"{state.n:,}",
+            f"{state.n_samples:,}",
         ]
 
     @property
     def alarm_cells(self) -> list[str]:
         """After how many samples coverage and drift had an alarm; a dash where they had none."""
-        alarms = self.monitor.state.alarms
+        alarms = self.monitor.state.alarm_steps
         return [f"{alarms[kind]:,}" if kind in alarms else "-" for kind in ("coverage", "drift")]
 
     @property
@@ -66,7 +66,7 @@ class Watched:
         return self.alarm_cells != ["-", "-"]
 
 
-HEAD = ["floor", "coverage", "check", "floor rings at", "drift rings at", "samples"]
+HEAD = ["min. coverage", "coverage", "evaluation", "coverage alarm at", "drift alarm at", "samples"]
 
 
 def report_of(data: outputs.Outputs, name: str, rows: Rows) -> robfcp.Report:
@@ -75,13 +75,15 @@ def report_of(data: outputs.Outputs, name: str, rows: Rows) -> robfcp.Report:
     return robfcp.Report.from_scores(name, scores, score=SCORE)
 
 
-def reports_of(data: outputs.Outputs, rows: Rows, sites: NDArray[np.str_]) -> list[robfcp.Report]:
+def reports_of(
+    data: outputs.Outputs, rows: Rows, client_of_sample: NDArray[np.str_]
+) -> list[robfcp.Report]:
     """Return a report of every site that has `MIN_SAMPLES` of these rows."""
     reports = []
-    for name in np.unique(sites[rows]):
-        site_rows = rows[sites[rows] == name]
-        if len(site_rows) >= MIN_SAMPLES:
-            reports.append(report_of(data, str(name), site_rows))
+    for name in np.unique(client_of_sample[rows]):
+        client_rows = rows[client_of_sample[rows] == name]
+        if len(client_rows) >= MIN_SAMPLES:
+            reports.append(report_of(data, str(name), client_rows))
     return reports
 
 
@@ -114,7 +116,7 @@ def watch(
     rows : array of int
         Those that come in.
     min_coverage : float or None
-        The floor; None for what the client's own report supports.
+        The minimum coverage; None for what the client's own report supports.
     """
     monitor = robfcp.Monitor(
         calibration, reference_report=report, client=name, min_coverage=min_coverage, seed=0
@@ -136,7 +138,7 @@ class StrokeTrial:
         self.country = self.data.column("country")
         self.hospital = self.data.column("site")
         self.reports = reports_of(self.data, np.flatnonzero(self.year <= 1993), self.hospital)
-        defense = robfcp.Consensus(at_most=STROKE_MAX_MALICIOUS)
+        defense = robfcp.Consensus(max_malicious=STROKE_MAX_MALICIOUS)
         self.calibration = robfcp.calibrate(self.reports, defense=defense)
 
     def watch_groups(self) -> list[Watched]:
@@ -204,7 +206,7 @@ def sleep() -> tuple[list[Watched], list[Watched]]:
     subject = data.column("site")
 
     reports = reports_of(data, np.flatnonzero(night == "1"), subject)
-    calibration = robfcp.calibrate(reports, defense=robfcp.Consensus(at_most=4))
+    calibration = robfcp.calibrate(reports, defense=robfcp.Consensus(max_malicious=4))
     second_nights = []
     for report in reports:
         is_second = (subject == report.client) & (night == "2")
@@ -213,7 +215,7 @@ def sleep() -> tuple[list[Watched], list[Watched]]:
             second_nights.append(watch(report.client, calibration, report, data, rows, None))
 
     young = reports_of(data, np.flatnonzero(age < 40), subject)
-    calibration = robfcp.calibrate(young, defense=robfcp.Consensus(at_most=1))
+    calibration = robfcp.calibrate(young, defense=robfcp.Consensus(max_malicious=1))
     reference = pooled(young)
     older = []
     for low, high in ((50, 60), (60, 70), (70, 80), (80, 102)):
@@ -229,19 +231,19 @@ def summary(title: str, monitors: Sequence[robfcp.Monitor]) -> list[str]:
     n = len(monitors)
     cells = [title, str(n)]
     for kind in ("coverage", "drift"):
-        n_alarms = sum(kind in monitor.state.alarms for monitor in monitors)
+        n_alarms = sum(kind in monitor.state.alarm_steps for monitor in monitors)
         cells.append(f"{n_alarms} ({n_alarms / n:.0%})")
-    n_samples = sum(monitor.state.n for monitor in monitors)
+    n_samples = sum(monitor.state.n_samples for monitor in monitors)
     return [*cells, f"{n_samples:,}"]
 
 
 @style()
 def draw(stroke: Sequence[Watched], older: Sequence[Watched]) -> None:
-    """Draw alarms against the floor: the stroke trial from 1994 on, and sleep by age."""
+    """Draw e-values against the minimum coverage: the stroke trial by group, sleep by age."""
     left, right = new_axes(2)
     _draw_panel(left, stroke, "Stroke trial from 1994 on")
     _draw_panel(right, older, "Sleep of the older, calibrated on the young")
-    left.set_ylabel("alarm strength, log10")
+    left.set_ylabel("e-value, log10")
     save(np.array([left, right]), DOCS / "images" / "drift.png")
 
 
@@ -249,11 +251,11 @@ def _draw_panel(ax: Any, watched: Sequence[Watched], title: str) -> None:
     """Draw the e-values of some monitors; those with an alarm in color and with their names."""
     for stretch in watched:
         state = stretch.monitor.state
-        n = [point.n for point in state.curve]
-        e_values = np.array([point.coverage for point in state.curve]) / np.log(10)
+        n = [point.n_samples for point in state.points]
+        e_values = np.array([point.log_e_coverage for point in state.points]) / np.log(10)
         clipped = np.clip(e_values, *CLIP)
-        has_alarm = "coverage" in state.alarms
-        ax.plot(n, clipped, color=VERMILION if has_alarm else GREY, linewidth=1.2)
+        has_alarm = "coverage" in state.alarm_steps
+        ax.plot(n, clipped, color=VERMILION if has_alarm else GRAY, linewidth=1.2)
         if has_alarm or len(watched) < 6:
             ax.annotate(
                 stretch.name,
@@ -270,21 +272,21 @@ def _draw_panel(ax: Any, watched: Sequence[Watched], title: str) -> None:
 def inspection_table(history: AlarmHistory) -> str:
     """Return a line a year of the hospitals together."""
     lines = []
-    for inspection, merged in zip(history.looks, history.merged, strict=True):
-        reports = inspection.sites.values()
-        n_alone = sum(report.log_coverage >= LOG_ALARM for report in reports)
+    for inspection, merged in zip(history.inspections, history.merged, strict=True):
+        reports = inspection.e_value_reports.values()
+        n_alone = sum(report.log_e_coverage >= LOG_ALARM for report in reports)
         lines.append(
             [
                 str(1993 + inspection.step),
                 f"{n_alone}",
-                f"{merged.log_mean / np.log(10):.2f}",
-                f"{merged.log_drift / np.log(10):.2f}",
-                ", ".join(merged.alarmed) or "-",
+                f"{merged.log_mean_e_value / np.log(10):.2f}",
+                f"{merged.log_e_exchangeability / np.log(10):.2f}",
+                ", ".join(merged.alarming_clients) or "-",
             ]
         )
     head = [
-        "the calibrating hospitals together, two may lie",
-        "ring alone",
+        "the calibrating hospitals together, at most two malicious",
+        "alarms alone",
         "mean of the K - m smallest, log10",
         "drift, log10",
         "listed",
@@ -313,7 +315,7 @@ def main() -> None:
         ),
         inspection_table(history),
         markdown(
-            ["against the site's own report", "sites", "floor rings", "drift rings", "samples"],
+            ["against the site's report", "sites", "coverage alarms", "drift alarms", "samples"],
             summaries,
         ),
         markdown(

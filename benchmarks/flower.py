@@ -58,9 +58,9 @@ def calibrate_directly(data: ClientData, defense: Consensus) -> float:
 def calibrate_by_flower(data: ClientData, defense: Consensus) -> float:
     """Return the threshold of a round of Flower messages in this process."""
     pairs = list(data.values())
-    app = make_client_app(lambda part, arrays, node: pairs[node.node_id - 1])
-    grid = InProcessGrid(app, [{}] * len(data), names=list(data))
-    calibration = run_calibration_round(FlowerTransport(grid), evaluate=False, defense=defense)
+    app = make_client_app(lambda partition, arrays, node: pairs[node.node_id - 1])
+    network = InProcessGrid(app, [{}] * len(data), names=list(data))
+    calibration = run_calibration_round(FlowerTransport(network), evaluate=False, defense=defense)
     return calibration.threshold
 
 
@@ -71,7 +71,7 @@ def main() -> None:
     print("clients   core s  flower s  overhead ms a client")
     for n_clients in parser.parse_args().clients:
         data = make_data(n_clients)
-        defense = Consensus(at_most=n_clients // 5)
+        defense = Consensus(max_malicious=n_clients // 5)
         assert calibrate_directly(data, defense) == calibrate_by_flower(data, defense)
         direct_seconds = best_seconds(partial(calibrate_directly, data, defense))
         flower_seconds = best_seconds(partial(calibrate_by_flower, data, defense))

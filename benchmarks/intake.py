@@ -75,7 +75,7 @@ def lines(n_clients: int, n_classes: int = 0) -> Iterator[bytes]:
     cell_field = "bins"
     if n_classes:
         options = {"labels": np.zeros(1, dtype=int), "classes": n_classes}
-        cell_field = "steps"
+        cell_field = "cell_steps"
     template = robfcp.Report.from_scores(
         "NAME", np.zeros(1), score=robfcp.LAC(), min_class_count=1, **options
     )
@@ -86,9 +86,11 @@ def lines(n_clients: int, n_classes: int = 0) -> Iterator[bytes]:
         boundaries = np.cumsum(lengths)[:-1]
         client_cells = np.split(cells, boundaries)
         client_counts = np.split(counts, boundaries)
-        for name, own_cells, own_counts in zip(names, client_cells, client_counts, strict=True):
-            values = np.diff(own_cells, prepend=0) if n_classes else own_cells
-            body = f'"{cell_field}":{values.tolist()},"counts":{own_counts.tolist()}'
+        for name, cells_of_client, counts_of_client in zip(
+            names, client_cells, client_counts, strict=True
+        ):
+            values = np.diff(cells_of_client, prepend=0) if n_classes else cells_of_client
+            body = f'"{cell_field}":{values.tolist()},"counts":{counts_of_client.tolist()}'
             yield f"{head.replace('NAME', name)}{body.replace(' ', '')}{tail}".encode()
 
 
@@ -109,9 +111,13 @@ def write_table(path: Path, n_clients: int, n_classes: int = 0) -> None:
             lists = {"bins": cells % n_bins, "counts": counts}
             if n_classes:
                 lists["classes"] = cells // n_bins
-            columns: dict[str, Any] = {"client": names, "n": np.full(len(names), SAMPLES)}
-            for name, numbers in lists.items():
-                values = pa.array(numbers, schema.field(name).type.value_type)
+            columns: dict[str, Any] = {
+                "client": names,
+                "n_samples": np.full(len(names), SAMPLES),
+                "min_cell_count": np.ones(len(names), dtype=int),
+            }
+            for name, cell_values in lists.items():
+                values = pa.array(cell_values, schema.field(name).type.value_type)
                 columns[name] = pa.ListArray.from_arrays(starts, values)
             nulls = [None] * len(names)
             arrays = [pa.array(columns.get(field.name, nulls), field.type) for field in schema]
@@ -119,14 +125,14 @@ def write_table(path: Path, n_clients: int, n_classes: int = 0) -> None:
 
 
 def from_json(sizes: list[int]) -> Iterator[Row]:
-    """Yield intake of JSON; floor: decoding it."""
+    """Yield intake of JSON; lower bound: decoding it."""
     for n_classes in (0, CLASSES):
         stage = "validate, ten classes" if n_classes else "validate"
         for n_clients in sizes:
             data = list(lines(n_clients, n_classes))
             take_in = partial(take_in_lines, data)
-            seconds, floor = in_turns(take_in, partial(decode_lines, data))
-            yield Row(stage, n_clients, SAMPLES, seconds, peak(take_in), floor)
+            seconds, lower_bound = in_turns(take_in, partial(decode_lines, data))
+            yield Row(stage, n_clients, SAMPLES, seconds, peak(take_in), lower_bound)
 
 
 def take_in_lines(data: Sequence[bytes]) -> Federation:
@@ -156,14 +162,14 @@ def serve(path: Path, by_class: bool) -> dict[str, Any]:
     intake_end = time.perf_counter()
     calibration = robfcp.calibrate(federation, by="class" if by_class else None)
     return {
-        "clients": federation.n_clients,
+        "n_clients": federation.n_clients,
         "by_class": by_class,
         "bytes_a_report": round(path.stat().st_size / federation.n_clients, 1),
         "intake_seconds": round(intake_end - start, 2),
         "calibrate_seconds": round(time.perf_counter() - intake_end, 2),
         "cpu_seconds": round(time.process_time() - cpu_start, 2),
         "peak_mib": peak_mib(),
-        "flagged": calibration.summary.n_flagged,
+        "n_flagged": calibration.summary.n_flagged,
     }
 
 
@@ -191,9 +197,9 @@ def main() -> None:
     """Write a table of so many reports, or serve one round."""
     path = Path(sys.argv[1])
     by_class = "--by-class" in sys.argv
-    numbers = [int(argument) for argument in sys.argv[2:] if argument.isdigit()]
-    if numbers:
-        write_table(path, numbers[0], CLASSES if by_class else 0)
+    sizes = [int(argument) for argument in sys.argv[2:] if argument.isdigit()]
+    if sizes:
+        write_table(path, sizes[0], CLASSES if by_class else 0)
     else:
         print(json.dumps(serve(path, by_class)))
 

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from robfcp.guarantees._checks import PRUNING_DELTA_FRACTION
 from robfcp.guarantees._client_pairs import ClientPairs
 from robfcp.guarantees._label_distributions import parse_label_distributions
-from robfcp.guarantees._label_shift import (
+from robfcp.guarantees._label_shift_thresholds import (
     ClassCounts,
     label_distribution_threshold,
     pac_threshold_after_pruning,
@@ -65,7 +65,7 @@ WORLDS = (
 )
 
 
-def draw_round(rng: np.random.Generator, world: World, rule: str) -> Round:
+def draw_round(rng: np.random.Generator, world: World, method: str) -> Round:
     """Return benign clients at an edge that covers too little of their pool (PC).
 
     For T it covers too little of the uniform label distribution.
@@ -73,7 +73,7 @@ def draw_round(rng: np.random.Generator, world: World, rule: str) -> Round:
     n_benign = world.n_clients - world.n_malicious
     distributions = rng.dirichlet(np.full(world.n_classes, world.concentration), world.n_clients)
     sizes = rng.multinomial(world.n_samples, distributions)
-    if rule == "PC":
+    if method == "PC":
         benign_sizes = sizes[:n_benign].sum(axis=0)
         weights = benign_sizes / benign_sizes.sum()
     else:
@@ -85,14 +85,14 @@ def draw_round(rng: np.random.Generator, world: World, rule: str) -> Round:
     return Round(cumulative, sizes, miss_rates, malicious, world.n_malicious)
 
 
-def is_accepted(round: Round, rule: str, max_malicious: int) -> bool:
+def is_accepted(round: Round, method: str, max_malicious: int) -> bool:
     """Return whether the rule accepts the edge, given a number of malicious clients."""
     n_clients, n_classes = round.sizes.shape
     clients = tuple(str(k) for k in range(n_clients))
     classes = tuple(str(c) for c in range(n_classes))
     edges = np.zeros(1, dtype=np.intp)
     counts = ClassCounts(round.cumulative[None], round.sizes, edges, clients, classes)
-    if rule == "PC":
+    if method == "PC":
         level = 1 - Fraction(str(ALPHA))
         result = pac_threshold_after_pruning(counts, level, max_malicious, DELTA)
     else:
@@ -226,7 +226,7 @@ ATTACKS: tuple[Attack, ...] = (
 
 
 def failures(
-    world: World, attack: Attack, rule: str, numbers_given: Sequence[int], n_runs: int
+    world: World, attack: Attack, method: str, numbers_given: Sequence[int], n_runs: int
 ) -> NDArray[np.int64]:
     """Return in how many runs the edge that covers too little is accepted.
 
@@ -235,22 +235,22 @@ def failures(
     n_failed = np.zeros(len(numbers_given), dtype=np.int64)
     for run in range(n_runs):
         rng = np.random.default_rng([world.n_clients, world.n_samples, world.n_malicious, run])
-        round = draw_round(rng, world, rule)
+        round = draw_round(rng, world, method)
         attack(rng, round)
-        n_failed += [is_accepted(round, rule, max_malicious) for max_malicious in numbers_given]
+        n_failed += [is_accepted(round, method, max_malicious) for max_malicious in numbers_given]
     return n_failed
 
 
 def table(n_runs: int) -> Iterable[Sequence[str]]:
     """Yield the fraction of runs that fail, of each rule: given m, and given one too few."""
-    yield ["K, n, C, Dirichlet, m", "attack", "PC", "PC, told m - 1", "T", "T, told m - 1"]
+    yield ["K, n, C, Dirichlet, m", "attack", "PC", "PC, given m - 1", "T", "T, given m - 1"]
     for world in WORLDS:
         world_text = ", ".join(f"{value:,}" for value in world)
         numbers_given = (world.n_malicious, world.n_malicious - 1)
         for attack in ATTACKS:
             cells = []
-            for rule in ("PC", "T"):
-                fractions = failures(world, attack, rule, numbers_given, n_runs) / n_runs
+            for method in ("PC", "T"):
+                fractions = failures(world, attack, method, numbers_given, n_runs) / n_runs
                 cells += [f"{fraction:.4f}" for fraction in fractions]
             yield [world_text, attack.__name__.replace("_", " "), *cells]
 

@@ -37,19 +37,19 @@ class Seconds(float):
 
 @dataclass(frozen=True)
 class Row:
-    """One stage at one size, next to its floor and to what a user would take instead.
+    """One stage at one size, next to its lower bound and to an alternative.
 
     Seconds are medians of the same run; `spread` are the quartiles of the first of them, `peak` is
     bytes beyond the input. The fields are those of the history's files.
     """
 
     stage: str
-    clients: int
-    samples: int
+    n_clients: int
+    n_samples: int
     seconds: float
     peak: int
-    floor: float | None = None
-    instead: float | None = None
+    lower_bound: float | None = None
+    alternative: float | None = None
     spread: tuple[float, float] | None = None
 
     def __post_init__(self) -> None:

@@ -15,8 +15,8 @@ import numpy as np
 from measure import into_page, markdown
 from numpy.typing import NDArray
 
-from robfcp.figures import CYCLE, GREY, new_axes, save, style
-from robfcp.monitoring import _betting as betting
+from robfcp.figures import CYCLE, GRAY, new_axes, save, style
+from robfcp.monitoring import _e_values as betting
 
 MIN_COVERAGE = 0.9
 ALLOWED = 1 - MIN_COVERAGE  # miss rate
@@ -32,7 +32,7 @@ FIGURE = Path(__file__).parents[1] / "docs" / "images" / "monitor.png"
 Table = tuple[list[str], list[list[str]]]
 Misses = NDArray[np.int64]  # (R, T) cumulated misses of R runs
 Rate = float | NDArray[np.float64]  # of misses: one for all, (T,) or (R, 1)
-Rule = Callable[[Misses], NDArray[np.bool_]]  # (R, T) at which samples it raises an alarm
+AlarmRule = Callable[[Misses], NDArray[np.bool_]]  # (R, T) at which samples it raises an alarm
 
 
 def draw_misses(n_runs: int, miss_rate: Rate, seed: int) -> Iterator[Misses]:
@@ -52,9 +52,9 @@ def first_alarms(alarms: NDArray[np.bool_]) -> NDArray[np.float64]:
     return np.where(alarms.any(axis=1), alarms.argmax(axis=1) + 1.0, np.inf)
 
 
-def delays(rule: Rule, n_runs: int, miss_rate: Rate, seed: int) -> NDArray[np.float64]:
+def delays(alarm_rule: AlarmRule, n_runs: int, miss_rate: Rate, seed: int) -> NDArray[np.float64]:
     """Return (R,) after how many samples a rule raises an alarm."""
-    chunks = [first_alarms(rule(misses)) for misses in draw_misses(n_runs, miss_rate, seed)]
+    chunks = [first_alarms(alarm_rule(misses)) for misses in draw_misses(n_runs, miss_rate, seed)]
     return np.concatenate(chunks)
 
 
@@ -72,16 +72,16 @@ def cusum(misses: Misses, drop: float) -> NDArray[np.float32]:
     return np.asarray(sums - lowest)
 
 
-def cusum_rule(drop: float, threshold: float) -> Rule:
+def cusum_rule(drop: float, threshold: float) -> AlarmRule:
     """Return the rule that raises an alarm where CUSUM reaches a threshold."""
 
-    def rule(misses: Misses) -> NDArray[np.bool_]:
+    def raise_alarms(misses: Misses) -> NDArray[np.bool_]:
         return cusum(misses, drop) >= threshold
 
-    return rule
+    return raise_alarms
 
 
-def betting_rule(weights: NDArray[np.float64], threshold: float) -> Rule:
+def betting_rule(weights: NDArray[np.float64], threshold: float) -> AlarmRule:
     """Return the rule of X_t = (X_{t-1} + weight_t) factor_t, averaged over all bets.
 
     It raises an alarm where the mean reaches the threshold; what weights below 1 have not bet yet,
@@ -92,7 +92,7 @@ def betting_rule(weights: NDArray[np.float64], threshold: float) -> Rule:
     if weights[-1] < 1:
         not_bet = 1 / (STEPS + 1)
 
-    def rule(misses: Misses) -> NDArray[np.bool_]:
+    def raise_alarms(misses: Misses) -> NDArray[np.bool_]:
         is_missed = np.diff(misses, axis=1, prepend=0).T.astype(np.intp)
         alarms = np.empty(is_missed.shape, dtype=bool)
         wealth = np.zeros((misses.shape[0], betting.N_BETS))
@@ -103,42 +103,42 @@ def betting_rule(weights: NDArray[np.float64], threshold: float) -> Rule:
             alarms[t] = wealth.mean(axis=1) + not_bet[t] >= threshold
         return alarms.T
 
-    return rule
+    return raise_alarms
 
 
-def wealth_rule() -> Rule:
+def wealth_rule() -> AlarmRule:
     """Return the monitor's rule at delta."""
     return betting_rule(1 / (STEPS * (STEPS + 1.0)), 1 / DELTA)
 
 
-def change_rule(average_run_length: float) -> Rule:
+def change_rule(average_run_length: float) -> AlarmRule:
     """Return the rule of Shiryaev and Roberts at an average run length."""
     return betting_rule(np.ones(HORIZON), average_run_length)
 
 
 def false_alarms(n_runs: int) -> Table:
     """Return how often a client at the minimum coverage has an alarm within 10,000 samples."""
-    rule = wealth_rule()
+    alarm_rule = wealth_rule()
     n_alarms = 0
     for misses in draw_misses(n_runs, ALLOWED, 1):
-        n_alarms += int(rule(misses).any(axis=1).sum())
+        n_alarms += int(alarm_rule(misses).any(axis=1).sum())
     n_drift_alarms = sum(has_drift_alarm(seed, 500, HORIZON) for seed in range(n_runs))
     n_change_runs = max(20, n_runs // 20)
     change_delays = np.minimum(delays(change_rule(2000.0), n_change_runs, ALLOWED, 2), HORIZON)
 
     counts = {
-        "the alarm against the floor": n_alarms,
+        "the alarm against the minimum coverage": n_alarms,
         "the alarm of drift, 500 reported": n_drift_alarms,
     }
     for n in (200, 1000, 5000):
         rank = int(np.ceil(MIN_COVERAGE * (n + 1)))
         coverages = np.random.default_rng(n).beta(rank, n + 1 - rank, (n_runs, 1))
-        name = f"the alarm against 1 - alpha, good sites with {n:,} calibration samples"
-        counts[name] = int(np.isfinite(delays(rule, n_runs, 1 - coverages, n)).sum())
+        name = f"the alarm against 1 - alpha, good clients with {n:,} calibration samples"
+        counts[name] = int(np.isfinite(delays(alarm_rule, n_runs, 1 - coverages, n)).sum())
     rows = [[name, f"{count / n_runs:.4f}", f"{n_runs:,}"] for name, count in counts.items()]
     change_name = "R at 2,000: mean samples to a false alarm, cut at 10,000"
     rows.append([change_name, f"{change_delays.mean():,.0f}", f"{len(change_delays):,}"])
-    return ["false alarms within 10,000 samples, delta 0.05", "share", "runs"], rows
+    return ["false alarms within 10,000 samples, delta 0.05", "fraction", "runs"], rows
 
 
 def has_drift_alarm(seed: int, n_reported: int, n: int) -> bool:
@@ -170,7 +170,7 @@ def delay_table(n_runs: int, start: int = 0) -> Table:
         cells = [quantiles_text(values[values > start] - start) for values in all_delays]
         rows.append([f"{100 * drop:.0f} points", *cells])
     when = f"after {start:,} good samples" if start else "from the first sample"
-    head = [f"drop from 0.90 {when}", "alarm", "R at 200,000", "CUSUM told the drop"]
+    head = [f"drop from 0.90 {when}", "alarm", "R at 200,000", "CUSUM given the drop"]
     return head, rows
 
 
@@ -196,10 +196,10 @@ def attacked_alarms(n_runs: int) -> Table:
     rng = np.random.default_rng(6)
     # Case -> miss rates of the benign clients, and the logarithm that malicious ones report.
     cases = {
-        "nobody drifts, liars report 1e12": (np.full(12, 0.1), 27.6),
-        "all 12 honest drift to 0.20, liars report 0": (np.full(12, 0.2), -np.inf),
-        "11 honest drift to 0.30, liars report 0": (np.repeat([0.3, 0.1], [11, 1]), -np.inf),
-        "8 honest drift to 0.30, liars report 0": (np.repeat([0.3, 0.1], [8, 4]), -np.inf),
+        "no drift, malicious report 1e12": (np.full(12, 0.1), 27.6),
+        "all 12 benign drift to 0.20, malicious report 0": (np.full(12, 0.2), -np.inf),
+        "11 benign drift to 0.30, malicious report 0": (np.repeat([0.3, 0.1], [11, 1]), -np.inf),
+        "8 benign drift to 0.30, malicious report 0": (np.repeat([0.3, 0.1], [8, 4]), -np.inf),
     }
     log_threshold = np.log(2 / DELTA)
     rows = []
@@ -216,7 +216,7 @@ def attacked_alarms(n_runs: int) -> Table:
         merged_delays = first_alarms(np.array(merged_alarms))
         mean_delays = first_alarms(np.array(mean_alarms))
         rows.append([name, alarms_text(merged_delays), alarms_text(mean_delays)])
-    return ["20 sites, 8 of them lie", "mean of the 12 smallest", "mean of all"], rows
+    return ["20 clients, 8 malicious", "mean of the 12 smallest", "mean of all"], rows
 
 
 def log_mean(logs: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -227,7 +227,7 @@ def log_mean(logs: NDArray[np.float64]) -> NDArray[np.float64]:
 def alarms_text(delays: NDArray[np.float64]) -> str:
     """Return how many runs had an alarm, and their median delay where most had."""
     has_alarm = np.isfinite(delays)
-    text = f"{has_alarm.mean():.3f} ring"
+    text = f"{has_alarm.mean():.3f} with an alarm"
     if has_alarm.mean() > 0.5:
         text += f", median {np.median(delays[has_alarm]):,.0f}"
     return text
@@ -237,14 +237,14 @@ def alarms_text(delays: NDArray[np.float64]) -> str:
 def draw(n_runs: int) -> None:
     """Draw delays at three drops, and without one."""
     (ax,) = new_axes(1)
-    for color, drop in zip((*CYCLE[:3], GREY), (*DROPS, 0.0), strict=True):
+    for color, drop in zip((*CYCLE[:3], GRAY), (*DROPS, 0.0), strict=True):
         seed = 4 if drop else 1
         sorted_delays = np.sort(delays(wealth_rule(), n_runs, ALLOWED + drop, seed))
         fractions = np.arange(1, len(sorted_delays) + 1) / len(sorted_delays)
         label = f"drop of {100 * drop:.0f} points" if drop else "no drop"
         ax.plot(sorted_delays, fractions, color=color, label=label)
-    ax.axhline(DELTA, color=GREY, linestyle=":", linewidth=1)
-    ax.set(xscale="log", xlim=(20, HORIZON), xlabel="samples", ylabel="share that has rung")
+    ax.axhline(DELTA, color=GRAY, linestyle=":", linewidth=1)
+    ax.set(xscale="log", xlim=(20, HORIZON), xlabel="samples", ylabel="fraction with an alarm")
     ax.set_title("Until a drop from 0.90 is seen")
     ax.legend(fontsize=8, loc="upper left")
     save(ax, FIGURE)

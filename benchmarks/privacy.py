@@ -1,4 +1,4 @@
-"""The tables of docs/guides/privacy.md: `python benchmarks/privacy.py price|grids`.
+"""The tables of docs/guides/privacy.md: `python benchmarks/privacy.py price|binnings`.
 
 Clients draw their samples from a real network's shipped test outputs, on which coverage and set
 size are then exact. Samples are seeded; the noise is OpenDP's and is not.
@@ -103,7 +103,7 @@ class Setup:
         )
 
 
-def price(population: Population, seeds: int) -> Iterator[Sequence[object]]:
+def price(population: Population, n_runs: int) -> Iterator[Sequence[object]]:
     """Yield coverage, set size, certificate width and detection, with and without attackers."""
     yield (
         "n",
@@ -113,14 +113,14 @@ def price(population: Population, seeds: int) -> Iterator[Sequence[object]]:
         "size",
         "width",
         "flagged",
-        "marg. cov.",
+        "guaranteed cov.",
         "size",
         "2 low: cov.",
         "2 high: size",
         "10 low: cov.",
-        "found",
+        "detected",
         "10 high: size",
-        "found",
+        "detected",
     )
     for n, epsilon in product(SIZES, EPSILONS):
         privacy = None
@@ -129,7 +129,7 @@ def price(population: Population, seeds: int) -> Iterator[Sequence[object]]:
             privacy = Privacy(epsilon)
             binning = recommend_binning(privacy, n, CLIENTS)
         setup = Setup(population, binning, n, privacy)
-        rows = [price_once(np.random.default_rng(seed), setup) for seed in range(seeds)]
+        rows = [price_once(np.random.default_rng(seed), setup) for seed in range(n_runs)]
         means = np.mean(rows, axis=0)
         yield n, epsilon or "inf", binning.n_bins, *(f"{value:.3f}" for value in means)
 
@@ -162,14 +162,14 @@ def price_once(rng: np.random.Generator, setup: Setup) -> list[float]:
 
 def calibrate_guaranteed(reports: Federation) -> Calibration:
     """Return the calibration with a marginal guarantee."""
-    guarantee = MarginalGuarantee(liars=MAX_MALICIOUS)
+    guarantee = MarginalGuarantee(max_malicious=MAX_MALICIOUS)
     return calibrate(reports, defense="none", guarantee=guarantee)
 
 
 def calibrate_defended(reports: Federation, n_attackers: int) -> Calibration:
     """Return the default calibration; it is given no number where clients attack."""
     max_malicious = None if n_attackers else MAX_MALICIOUS
-    return calibrate(reports, defense=Consensus(at_most=max_malicious))
+    return calibrate(reports, defense=Consensus(max_malicious=max_malicious))
 
 
 def threshold_of(calibration: Calibration) -> float:
@@ -182,7 +182,7 @@ def detected_fraction(calibration: Calibration) -> float:
     return float((~calibration.benign_mask[:N_ATTACKERS]).mean())
 
 
-def grids(population: Population, seeds: int) -> Iterator[Sequence[object]]:
+def binning_table(population: Population, n_runs: int) -> Iterator[Sequence[object]]:
     """Yield coverage of the guaranteed threshold (the nearer to 0.9 the better) by bins."""
     yield "n", "epsilon", *BIN_NUMBERS, "recommended", "with a prior"
     rng = np.random.default_rng(0)
@@ -194,7 +194,7 @@ def grids(population: Population, seeds: int) -> Iterator[Sequence[object]]:
         binnings.append(recommend_binning(privacy, n, CLIENTS, prior=prior))
         cells = []
         for binning in binnings:
-            coverage = guaranteed_coverage(rng, Setup(population, binning, n, privacy), seeds)
+            coverage = guaranteed_coverage(rng, Setup(population, binning, n, privacy), n_runs)
             cells.append(f"{coverage:.3f}")
         yield n, epsilon, *cells
 
@@ -209,17 +209,17 @@ def guaranteed_coverage(rng: np.random.Generator, setup: Setup, n_runs: int) -> 
     return float(np.mean(coverages))
 
 
-TABLES = {"price": price, "grids": grids}
+TABLES = {"price": price, "binnings": binning_table}
 
 
 def main() -> None:
     """Print one table in Markdown."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("table", choices=list(TABLES))
-    parser.add_argument("--seeds", type=int, default=20)
-    parser.add_argument("--data", default="pathmnist", choices=outputs.names())
+    parser.add_argument("--n-runs", type=int, default=20)
+    parser.add_argument("--data", default="pathmnist", choices=outputs.dataset_names())
     arguments = parser.parse_args()
-    rows = TABLES[arguments.table](Population(arguments.data), arguments.seeds)
+    rows = TABLES[arguments.table](Population(arguments.data), arguments.n_runs)
     for i, row in enumerate(rows):
         print("| " + " | ".join(map(str, row)) + " |", flush=True)
         if i == 0:

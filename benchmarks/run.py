@@ -1,7 +1,7 @@
 """All benchmarks: `python benchmarks/run.py` writes docs/speed.md, its plot and the history.
 
 One run on a machine that does nothing else: it is refused where other work waits, unless
-`--disturbed` says that the page may tell so. `--largest` is the most clients (default a million:
+`--disturbed` lets the page state it. `--largest` is the most clients (default a million:
 some minutes on two cores); `--quick` is a rehearsal that writes nothing but what it prints.
 """
 
@@ -26,8 +26,8 @@ from report import page, plot
 
 from robfcp._files import write_atomically
 
-HERE = Path(__file__).resolve().parent
-HISTORY = HERE / "history"
+FOLDER = Path(__file__).resolve().parent
+HISTORY = FOLDER / "history"
 
 
 def measure_rows(largest: int) -> Iterator[Row]:
@@ -56,15 +56,15 @@ def measure_rounds(largest: int) -> Iterator[dict[str, Any]]:
 
 
 def row_text(row: Row) -> str:
-    """Return a line for whoever waits."""
-    floor = ""
-    if row.floor is not None:
-        floor = f"{row.seconds / row.floor:9.2f} x floor"
-    instead = ""
-    if row.instead is not None:
-        instead = f"{row.instead / row.seconds:9.1f} x instead"
-    size = f"K = {row.clients:<9,} n = {row.samples:<9,}"
-    return f"{row.stage:36}{size}{row.seconds:10.5f} s{floor}{instead}"
+    """Return a line for the terminal."""
+    ratio_text = ""
+    if row.lower_bound is not None:
+        ratio_text = f"{row.seconds / row.lower_bound:9.2f} x lower bound"
+    alternative_text = ""
+    if row.alternative is not None:
+        alternative_text = f"{row.alternative / row.seconds:9.1f} x alternative"
+    size = f"K = {row.n_clients:<9,} n = {row.n_samples:<9,}"
+    return f"{row.stage:36}{size}{row.seconds:10.5f} s{ratio_text}{alternative_text}"
 
 
 def main() -> None:
@@ -108,7 +108,7 @@ def main() -> None:
     HISTORY.mkdir(exist_ok=True)
     name = time.strftime("%Y-%m-%d-%H%M", time.gmtime(start))
     write_atomically(HISTORY / f"{name}.json", json.dumps(result, indent=1) + "\n")
-    docs = HERE.parent / "docs"
+    docs = FOLDER.parent / "docs"
     plot(rows, docs / "images" / "speed.png")
     write_atomically(docs / "speed.md", page(result))
 

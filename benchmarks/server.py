@@ -19,7 +19,11 @@ from robfcp.binning import Binning
 from robfcp.defense import characterization_vectors, mean_neighbor_distances
 from robfcp.federation import Federation, SparseTable
 from robfcp.guarantees import certify_threshold, fcp_bin_index
-from robfcp.guarantees._label_shift import ClassCounts, fixed_bins, pac_threshold_after_pruning
+from robfcp.guarantees._label_shift_thresholds import (
+    ClassCounts,
+    fixed_bins,
+    pac_threshold_after_pruning,
+)
 from robfcp.page import PageInfo, page_data, safe_json
 
 BINNING = Binning.default()
@@ -29,10 +33,15 @@ DELTA = 0.05  # probability that a guarantee may fail with
 
 
 def federation(
-    n_clients: int, n_samples: int = SAMPLES, binning: Binning = BINNING, share: float = MALICIOUS
+    n_clients: int,
+    n_samples: int = SAMPLES,
+    binning: Binning = BINNING,
+    malicious_fraction: float = MALICIOUS,
 ) -> Federation:
-    """Return clients with Beta(0.4, 2) scores, a share of which reports only zeros."""
-    names, *columns = zip(*chunks(n_clients, 0, share, binning, n_samples), strict=True)
+    """Return clients with Beta(0.4, 2) scores, a fraction of which reports only zeros."""
+    names, *columns = zip(
+        *chunks(n_clients, 0, malicious_fraction, binning, n_samples), strict=True
+    )
     lengths, bins, values = map(np.concatenate, columns)
     starts = np.concatenate([[0], np.cumsum(lengths)])
     counts = SparseTable.from_entries(starts, bins, values, binning.n_bins)
@@ -64,7 +73,7 @@ def calibrating(sizes: list[int]) -> Iterator[Row]:
         works: dict[str, Callable[[], None]] = {
             "calibrate": partial(calibrate_fresh, pooled),
             "calibrate by ten classes": partial(calibrate_fresh, classes, by="class"),
-            "calibrate without a defence": partial(calibrate_fresh, pooled, defense="none"),
+            "calibrate without a defense": partial(calibrate_fresh, pooled, defense="none"),
         }
         times = in_turns(*works.values())
         for (stage, work), seconds in zip(works.items(), times, strict=True):
@@ -72,7 +81,7 @@ def calibrating(sizes: list[int]) -> Iterator[Row]:
 
 
 def certifying(sizes: list[int]) -> Iterator[Row]:
-    """Yield threshold and certificate of all reports; floor: one pass over the counts."""
+    """Yield threshold and certificate of all reports; lower bound: one pass over the counts."""
     for n_clients in sizes:
         reports = federation(n_clients)
         bin_index = fcp_bin_index(reports, LEVEL)
@@ -81,11 +90,11 @@ def certifying(sizes: list[int]) -> Iterator[Row]:
 
         certify = partial(certify_fresh, reports, bin_index, max_malicious)
         find_threshold = partial(find_fcp_bin_fresh, reports)
-        certify_time, threshold_time, floor = in_turns(
+        certify_time, threshold_time, lower_bound = in_turns(
             certify, find_threshold, partial(add_up, bins, values)
         )
-        yield Row("quantile", n_clients, SAMPLES, threshold_time, peak(find_threshold), floor)
-        yield Row("certify", n_clients, SAMPLES, certify_time, peak(certify), floor)
+        yield Row("quantile", n_clients, SAMPLES, threshold_time, peak(find_threshold), lower_bound)
+        yield Row("certify", n_clients, SAMPLES, certify_time, peak(certify), lower_bound)
 
 
 def add_up(bins: NDArray[np.generic], values: NDArray[np.generic]) -> None:
@@ -97,7 +106,7 @@ def add_up(bins: NDArray[np.generic], values: NDArray[np.generic]) -> None:
 def paging(sizes: list[int]) -> Iterator[Row]:
     """Yield the calibration's page as JSON, of a round in which 2% are malicious."""
     for n_clients in sizes:
-        calibration = robfcp.calibrate(federation(n_clients, share=0.02))
+        calibration = robfcp.calibrate(federation(n_clients, malicious_fraction=0.02))
         work = partial(make_page, calibration)
         (seconds,) = in_turns(work, repeats=3)
         yield Row("page", n_clients, SAMPLES, seconds, peak(work))
@@ -109,14 +118,16 @@ def make_page(calibration: robfcp.Calibration) -> None:
 
 
 def exact_distances(sizes: list[int]) -> Iterator[Row]:
-    """Yield Rob-FCP's distances of all to all; floor: their matrix product and a partition."""
+    """Yield Rob-FCP's distances of all to all; lower bound: matrix product and partition."""
     for n_clients in sizes:
-        reports = federation(n_clients, binning=Binning.uniform(100), share=0.0)
+        reports = federation(n_clients, binning=Binning.uniform(100), malicious_fraction=0.0)
         vectors = characterization_vectors(reports, "histogram")
         last_rank = n_clients - int(MALICIOUS * n_clients) - 1
         work = partial(mean_neighbor_distances, vectors, "l2", 1, last_rank)
-        seconds, floor = in_turns(work, partial(partition_products, vectors, last_rank), repeats=3)
-        yield Row("exact distances", n_clients, SAMPLES, seconds, peak(work), floor)
+        seconds, lower_bound = in_turns(
+            work, partial(partition_products, vectors, last_rank), repeats=3
+        )
+        yield Row("exact distances", n_clients, SAMPLES, seconds, peak(work), lower_bound)
 
 
 def partition_products(vectors: NDArray[np.float64], last_rank: int) -> None:
@@ -125,15 +136,15 @@ def partition_products(vectors: NDArray[np.float64], last_rank: int) -> None:
 
 
 def reporting_by_class(sizes: list[int]) -> Iterator[Row]:
-    """Yield one client's report from scores and labels; floor: its pooled report."""
+    """Yield one client's report from scores and labels; lower bound: its pooled report."""
     for n in sizes:
         rng = np.random.default_rng(n)
         scores = rng.beta(0.4, 2, n)
         labels = rng.integers(0, CLASSES, n)
         make_pooled = partial(robfcp.Report.from_scores, "a", scores, BINNING)
         make_by_class = partial(make_pooled, labels=labels, classes=CLASSES)
-        seconds, floor = in_turns(make_by_class, make_pooled, repeats=20)
-        yield Row("report, ten classes", 1, n, seconds, peak(make_by_class), floor)
+        seconds, lower_bound = in_turns(make_by_class, make_pooled, repeats=20)
+        yield Row("report, ten classes", 1, n, seconds, peak(make_by_class), lower_bound)
 
 
 def pruning(sizes: list[int]) -> Iterator[Row]:

@@ -1,4 +1,4 @@
-"""What a client does, each stage next to its floor and to what one would take instead."""
+"""What a client does, each stage next to its lower bound and to what one would take instead."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def probabilities(n: int, n_classes: int) -> tuple[NDArray[np.float32], NDArray[
 
 
 def client_side() -> Iterator[Row]:
-    """Yield scores with their checks, and sets, of 20,000 x 1000 outputs; floor: one copy."""
+    """Yield scores with their checks, and sets, of 20,000 x 1000 outputs; lower bound: one copy."""
     outputs, labels = probabilities(ROWS, CLASSES)
     target = np.empty_like(outputs)
     np.copyto(target, outputs)
@@ -39,17 +39,19 @@ def client_side() -> Iterator[Row]:
 
     for score in (robfcp.LAC(), robfcp.APS(), robfcp.RAPS()):
         make_scores = partial(score, outputs, labels, rng=1)
-        seconds, floor = in_turns(make_scores, copy_outputs)
+        seconds, lower_bound = in_turns(make_scores, copy_outputs)
         make_mapie_scores = partial(
             mapie_scores, score.name, outputs[mapie_rows], labels[mapie_rows]
         )
         (mapie,) = in_turns(make_mapie_scores, repeats=3)
         stage = f"scores, {score.name}"
-        yield Row(stage, 1, ROWS, seconds, peak(make_scores), floor, mapie.times(MAPIE_FRACTION))
+        yield Row(
+            stage, 1, ROWS, seconds, peak(make_scores), lower_bound, mapie.times(MAPIE_FRACTION)
+        )
     for score in (robfcp.LAC(), robfcp.APS(), robfcp.RAPS(), robfcp.SAPS()):
         make_sets = partial(make_all_sets, score, outputs)
-        seconds, floor = in_turns(make_sets, copy_outputs)
-        yield Row(f"sets, {score.name}", 1, ROWS, seconds, peak(make_sets), floor)
+        seconds, lower_bound = in_turns(make_sets, copy_outputs)
+        yield Row(f"sets, {score.name}", 1, ROWS, seconds, peak(make_sets), lower_bound)
 
 
 def make_all_sets(score: Any, outputs: NDArray[np.float32]) -> None:
@@ -59,15 +61,15 @@ def make_all_sets(score: Any, outputs: NDArray[np.float32]) -> None:
 
 
 def sketching(sizes: list[int]) -> Iterator[Row]:
-    """Yield one client's scores to counts; floor: a copy; instead: a KLL sketch."""
+    """Yield one client's scores to counts; lower bound: a copy; alternative: a KLL sketch."""
     for n in sizes:
         scores = np.random.default_rng(n).beta(0.4, 2, n)
         count = partial(BINNING.counts, scores)
         repeats = 101 if n < FEW_SAMPLES else 21
-        seconds, floor, kll = in_turns(
+        seconds, lower_bound, kll = in_turns(
             count, scores.copy, partial(kll_quantile, scores, 0.9), repeats=repeats
         )
-        yield Row("sketch", 1, n, seconds, peak(count), floor, kll)
+        yield Row("sketch", 1, n, seconds, peak(count), lower_bound, kll)
 
 
 # What a user would take instead: other libraries.

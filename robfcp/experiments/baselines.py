@@ -110,7 +110,7 @@ def baseline_thresholds(
     federation: Federation,
     coverage: float,
     scores: Sequence[FloatArray],
-    liars: int = 0,
+    n_malicious: int = 0,
 ) -> Thresholds:
     """Return the thresholds of a baseline: one for all, (C,) one a class, or (K, C) by client too.
 
@@ -124,32 +124,38 @@ def baseline_thresholds(
         The target coverage.
     scores : sequence of array
         The scores of each client.
-    liars : int
+    n_malicious : int
         The number of malicious clients that this package's guarantees are for.
     """
     if name not in BASELINES:
-        raise RobfcpError(f"rival: {name!r} is unknown; use one of {', '.join(BASELINES)}")
+        raise RobfcpError(f"baseline: {name!r} is unknown; use one of {', '.join(BASELINES)}")
     if federation.risk is not None:
         raise RobfcpError(f"{name}: the reports hold losses; make exact reports of scores")
     if federation.has_noise:
         raise RobfcpError(f"{name}: the reports hold noise; make exact reports of scores")
     if len(scores) != federation.n_clients:
         raise RobfcpError(
-            f"{name}: scores of {len(scores)} sites but {federation.n_clients} reports; give each "
-            "site's own, in order"
+            f"{name}: scores of {len(scores)} clients but {federation.n_clients} reports; give "
+            "those of each client, in order"
         )
-    if check_integer("liars", liars, "give how many may lie") >= federation.n_clients:
-        raise RobfcpError(f"liars: {liars} of {federation.n_clients} sites leave none honest")
+    check_integer("n_malicious", n_malicious, "give how many may be malicious")
+    if n_malicious >= federation.n_clients:
+        raise RobfcpError(
+            f"n_malicious: {n_malicious} of {federation.n_clients} clients leave none benign"
+        )
 
     strata = federation.strata
     all_report_classes = (
         strata is not None and strata.by == "class" and len(strata.rows) == federation.n_clients
     )
     if name in BY_CLASS and not all_report_classes:
-        raise RobfcpError(f"{name}: not all reports keep counts by class; make them with labels")
+        raise RobfcpError(
+            f"{name}: not all reports hold counts by class; recreate them with "
+            "stratify_by_class=True"
+        )
 
     baseline = BASELINES[name]
-    thresholds = baseline(BaselineInput(federation, scores, parse_level(coverage), liars))
+    thresholds = baseline(BaselineInput(federation, scores, parse_level(coverage), n_malicious))
     if isinstance(thresholds, np.ndarray) and thresholds.ndim == 2 and thresholds.shape[1] == 1:
         n_classes = strata.n_strata if strata else 1
         return np.repeat(thresholds, n_classes, axis=1)
@@ -339,7 +345,7 @@ def local_only(inputs: BaselineInput) -> FloatArray:
     nothing of the others.
     """
     alpha = float(1 - inputs.level)
-    thresholds = [local_threshold_range(scores, alpha).high for scores in inputs.scores]
+    thresholds = [local_threshold_range(scores, alpha).upper for scores in inputs.scores]
     return np.array(thresholds)[:, None]
 
 
@@ -360,7 +366,7 @@ def local_clipped(inputs: BaselineInput) -> FloatArray:
     clipped = []
     for scores, peer_threshold in zip(inputs.scores, peer_thresholds.tolist(), strict=True):
         local_range = local_threshold_range(scores, alpha)
-        clipped.append(max(local_range.low, min(peer_threshold, local_range.high)))
+        clipped.append(max(local_range.lower, min(peer_threshold, local_range.upper)))
     return np.array(clipped)[:, None]
 
 
@@ -372,7 +378,7 @@ def marginal_guarantee(inputs: BaselineInput) -> float:
     """
     calibration = calibrate(
         inputs.federation,
-        float(inputs.level),
+        coverage=float(inputs.level),
         defense="none",
         guarantee=MarginalGuarantee(inputs.max_malicious),
     )
@@ -381,7 +387,7 @@ def marginal_guarantee(inputs: BaselineInput) -> float:
 
 def class_conditional(inputs: BaselineInput) -> FloatArray:
     """Return this package's (C,) thresholds: the default defense, then a threshold a class."""
-    calibration = calibrate(inputs.federation, float(inputs.level), by="class")
+    calibration = calibrate(inputs.federation, coverage=float(inputs.level), by="class")
     return np.array([stratum.threshold for stratum in calibration.levels[0].strata])
 
 
@@ -392,20 +398,20 @@ BASELINES: dict[str, Baseline] = {
     "pfwcp": pfwcp,
     "crc-shrinkage": crc_shrinkage,
     "prism-fcp": prism_fcp,
-    "majority": majority_sets,
+    "majority-sets": majority_sets,
     "p-coqs": p_coqs,
-    "own data": local_only,
-    "letter": local_clipped,
-    "guaranteed": marginal_guarantee,
-    "by class": class_conditional,
+    "local-only": local_only,
+    "local-clipped": local_clipped,
+    "marginal-guarantee": marginal_guarantee,
+    "class-conditional": class_conditional,
 }
 
 # These need counts by class of all clients.
-BY_CLASS = ("gc-fcp", "pfwcp", "letter", "by class")
+BY_CLASS = ("gc-fcp", "pfwcp", "local-clipped", "class-conditional")
 
 # These are of this package and work on its reports. In experiments all others get exact counts, as
 # their papers have them.
-ON_REPORTS = ("letter", "guaranteed", "by class")
+ON_REPORTS = ("local-clipped", "marginal-guarantee", "class-conditional")
 
 
 def fedcp_qq_index(federation: Federation, level: Fraction) -> int | None:

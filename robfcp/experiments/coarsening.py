@@ -84,7 +84,10 @@ def as_reports_by_class(
         return federation
     strata = federation.strata
     if strata is None or len(strata.rows) < federation.n_clients:
-        raise RobfcpError("by class: not all reports keep counts by class; make them with labels")
+        raise RobfcpError(
+            "by class: not all reports hold counts by class; recreate them with "
+            "stratify_by_class=True"
+        )
     rows, cells, counts = _coarsened_entries(
         strata.table, strata.n_strata, strata.n_bins, min_cell_count
     )

@@ -23,10 +23,16 @@ from robfcp.reports import DEFAULT_MIN_CELL_COUNT, Report
 from robfcp.scores import LAC
 
 OUTCOMES = ("dead", "dependent", "not recovered", "recovered")
-FAULTS = ("swapped-labels", "other-class-order", "old-model", "stale-file", "temperature-flat")
+FAULTS = (
+    "label-swap",
+    "class-permutation",
+    "degraded-model",
+    "wrong-file",
+    "temperature-scaling-flat",
+)
 CRAFTED_REPORT = "all scores equal"
 DEFENSES = ("none", "rob-fcp", "rob-fcp-released", Consensus.name)
-BENIGN_ONLY = "honest hospitals only"
+BENIGN_ONLY = "benign hospitals only"
 MIN_PATIENTS = 100  # of a hospital of the fault scenario
 
 Half = Literal["first", "second"]  # of the sites, every other one by name
@@ -180,45 +186,45 @@ def _comparison_line(
     labels = np.concatenate([client_labels for _, client_labels in tests])
     label_scores = LAC().score_all_labels(probabilities)
     threshold = calibration.levels[0].threshold
-    metrics = TestMetrics.of(label_scores, labels, client_index, threshold)
+    metrics = TestMetrics.from_scores(label_scores, labels, client_index, threshold)
 
-    numbers = metrics.numbers()
-    miscoverage = 1 - metrics.by_site(metrics.hits)
+    measures = metrics.measures()
+    miscoverage = 1 - metrics.client_means(metrics.is_covered)
     n_missed = np.rint(sizes * miscoverage).astype(int).tolist()
     flagged = calibration.flagged_clients
     n_detected = sum(name in scenario.faults for name in flagged)
     return {
-        "defence": defense,
-        "coverage": numbers["coverage"],
-        "set_size": numbers["set_size"],
-        "by_class": metrics.by_class.tolist(),
-        "worst_class": numbers["worst_class_coverage"],
-        "worst_class_name": OUTCOMES[int(np.nanargmin(metrics.by_class))],
-        "worst_site": numbers["worst_site_coverage"],
-        "wrong": dict(zip(names, n_missed, strict=True)),
-        "found": n_detected,
-        "false_alarms": len(flagged) - n_detected,
+        "defense": defense,
+        "coverage": measures["coverage"],
+        "mean_set_size": measures["set_size"],
+        "class_coverage": metrics.class_coverage.tolist(),
+        "worst_class_coverage": measures["worst_class_coverage"],
+        "worst_class_name": OUTCOMES[int(np.nanargmin(metrics.class_coverage))],
+        "worst_client_coverage": measures["worst_client_coverage"],
+        "n_missed": dict(zip(names, n_missed, strict=True)),
+        "n_detected": n_detected,
+        "n_false_positives": len(flagged) - n_detected,
     }
 
 
-_CODING = ("labels swapped", "labels mixed up")
-_MODEL = ("another model", "probabilities too extreme", "much smaller spread")
+_CODING = ("labels swapped", "labels permuted")
+_MODEL = ("different model", "overconfident probabilities", "scores under-dispersed")
 
 # Which causes name a fault. Of two classes another order is a swap, and the report by class
 # seldom shows which classes a wrong order confuses; an old model may be less sure or too sure.
 NAMES: dict[str, tuple[str, ...]] = {
-    "swapped-labels": ("labels swapped",),
-    "other-class-order": _CODING,
+    "label-swap": ("labels swapped",),
+    "class-permutation": _CODING,
     "label-poisoning": _CODING,
-    "old-model": _MODEL,
-    "temperature": ("probabilities too extreme",),
-    "temperature-flat": ("much smaller spread",),
-    "stale-file": ("copy",),
-    "subset": ("hard cases missing",),
+    "degraded-model": _MODEL,
+    "temperature-scaling": ("overconfident probabilities",),
+    "temperature-scaling-flat": ("scores under-dispersed",),
+    "wrong-file": ("duplicate report",),
+    "selection-bias": ("large scores missing",),
     "all-zero": ("scores all equal",),
 }
-NO_FAULT = "nothing wrong"
-_NO_FAULT_CAUSES = ("not told", "other mix of classes")  # correct where nothing is wrong
+NO_FAULT = "no fault"
+_NO_FAULT_CAUSES = ("unexplained", "different label distribution")  # correct where nothing is wrong
 
 
 @dataclass(frozen=True)
@@ -229,11 +235,11 @@ class DiagnosisResult:
     ----------
     federation, fault : str
         Their names.
-    sites : int
+    n_clients : int
         The number of sites that were given the fault, one at a time.
-    right : int
+    n_correct : int
         At how many of them the cause was named correctly.
-    said : dict of str to int
+    diagnosed_causes : dict of str to int
         How often each cause was diagnosed, the most frequent first.
     min_cell_count : int
         The minimum cell count of all reports.
@@ -241,9 +247,9 @@ class DiagnosisResult:
 
     federation: str
     fault: str
-    sites: int
-    right: int
-    said: dict[str, int]
+    n_clients: int
+    n_correct: int
+    diagnosed_causes: dict[str, int]
     min_cell_count: int
 
 
@@ -265,7 +271,7 @@ def diagnosis_accuracy(
     faults: Sequence[str] = (*NAMES, NO_FAULT),
     *,
     half: Half = "second",
-    most: int = 30,
+    max_size: int = 30,
     seed: int = 0,
     min_cell_count: int = DEFAULT_MIN_CELL_COUNT,
 ) -> Iterator[DiagnosisResult]:
@@ -280,7 +286,7 @@ def diagnosis_accuracy(
     half : {"first", "second"}
         Which sites: every other one by name. The distributions of the diagnosis were fitted to
         the first half.
-    most : int
+    max_size : int
         At most so many sites of that half, drawn at random.
     seed : int
         The seed of all randomness.
@@ -292,11 +298,11 @@ def diagnosis_accuracy(
     DiagnosisResult
         One for each fault.
     """
-    shipped, sites = federation.load()
-    site_samples = partitions.partition_by_site(sites, MIN_SIZE)
-    names = list(site_samples)
+    shipped, site_of_sample = federation.load()
+    rows_of_clients = partitions.partition_by_site(site_of_sample, MIN_SIZE)
+    names = list(rows_of_clients)
     n_classes = shipped.probabilities.shape[1]
-    samples = [_samples_of(shipped, rows) for rows in site_samples.values()]
+    samples = [_samples_of(shipped, rows) for rows in rows_of_clients.values()]
     benign_reports = [
         make_report(name, *client_samples, n_classes, min_cell_count=min_cell_count)
         for name, client_samples in zip(names, samples, strict=True)
@@ -304,7 +310,7 @@ def diagnosis_accuracy(
 
     rng = np.random.default_rng(seed)
     first_index = 1 if half == "second" else 0
-    client_indices = rng.permutation(np.arange(len(names))[first_index::2])[:most].tolist()
+    client_indices = rng.permutation(np.arange(len(names))[first_index::2])[:max_size].tolist()
     for fault in faults:
         causes: Counter[str] = Counter()
         for k in client_indices:
@@ -325,9 +331,9 @@ def diagnosis_accuracy(
         yield DiagnosisResult(
             federation=federation.title,
             fault=fault,
-            sites=len(client_indices),
-            right=n_correct,
-            said=dict(causes.most_common()),
+            n_clients=len(client_indices),
+            n_correct=n_correct,
+            diagnosed_causes=dict(causes.most_common()),
             min_cell_count=min_cell_count,
         )
 
@@ -339,18 +345,20 @@ def diagnosed_cause(reports: Sequence[Report], client: str) -> Diagnosis:
 
 
 def diagnosis_accuracy_table(
-    half: Half = "second", most: int = 30, *, min_cell_count: int = DEFAULT_MIN_CELL_COUNT
+    half: Half = "second", max_size: int = 30, *, min_cell_count: int = DEFAULT_MIN_CELL_COUNT
 ) -> list[DiagnosisResult]:
     """Return the results of all faults in all natural federations.
 
     Parameters
     ----------
-    half, most, min_cell_count
+    half, max_size, min_cell_count
         As in `diagnosis_accuracy`.
     """
     rows: list[DiagnosisResult] = []
     for federation in FEDERATIONS:
         rows.extend(
-            diagnosis_accuracy(federation, half=half, most=most, min_cell_count=min_cell_count)
+            diagnosis_accuracy(
+                federation, half=half, max_size=max_size, min_cell_count=min_cell_count
+            )
         )
     return rows

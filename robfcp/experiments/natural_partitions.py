@@ -35,6 +35,7 @@ from robfcp.reports import DEFAULT_MIN_CELL_COUNT, Report
 from robfcp.scores import Risk
 
 MIN_SIZE = 50  # samples of a site that takes part
+NO_ATTACK = "none"
 ATTACKS = (*DATA_FAULTS, "label-poisoning", "coverage", "efficiency", "gaussian", "mimic-low")
 DEFENSES_COMPARED = ("rob-fcp", Consensus.name)
 MAX_MALICIOUS_FRACTION = 0.1  # of the sites, as client feedback allows for
@@ -42,12 +43,12 @@ LOW_COVERAGE = 0.85
 TITLES = {
     "pooled": "one threshold for all",
     "dealt": "the same, samples dealt at random",
-    "by class": "a threshold for each class",
-    "letter": "each site's own letter",
-    "own data": "each site's own data alone",
+    "class-conditional": "a threshold for each class",
+    "local-clipped": "each site's feedback",
+    "local-only": "each site's data alone",
 }
-METHODS = ("pooled", "by class", "letter", "own data")
-STRATIFY_BY: dict[str, Literal["class"] | None] = {"pooled": None, "by class": "class"}
+METHODS = ("pooled", "class-conditional", "local-clipped", "local-only")
+STRATIFY_BY: dict[str, Literal["class"] | None] = {"pooled": None, "class-conditional": "class"}
 # The kinds of reports that tables compare, and their minimum cell counts.
 REPORT_KINDS = {"default": DEFAULT_MIN_CELL_COUNT, "exact": 1}
 MIN_PROBABILITY = 1e-6  # probability of a class that the training sites lack
@@ -95,28 +96,28 @@ def attack_runs(
             attack=attack,
             defenses=("none", *DEFENSES_COMPARED),
             n_runs=n_runs,
-            sites=sites,
-            min_size=MIN_SIZE,
-            liars="estimate",
-            share=malicious_fraction,
+            partition=sites,
+            min_client_size=MIN_SIZE,
+            n_malicious_known=False,
+            malicious_fraction=malicious_fraction,
             min_cell_count=min_cell_count,
         )
-        means = {record["defence"]: record for record in summarize(rows)}
+        means = {record["defense"]: record for record in summarize(rows)}
         n_malicious = rows[0].n_malicious
         line: dict[str, Any] = {
             "federation": federation.title,
-            "attack": attack if n_malicious else "nobody lies",
+            "attack": attack if n_malicious else NO_ATTACK,
             "reports": kind,
-            "liars": n_malicious,
-            "honest": rows[0].n_clients - n_malicious,
+            "n_malicious": n_malicious,
+            "n_benign": rows[0].n_clients - n_malicious,
             "none_error": means["none"]["error"],
         }
         for defense in DEFENSES_COMPARED:
             mean = means[defense]
             line[f"{defense}_error"] = mean["error"]
-            line[f"{defense}_found"] = mean["caught"]
-            line[f"{defense}_false_alarms"] = mean["flagged"] - mean["caught"]
-        yield {**line, "seeds": n_runs}
+            line[f"{defense}_n_detected"] = mean["n_detected"]
+            line[f"{defense}_n_false_positives"] = mean["n_flagged"] - mean["n_detected"]
+        yield {**line, "n_runs": n_runs}
 
 
 def detection_table(n_runs: int = 5, n_benign_runs: int = 20) -> list[dict[str, Any]]:
@@ -149,11 +150,11 @@ def client_outcomes(
     sites : array_like, shape (n,)
         The name of the site of each sample.
     methods : sequence of str
-        "pooled" is one threshold for all, "by class" one for each class, "letter" what
-        `ClientFeedback.calibrate_locally` gives the site while at most the fraction
-        `MAX_MALICIOUS_FRACTION` of the sites (at least one) may be malicious, "own data" the PAC
-        threshold of the site alone. "by class" and "letter" are of reports by class, "pooled" is of
-        default reports.
+        "pooled" is one threshold for all, "class-conditional" one for each class, "local-clipped"
+        what `ClientFeedback.calibrate_locally` gives the site while at most the fraction
+        `MAX_MALICIOUS_FRACTION` of the sites (at least one) may be malicious, "local-only" the PAC
+        threshold of the site alone. "class-conditional" and "local-clipped" are of reports by
+        class, "pooled" is of default reports.
     n_runs : int
         The number of halvings into calibration and test samples, the same for all methods.
     min_size : int
@@ -168,7 +169,10 @@ def client_outcomes(
         (C,) of each class.
     """
     config = ScenarioConfig(
-        share=0.0, sites=sites, min_size=min_size, min_cell_count=min_cell_count
+        malicious_fraction=0.0,
+        partition=sites,
+        min_client_size=min_size,
+        min_cell_count=min_cell_count,
     )
     metrics: dict[str, list[TestMetrics]] = {method: [] for method in methods}
     for seed in range(n_runs):
@@ -194,9 +198,9 @@ def _thresholds_of_method(method: str, scenario: Scenario, config: ScenarioConfi
 
 def _mean_outcomes(runs: Sequence[TestMetrics]) -> tuple[FloatArray, ...]:
     """Return coverage (K,) and set size (K,) of sites and coverage (C,) of classes."""
-    coverage = np.mean([metrics.by_site(metrics.hits) for metrics in runs], axis=0)
-    set_size = np.mean([metrics.by_site(metrics.sizes) for metrics in runs], axis=0)
-    class_coverage = np.mean([np.nan_to_num(metrics.by_class) for metrics in runs], axis=0)
+    coverage = np.mean([metrics.client_means(metrics.is_covered) for metrics in runs], axis=0)
+    set_size = np.mean([metrics.client_means(metrics.set_sizes) for metrics in runs], axis=0)
+    class_coverage = np.mean([np.nan_to_num(metrics.class_coverage) for metrics in runs], axis=0)
     return coverage, set_size, class_coverage
 
 
@@ -262,10 +266,10 @@ def _method_row(
     return {
         "federation": federation.title,
         "reports": kind,
-        "rule": method,
+        "method": method,
         "overall": float(np.average(coverage, weights=weights)),
         "mean": float(coverage.mean()),
-        "worst_site": site_rows[int(coverage.argmin())]["site"],
+        "worst_client": site_rows[int(coverage.argmin())]["site"],
         "worst": float(coverage.min()),
         "tenth": float(np.quantile(coverage, 0.1)),
         "best": float(coverage.max()),
@@ -278,7 +282,14 @@ def _method_row(
 LAMBDAS = np.linspace(0, 1, 201)
 COSTS = np.array([1.0, 1.0, 0.5, 0.5])  # of missing dead, dependent, not recovered, recovered
 SAMPLES_PER_PATIENT = 4  # samples of one sleeper that make a patient with several labels
-RISK_METHODS = ("pooled", "crc-shrinkage", "own crc", "own data", Consensus.name, "letter")
+RISK_METHODS = (
+    "pooled",
+    "crc-shrinkage",
+    "local-crc",
+    "local-only",
+    Consensus.name,
+    "local-clipped",
+)
 RISK_SCENARIOS = {  # federation, smallest and largest number of samples of a site
     "stroke": (FEDERATIONS[0], 50, 10**9),
     "small hospitals": (FEDERATIONS[0], 10, 49),
@@ -366,12 +377,14 @@ def client_risks(
         mean_losses, mean_sizes = np.mean(outcomes[method], axis=0).T
         measures = {
             "loss": mean_losses.mean(),
-            "worst_site": mean_losses.max(),
+            "worst_client": mean_losses.max(),
             "above": (mean_losses > risk).mean(),
             "set_size": mean_sizes.mean(),
         }
         rounded = {name: round(float(value), 3) for name, value in measures.items()}
-        rows.append({"federation": scenario, "liars": n_malicious, "rule": method, **rounded})
+        rows.append(
+            {"federation": scenario, "n_malicious": n_malicious, "method": method, **rounded}
+        )
     return rows
 
 
@@ -380,8 +393,8 @@ def _lambdas_of_methods(
 ) -> dict[str, float | FloatArray]:
     """Return the lambda of every method of `RISK_METHODS`, one for all sites or (K,).
 
-    "own crc" is conformal risk control on the site's half alone, "own data" the lambda that is
-    certified by that half with 97.5% confidence, "letter" the lambda of the default defense,
+    "local-crc" is conformal risk control on the site's half alone, "local-only" the lambda that is
+    certified by that half with 97.5% confidence, "local-clipped" the lambda of the default defense,
     clipped to what the site's losses allow.
     """
     score = Risk("loss")
@@ -393,23 +406,23 @@ def _lambdas_of_methods(
     defended = calibrate(reports, risk_level=risk, defense=Consensus.name).levels[0].threshold
 
     level = score.coverage_level(risk)
-    upper_edges = reports[0].grid.upper_edges
+    upper_edges = reports[0].binning.upper_edges
     ranges = [
         local_lambda_range(report.counts, report.n_samples, score.resolution, level, upper_edges)
         for report in reports
     ]
-    low = np.array([lambda_range.low for lambda_range in ranges])
-    high = np.array([lambda_range.high for lambda_range in ranges])
+    low = np.array([lambda_range.lower for lambda_range in ranges])
+    high = np.array([lambda_range.upper for lambda_range in ranges])
 
     sizes = np.array([len(losses) for losses in reported_losses])
     curves = np.array([losses.mean(axis=0) for losses in reported_losses])
     return {
         "pooled": undefended,
         "crc-shrinkage": shrunken_curve(curves, sizes, risk, LAMBDAS)[:, 0],
-        "own crc": shrunken_curve(curves, sizes, risk, LAMBDAS, prior=0)[:, 0],
-        "own data": high,
+        "local-crc": shrunken_curve(curves, sizes, risk, LAMBDAS, prior=0)[:, 0],
+        "local-only": high,
         Consensus.name: defended,
-        "letter": np.maximum(low, np.minimum(defended, high)),
+        "local-clipped": np.maximum(low, np.minimum(defended, high)),
     }
 
 
@@ -430,7 +443,7 @@ class LeaveOutSettings:
     ----------
     folds : int
         The number of groups of whole sites, each predicted by a model of the others.
-    iterations, learning_rate, leaves, least
+    iterations, learning_rate, leaves, min_samples
         The number of trees, their rate, and of a tree the leaves and the fewest samples of a leaf.
     per_site : int, optional
         At most so many samples of a site, drawn at random.
@@ -442,14 +455,14 @@ class LeaveOutSettings:
     iterations: int = 100
     learning_rate: float = 0.06
     leaves: int = 15
-    least: int = 40
+    min_samples: int = 40
     per_site: int | None = None
     seed: int = 0
 
 
 LEAVE_OUT = {  # what each shipped model was trained with
     "stroke": LeaveOutSettings(),
-    "heart": LeaveOutSettings(iterations=60, learning_rate=0.1, leaves=6, least=20),
+    "heart": LeaveOutSettings(iterations=60, learning_rate=0.1, leaves=6, min_samples=20),
     "sleep": LeaveOutSettings(iterations=120, per_site=400),
 }
 
@@ -508,7 +521,7 @@ def leave_one_site_out(
             max_iter=settings.iterations,
             learning_rate=settings.learning_rate,
             max_leaf_nodes=settings.leaves,
-            min_samples_leaf=settings.least,
+            min_samples_leaf=settings.min_samples,
             early_stopping=False,
             random_state=settings.seed,
         )

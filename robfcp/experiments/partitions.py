@@ -101,7 +101,10 @@ def partition_dirichlet(
     _check_sizes(n_samples, n_clients, check_integer("minimum", minimum, "give 10, say"))
     check_integer("attempts", attempts, "give 1000, say", 1)
     if not 0 < as_float_array("beta", beta) < np.inf:
-        raise RobfcpError(f"beta: {beta} is not a positive number; use iid for equal clients")
+        raise RobfcpError(
+            f"beta: {beta} is not a positive number; use partition_iid (omit --beta) for "
+            "equal clients"
+        )
     class_indices = np.unique(label_column, return_inverse=True)[1]
 
     largest_minimum = 0
@@ -112,7 +115,7 @@ def partition_dirichlet(
             return _samples_of_clients(client_index, n_clients)
         largest_minimum = max(largest_minimum, smallest_size)
     raise RobfcpError(
-        f"dirichlet: in {attempts} draws with beta={beta:g} some client always had fewer than "
+        f"beta: in {attempts} draws with beta={beta:g} some client always had fewer than "
         f"{minimum} of {n_samples} samples (at best {largest_minimum}); use fewer than {n_clients} "
         "clients, a larger beta or a smaller minimum"
     )
@@ -184,7 +187,7 @@ def partition_by_site(sites: ArrayLike, min_client_size: int = 20) -> dict[str, 
 
     if not samples_of_sites:
         raise RobfcpError(
-            f"sites: none of {len(names)} has {min_client_size} samples; "
+            f"min_client_size: none of {len(names)} clients has {min_client_size} samples; "
             "use a smaller minimum or a coarser column"
         )
     return samples_of_sites

@@ -49,7 +49,7 @@ def redteam(
     n_runs: int = 3,
     rng: int = 0,
     progress: Callable[[], None] = lambda: None,
-    **setting: Any,
+    **options: Any,
 ) -> tuple[ResultRow, ...]:
     """Return a row for every attack, fraction of malicious clients and defense.
 
@@ -58,33 +58,33 @@ def redteam(
 
     Parameters
     ----------
-    probabilities, labels
+    probabilities, labels : array_like
         Of the samples, as in `simulate`.
-    attacks, defenses
+    attacks, defenses : sequence of str
         Their names; baselines count as defenses.
-    malicious_fractions
+    malicious_fractions : sequence of float
         Of the clients.
-    n_clients
+    n_clients : int
         The number of clients.
-    trials
+    trials : int
         Steps of the free search of adaptive attacks.
-    n_runs
+    n_runs : int
         The number of runs.
-    rng
+    rng : int
         The seed of all randomness.
-    progress
+    progress : callable
         Called after every run of a defense.
-    setting
+    options
         What else `ScenarioConfig` takes, `min_cell_count` among it.
     """
     for attack in attacks:
         get_attack(attack)
     if not attacks or not defenses or not malicious_fractions or n_runs < 1:
-        raise RobfcpError("redteam: give at least one attack, defence, share and seed")
+        raise RobfcpError("redteam: give at least one attack, defense, fraction and run")
 
     rows: list[ResultRow] = []
     for fraction, seed in product(malicious_fractions, range(n_runs)):
-        config = ScenarioConfig(share=fraction, n_clients=n_clients, **setting)
+        config = ScenarioConfig(malicious_fraction=fraction, n_clients=n_clients, **options)
         scenario = make_scenario(probabilities, labels, config, np.random.default_rng([rng, seed]))
         for attack_index, attack in enumerate(attacks):
             attack_seed = [rng, seed, attack_index]
@@ -93,7 +93,7 @@ def redteam(
             ):
                 rows.append(row)
                 progress()
-    cells = average_rows(rows, "attack", "share", "defence")
+    cells = average_rows(rows, "attack", "malicious_fraction", "defense")
     return tuple(sorted(cells, key=lambda cell: attacks.index(cell.attack)))
 
 
@@ -135,12 +135,12 @@ def worst_cells(cells: Sequence[ResultRow]) -> dict[str, ResultRow]:
     """
 
     def harm(cell: ResultRow) -> tuple[float, float]:
-        set_size_change = abs(cell.set_size - cell.honest_set_size)
+        set_size_change = abs(cell.set_size - cell.benign_set_size)
         return round(abs(cell.coverage_error), 9), set_size_change
 
     by_defense: dict[str, list[ResultRow]] = {}
     for cell in cells:
-        by_defense.setdefault(cell.defence, []).append(cell)
+        by_defense.setdefault(cell.defense, []).append(cell)
     return {defense: max(group, key=harm) for defense, group in by_defense.items()}
 
 
@@ -155,7 +155,7 @@ def search_attacks(
     n_runs: int = 3,
     rng: int = 0,
     progress: Callable[[], None] = lambda: None,
-    **setting: Any,
+    **options: Any,
 ) -> list[dict[str, Any]]:
     """Return a record a defense, fraction and seed, the worst first.
 
@@ -165,7 +165,7 @@ def search_attacks(
     """
     records = []
     for fraction, seed, defense in product(malicious_fractions, range(n_runs), defenses):
-        config = ScenarioConfig(share=fraction, n_clients=n_clients, **setting)
+        config = ScenarioConfig(malicious_fraction=fraction, n_clients=n_clients, **options)
         scenario = make_scenario(probabilities, labels, config, np.random.default_rng([rng, seed]))
         informed = _informed_attack(AdaptiveAttack(), defense, scenario, config, trials)
         result = replace(informed, beyond=True).search(
@@ -176,14 +176,14 @@ def search_attacks(
         )
         records.append(
             {
-                "defence": defense,
-                "share": fraction,
+                "defense": defense,
+                "malicious_fraction": fraction,
                 "seed": seed,
                 "error": defended.coverage_error,
                 "undefended": undefended.coverage_error,
                 "harm": defended.coverage_error - min(undefended.coverage_error, 0.0),
-                "honest_left_out": defended.flagged - defended.caught,
-                "lies": result.family,
+                "n_false_positives": defended.n_flagged - defended.n_detected,
+                "attack_family": result.family,
             }
         )
         progress()
@@ -203,14 +203,14 @@ COMPARED_DATASETS: dict[str, tuple[str, str | None]] = {
     "heart": ("heart", "site"),
 }
 COMPARED_ATTACKS = ("coverage", "efficiency", "truncation")
-MIN_SITE_SIZE = 50  # samples; smaller natural sites take no part in the comparison
+MIN_CLIENT_SIZE = 50  # samples; smaller natural sites take no part in the comparison
 
 # The fraction of malicious clients in each step of the full comparison; one at least.
-STEPS = {"one liar": 0.0, "10%": 0.1, "20%": 0.2, "40%": 0.4}
-NO_ATTACK = "nobody lies"
+STEPS = {"1 client": 0.0, "10%": 0.1, "20%": 0.2, "40%": 0.4}
+NO_ATTACK = "none"
 
-# What is shown of a method when nobody attacks.
-BENIGN_MEASURES = ("coverage", "worst_class_coverage", "worst_site_coverage", "growth")
+# What is shown of a method without attack.
+BENIGN_MEASURES = ("coverage", "worst_class_coverage", "worst_client_coverage", "growth")
 METHODS = ("none", "rob-fcp", "rob-fcp-released", *BASELINES, Consensus.name)
 
 # Methods that are run on default reports, and on exact counts beside them.
@@ -241,13 +241,14 @@ def full_comparison(
     progress : callable
         Called after every federation.
     options
-        `attacks`, `seeds` and `rng` as in `redteam`. Artificial federations have `n_clients` by
+        `attacks`, `n_runs` and `rng` as in `redteam`. Artificial federations have `n_clients` by
         Dirichlet(`beta`), natural ones are as they are.
     """
     unknown = [name for name in data if name not in COMPARED_DATASETS]
     if unknown:
         raise RobfcpError(
-            f"{unknown[0]}: is not in the field; choose from {', '.join(COMPARED_DATASETS)}"
+            f"{unknown[0]}: is not among the compared data sets; "
+            f"choose from {', '.join(COMPARED_DATASETS)}"
         )
     records: list[dict[str, Any]] = []
     with worker_pool(min(workers, len(data))) as pool:
@@ -262,7 +263,7 @@ def _compare_on_dataset(
     attacks: Sequence[str] = COMPARED_ATTACKS,
     n_clients: int = 20,
     beta: float = 0.5,
-    seeds: int = 1,
+    n_runs: int = 1,
     rng: int = 0,
 ) -> list[dict[str, Any]]:
     """Return the records of one federation of the full comparison."""
@@ -272,9 +273,9 @@ def _compare_on_dataset(
         partition: dict[str, Any] = {"n_clients": n_clients, "beta": beta}
     else:
         data = outputs.load(dataset, outputs.NATURAL)
-        sites = data.column(column)
-        partition = {"sites": sites, "min_size": MIN_SITE_SIZE}
-        n_clients = len(partitions.partition_by_site(sites, MIN_SITE_SIZE))
+        site_of_sample = data.column(column)
+        partition = {"partition": site_of_sample, "min_client_size": MIN_CLIENT_SIZE}
+        n_clients = len(partitions.partition_by_site(site_of_sample, MIN_CLIENT_SIZE))
 
     # Steps that come to the same number of malicious clients are one, under the first name.
     steps = {0: NO_ATTACK}
@@ -292,9 +293,9 @@ def _compare_on_dataset(
             attacks=attacks if n_malicious else attacks[:1],
             defenses=methods,
             malicious_fractions=(n_malicious / n_clients,),
-            n_runs=seeds,
+            n_runs=n_runs,
             rng=rng,
-            liars="estimate",
+            n_malicious_known=False,
             min_cell_count=min_cell_count,
             **partition,
         )
@@ -308,7 +309,7 @@ def ranking(records: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return one record for each method: means over the federations.
 
     A method that was run on default reports and on exact counts has a record for each, and
-    `min_cell_count` says which. A record has what the method costs when nobody attacks, and for
+    `min_cell_count` says which. A record has what the method costs without attack, and for
     each step the least error of coverage and the largest growth of the sets under any attack.
 
     Parameters
@@ -318,7 +319,7 @@ def ranking(records: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """
     records_of_method: dict[tuple[str, int], list[Mapping[str, Any]]] = {}
     for record in records:
-        key = (record["defence"], record["min_cell_count"])
+        key = (record["defense"], record["min_cell_count"])
         records_of_method.setdefault(key, []).append(record)
 
     lines = []
@@ -386,7 +387,7 @@ def _two_maps(
 ) -> NDArray[Any]:
     """Return heat maps of (R, C, 2) errors of coverage and growths of the sets."""
     axes = new_axes(2, 1.4 + 0.3 * len(rows))
-    for i, title in enumerate(("coverage - honest", "set size / honest - 1")):
+    for i, title in enumerate(("coverage - benign", "set size / benign - 1")):
         plot_heatmap(values[..., i], rows, columns, title=title + title_end, ax=axes[i])
     return axes
 
@@ -394,7 +395,7 @@ def _two_maps(
 def to_records(cells: Sequence[ResultRow]) -> list[dict[str, Any]]:
     """Return the rows as plain dictionaries, each defense's worst marked."""
     worst_by_defense = worst_cells(cells)
-    return [{**_record(cell), "worst": worst_by_defense[cell.defence] is cell} for cell in cells]
+    return [{**_record(cell), "worst": worst_by_defense[cell.defense] is cell} for cell in cells]
 
 
 def _record(cell: ResultRow) -> dict[str, Any]:
@@ -414,12 +415,12 @@ def plot_redteam(cells: Sequence[ResultRow]) -> NDArray[Any]:
     """
     from matplotlib.patches import Rectangle
 
-    attacks = list(dict.fromkeys((cell.attack, cell.share) for cell in cells))
-    defenses = list(dict.fromkeys(cell.defence for cell in cells))
+    attacks = list(dict.fromkeys((cell.attack, cell.malicious_fraction) for cell in cells))
+    defenses = list(dict.fromkeys(cell.defense for cell in cells))
     values = np.full((len(attacks), len(defenses), 2), np.nan)
     for cell in cells:
-        row = attacks.index((cell.attack, cell.share))
-        column = defenses.index(cell.defence)
+        row = attacks.index((cell.attack, cell.malicious_fraction))
+        column = defenses.index(cell.defense)
         values[row, column] = cell.coverage_error, cell.set_size_ratio - 1
 
     titles = [f"{attack} {fraction:.0%}" for attack, fraction in attacks]
@@ -440,10 +441,10 @@ def _informed_attack(
     informed = replace(attack, coverage=config.coverage, trials=trials)
     if defense in BASELINES:
         return replace(informed, defense_rule=partial(_median_bin, defense, scenario, config))
-    n_malicious = len(scenario.malicious) if config.liars == "known" else None
+    n_malicious = len(scenario.malicious) if config.n_malicious_known else None
     return replace(
         informed,
-        defense_rule=get_defense(defense, n_malicious, exclude_exactly=config.exactly),
+        defense_rule=get_defense(defense, n_malicious, exclude_exactly=config.exclude_exactly),
         min_cell_count=config.min_cell_count,
     )
 

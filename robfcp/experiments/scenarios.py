@@ -32,24 +32,24 @@ class ScenarioConfig:
 
     Parameters
     ----------
-    share : float
+    malicious_fraction : float
         The fraction of clients that is malicious.
     n_clients : int
-        The number of clients; with `sites` it is the number of sites.
+        The number of clients; with `partition` it is the number of sites.
     beta : float, optional
         The Dirichlet concentration of the labels: the smaller, the more clients differ. Samples
         are split iid if None.
-    sites : array_like, shape (n,), optional
-        The name of the site of each sample, instead of an artificial split.
-    min_size : int
-        Sites with fewer samples take no part.
+    partition : array_like, shape (n,), optional
+        The name of the client of each sample, instead of an artificial split.
+    min_client_size : int
+        Clients with fewer samples take no part.
     score : ClassificationScore
         The nonconformity score; its default binning is used.
     coverage : float
         The target coverage.
-    liars : {"known", "estimate"}
+    n_malicious_known : bool
         Whether defenses are given the number of malicious clients.
-    exactly : bool
+    exclude_exactly : bool
         Whether a defense that is given the number excludes exactly so many clients, whatever
         their reports, instead of at most so many.
     by : {"class"}, optional
@@ -59,25 +59,27 @@ class ScenarioConfig:
         unless stated, 1 for exact counts. Attackers see exact counts all the same.
     """
 
-    share: float = 0.4
+    malicious_fraction: float = 0.4
     n_clients: int = 100
     beta: float | None = None
-    sites: ArrayLike | None = None
-    min_size: int = 20
+    partition: ArrayLike | None = None
+    min_client_size: int = 20
     score: ClassificationScore = field(default_factory=LAC)
     coverage: float = 0.9
-    liars: Literal["known", "estimate"] = "known"
-    exactly: bool = False
+    n_malicious_known: bool = True
+    exclude_exactly: bool = False
     by: Literal["class"] | None = None
     min_cell_count: int = DEFAULT_MIN_CELL_COUNT
 
     def __post_init__(self) -> None:
-        check_fraction("share", self.share, "give 0.4, say", allow_zero=True)
+        check_fraction(
+            "malicious_fraction", self.malicious_fraction, "give 0.4, say", allow_zero=True
+        )
         check_integer("min_cell_count", self.min_cell_count, "give 5, or 1 for exact counts", 1)
         if self.by not in (None, "class"):
             raise RobfcpError(f"by: {self.by!r} is unknown; use 'class' or None")
-        if self.beta is not None and self.sites is not None:
-            raise RobfcpError("beta: natural sites are as they are; leave beta or sites away")
+        if self.beta is not None and self.partition is not None:
+            raise RobfcpError("beta: natural clients are as they are; leave out beta or partition")
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,48 +88,48 @@ class TestMetrics:
 
     Attributes
     ----------
-    hits : ndarray of bool, shape (n,)
+    is_covered : ndarray of bool, shape (n,)
         Whether the set of a sample contains its label.
-    sizes : ndarray of int, shape (n,)
+    set_sizes : ndarray of int, shape (n,)
         The number of labels in the set.
     labels : ndarray of int, shape (n,)
         The true labels.
-    owner : ndarray of int, shape (n,)
+    client_index : ndarray of int, shape (n,)
         The index of the client of each sample.
     """
 
-    hits: BoolArray
-    sizes: IndexArray
+    is_covered: BoolArray
+    set_sizes: IndexArray
     labels: IndexArray
-    owner: IndexArray
+    client_index: IndexArray
 
     @staticmethod
-    def of(
-        columns: NDArray[Any], labels: IndexArray, owner: IndexArray, thresholds: Thresholds
+    def from_scores(
+        columns: NDArray[Any], labels: IndexArray, client_index: IndexArray, thresholds: Thresholds
     ) -> TestMetrics:
         """Measure the sets {y: s(x, y) <= q}; `columns` (n, C) are the scores of all labels."""
         if isinstance(thresholds, np.ndarray) and thresholds.ndim == 2:
-            thresholds = thresholds[owner]  # of each sample its client's
+            thresholds = thresholds[client_index]  # of each sample its client's
         is_in_set = columns <= thresholds
         is_covered = is_in_set[np.arange(len(labels)), labels]
-        return TestMetrics(is_covered, is_in_set.sum(axis=1), labels, owner)
+        return TestMetrics(is_covered, is_in_set.sum(axis=1), labels, client_index)
 
-    def by_site(self, values: NDArray[Any]) -> FloatArray:
+    def client_means(self, values: NDArray[Any]) -> FloatArray:
         """Return the mean of the values at each client, (K,); NaN if it has no samples."""
-        return _group_means(self.owner, values)
+        return _group_means(self.client_index, values)
 
     @property
-    def by_class(self) -> FloatArray:
+    def class_coverage(self) -> FloatArray:
         """The coverage of each class, (C,); NaN if it has no samples."""
-        return _group_means(self.labels, self.hits)
+        return _group_means(self.labels, self.is_covered)
 
-    def numbers(self) -> dict[str, float]:
+    def measures(self) -> dict[str, float]:
         """Return coverage and mean set size, and coverage of the worst class and client."""
         return {
-            "coverage": float(self.hits.mean()),
-            "set_size": int(self.sizes.sum()) / len(self.sizes),
-            "worst_class_coverage": float(np.nanmin(self.by_class)),
-            "worst_site_coverage": float(np.nanmin(self.by_site(self.hits))),
+            "coverage": float(self.is_covered.mean()),
+            "set_size": int(self.set_sizes.sum()) / len(self.set_sizes),
+            "worst_class_coverage": float(np.nanmin(self.class_coverage)),
+            "worst_client_coverage": float(np.nanmin(self.client_means(self.is_covered))),
         }
 
 
@@ -155,11 +157,11 @@ class Scenario:
         The scores of these samples.
     malicious : ndarray of int, shape (m,)
         The indices of the malicious clients, rising.
-    test_columns : ndarray of float, shape (n, C)
+    test_label_scores : ndarray of float, shape (n, C)
         The scores of all labels of the test halves of the benign clients.
     test_labels : ndarray of int, shape (n,)
         The true labels of the test samples.
-    test_owner : ndarray of int, shape (n,)
+    test_client_index : ndarray of int, shape (n,)
         The index of the client of each test sample.
     """
 
@@ -168,9 +170,9 @@ class Scenario:
     samples: list[tuple[NDArray[Any], IndexArray]]
     scores: list[FloatArray]
     malicious: IndexArray
-    test_columns: FloatArray
+    test_label_scores: FloatArray
     test_labels: IndexArray
-    test_owner: IndexArray
+    test_client_index: IndexArray
 
     @property
     def benign(self) -> BoolArray:
@@ -184,7 +186,9 @@ class Scenario:
 
     def measured(self, thresholds: Thresholds) -> TestMetrics:
         """Measure the sets of the benign clients' test samples."""
-        return TestMetrics.of(self.test_columns, self.test_labels, self.test_owner, thresholds)
+        return TestMetrics.from_scores(
+            self.test_label_scores, self.test_labels, self.test_client_index, thresholds
+        )
 
 
 def make_scenario(
@@ -218,14 +222,14 @@ def make_scenario(
         calibration_halves.append(calibration_half)
         test_halves.append(test_half)
 
-    malicious = np.sort(rng.permutation(n_clients)[: round(config.share * n_clients)])
+    malicious = np.sort(rng.permutation(n_clients)[: round(config.malicious_fraction * n_clients)])
     for k in malicious:
         test_halves[k] = test_halves[k][:0]
     test_samples = np.concatenate(test_halves)
     if not len(test_samples):
         raise RobfcpError(
-            f"simulate: {len(label_array)} samples leave the honest of {n_clients} clients nothing "
-            "to test on; use fewer clients or a smaller share of attackers"
+            f"n_clients: {len(label_array)} samples leave the benign of {n_clients} clients "
+            "nothing to test on; use fewer clients or a smaller fraction of malicious clients"
         )
 
     client_scores = [true_scores[half] for half in calibration_halves]
@@ -245,9 +249,9 @@ def make_scenario(
         samples=list(zip(client_probabilities, client_labels, strict=True)),
         scores=client_scores,
         malicious=malicious,
-        test_columns=label_scores[test_samples],
+        test_label_scores=label_scores[test_samples],
         test_labels=label_array[test_samples],
-        test_owner=np.repeat(np.arange(n_clients), [len(half) for half in test_halves]),
+        test_client_index=np.repeat(np.arange(n_clients), [len(half) for half in test_halves]),
     )
 
 
@@ -256,12 +260,16 @@ def _split_samples(
 ) -> tuple[list[str] | None, list[IndexArray]]:
     """Return the names of the clients, if the data have some, and each client's sample indices."""
     n_samples = len(labels)
-    if config.sites is not None:
-        n_names = len(np.asarray(config.sites))
+    if config.partition is not None:
+        n_names = len(np.asarray(config.partition))
         if n_names != n_samples:
-            raise RobfcpError(f"sites: {n_names} names but {n_samples} samples; give one a sample")
-        samples_of_sites = partitions.partition_by_site(config.sites, max(2, config.min_size))
-        return list(samples_of_sites), list(samples_of_sites.values())
+            raise RobfcpError(
+                f"partition: {n_names} names but {n_samples} samples; give one for each sample"
+            )
+        client_samples = partitions.partition_by_site(
+            config.partition, max(2, config.min_client_size)
+        )
+        return list(client_samples), list(client_samples.values())
 
     if config.beta is None:
         return None, partitions.partition_iid(n_samples, config.n_clients, rng)
@@ -422,5 +430,5 @@ def apply_attack(attack: Attack, scenario: Scenario, rng: np.random.Generator) -
         scenario.score,
         federation.clients,
         labels=labels,
-        n_classes=scenario.test_columns.shape[1],
+        n_classes=scenario.test_label_scores.shape[1],
     )

@@ -28,23 +28,23 @@ from robfcp.experiments.scenarios import (
     make_scenario,
 )
 from robfcp.federation import Federation
-from robfcp.figures import GREY, _method_styles, new_axes, style
+from robfcp.figures import GRAY, _method_styles, new_axes, style
 
-MEASURES = ("coverage", "set_size", "worst_class_coverage", "worst_site_coverage")
+MEASURES = ("coverage", "set_size", "worst_class_coverage", "worst_client_coverage")
 
 
 @dataclass(frozen=True)
 class ResultRow:
     """One defense or baseline under one attack: one run, or the mean of several.
 
-    Fields with `honest_` are what the exact counts of the benign clients alone give. The worst
+    Fields with `benign_` are what the exact counts of the benign clients alone give. The worst
     class and the worst client are the least covered of those with test samples.
 
     Attributes
     ----------
-    attack, defence : str
+    attack, defense : str
         Their names.
-    share : float
+    malicious_fraction : float
         The fraction of the clients that is malicious.
     n_clients, n_malicious : int
         The number of all and of the malicious clients.
@@ -52,55 +52,55 @@ class ResultRow:
         Of the run.
     threshold : float
         With by="class" there is a threshold for each class; this is the largest.
-    assumed : float
+    assumed_n_malicious : float
         The number of malicious clients that the defense was given or assumes.
-    flagged, caught : float
+    n_flagged, n_detected : float
         The number of clients that the defense excludes, and of the malicious ones among them.
     by : "class" or None
         Whether there is a threshold for each class.
-    runs : int
+    n_runs : int
         How many runs the row is the mean of.
     min_cell_count : int
         Of the reports that it was given; 1 where counts were exact.
     """
 
     attack: str
-    defence: str
-    share: float
+    defense: str
+    malicious_fraction: float
     n_clients: int
     n_malicious: int
     seed: int
     threshold: float
-    assumed: float
-    flagged: float
-    caught: float
+    assumed_n_malicious: float
+    n_flagged: float
+    n_detected: float
     by: Literal["class"] | None
     coverage: float
     set_size: float
     worst_class_coverage: float
-    worst_site_coverage: float
-    honest_coverage: float
-    honest_set_size: float
-    honest_worst_class_coverage: float
-    honest_worst_site_coverage: float
-    runs: int = 1
+    worst_client_coverage: float
+    benign_coverage: float
+    benign_set_size: float
+    benign_worst_class_coverage: float
+    benign_worst_client_coverage: float
+    n_runs: int = 1
     min_cell_count: int = 1
 
     @property
     def coverage_error(self) -> float:
         """Coverage minus that of the benign clients alone."""
-        return self.coverage - self.honest_coverage
+        return self.coverage - self.benign_coverage
 
     @property
     def set_size_ratio(self) -> float:
         """Set size over that of the benign clients alone; NaN where that is 0."""
-        if self.honest_set_size == 0:
+        if self.benign_set_size == 0:
             return float("nan")
-        return self.set_size / self.honest_set_size
+        return self.set_size / self.benign_set_size
 
 
-_BENIGN = tuple(f"honest_{name}" for name in MEASURES)
-AVERAGED = ("threshold", "assumed", "flagged", "caught", *MEASURES, *_BENIGN)
+_BENIGN = tuple(f"benign_{name}" for name in MEASURES)
+AVERAGED = ("threshold", "assumed_n_malicious", "n_flagged", "n_detected", *MEASURES, *_BENIGN)
 
 
 def average_rows(rows: Sequence[ResultRow], *by: str) -> tuple[ResultRow, ...]:
@@ -121,7 +121,7 @@ def average_rows(rows: Sequence[ResultRow], *by: str) -> tuple[ResultRow, ...]:
     averages = []
     for group in groups.values():
         means: dict[str, Any] = {name: _mean(group, name) for name in AVERAGED}
-        averages.append(replace(group[0], runs=len(group), **means))
+        averages.append(replace(group[0], n_runs=len(group), **means))
     return tuple(averages)
 
 
@@ -134,36 +134,36 @@ def simulate(
     n_runs: int = 3,
     rng: int = 0,
     progress: Callable[[], None] = lambda: None,
-    **setting: Any,
+    **options: Any,
 ) -> tuple[ResultRow, ...]:
     """Return a table with a row a seed and defense, each beside what the benign clients alone give.
 
     The samples are split among the clients (iid, or Dirichlet(beta) over labels, or by the data's
-    own `sites`); each keeps a random half for calibration and half for testing; a share of the
-    clients attacks. Coverage and set size are those of the benign clients' test halves. The server
-    receives default reports, or exact counts with `min_cell_count=1`; what the benign clients
-    alone give is that of their exact counts.
+    own `partition`); each keeps a random half for calibration and half for testing; a fraction of
+    the clients attacks. Coverage and set size are those of the benign clients' test halves. The
+    server receives default reports, or exact counts with `min_cell_count=1`; what the benign
+    clients alone give is that of their exact counts.
 
     Parameters
     ----------
-    probabilities
-        (n, C) a model's class probabilities.
-    labels
-        (n,) true class numbers.
-    attack
+    probabilities : array_like, shape (n, C)
+        A model's class probabilities.
+    labels : array_like, shape (n,)
+        True class numbers.
+    attack : str or Attack
         The name of an attack, or an attack of your own.
-    defenses
+    defenses : Sequence[str or Defense]
         Names of defenses or of baselines (`robfcp.experiments.baselines.BASELINES`), or defenses
         of your own.
-    n_runs
+    n_runs : int
         The number of runs.
-    rng
+    rng : int
         The seed of all randomness.
-    progress
+    progress : callable
         Called after every row, for a progress bar.
-    setting
-        What `ScenarioConfig` takes: `share`, `n_clients`, `beta`, `coverage`, `min_cell_count` and
-        so on.
+    options
+        What `ScenarioConfig` takes: `malicious_fraction`, `n_clients`, `beta`, `coverage`,
+        `min_cell_count` and so on.
 
     Returns
     -------
@@ -179,14 +179,14 @@ def simulate(
     >>> labels = (probabilities.cumsum(axis=1) > rng.random((2000, 1))).argmax(axis=1)
     >>> rows = simulate(probabilities, labels, n_clients=20, n_runs=1)
     >>> for row in rows:
-    ...     print(row.defence, row.n_malicious, row.caught, f"{row.coverage_error:+.2f}")
+    ...     print(row.defense, row.n_malicious, row.n_detected, f"{row.coverage_error:+.2f}")
     none 8 0 -0.06
     rob-fcp 8 8 -0.01
     consensus 8 8 -0.01
     """
-    check_integer("seeds", n_runs, "give the number of runs", 1)
+    check_integer("n_runs", n_runs, "give the number of runs", 1)
     check_integer("rng", rng, "give a seed")
-    config = ScenarioConfig(**setting)
+    config = ScenarioConfig(**options)
     resolved_attack = get_attack(attack) if isinstance(attack, str) else attack
     if not hasattr(resolved_attack, "stage"):
         raise RobfcpError(
@@ -194,7 +194,7 @@ def simulate(
         )
     for defense in defenses:
         if not isinstance(defense, str) and not hasattr(defense, "name"):
-            raise RobfcpError(f"defence: {defense!r:.40} has no name; give it one, name = 'mine'")
+            raise RobfcpError(f"defense: {defense!r:.40} has no name; give it one, name = 'mine'")
 
     attack_name = attack if isinstance(attack, str) else attack.name
     rows = []
@@ -238,11 +238,13 @@ def evaluate_defenses(
         Of the run, for the rows.
     """
     benign_federation = scenario.federation.select(scenario.benign)
-    benign_calibration = calibrate(benign_federation, config.coverage, by=config.by, defense="none")
+    benign_calibration = calibrate(
+        benign_federation, coverage=config.coverage, by=config.by, defense="none"
+    )
     benign_thresholds = thresholds_of(benign_calibration.levels[0])
-    benign_measures = scenario.measured(benign_thresholds).numbers()
+    benign_measures = scenario.measured(benign_thresholds).measures()
     benign_fields: Mapping[str, Any] = {
-        f"honest_{name}": value for name, value in benign_measures.items()
+        f"benign_{name}": value for name, value in benign_measures.items()
     }
 
     reports = ReceivedReports(attacked, config.min_cell_count)
@@ -253,18 +255,18 @@ def evaluate_defenses(
         else:
             received = reports.of_defense(config.by)
             outcome = _run_defense(defense, scenario, received, config)
-        measures: Mapping[str, Any] = scenario.measured(outcome.thresholds).numbers()
+        measures: Mapping[str, Any] = scenario.measured(outcome.thresholds).measures()
         yield ResultRow(
             attack=attack,
-            defence=outcome.name,
-            share=config.share,
+            defense=outcome.name,
+            malicious_fraction=config.malicious_fraction,
             n_clients=scenario.federation.n_clients,
             n_malicious=len(scenario.malicious),
             seed=seed,
             threshold=float(np.max(outcome.thresholds)),
-            assumed=outcome.assumed,
-            flagged=len(outcome.flagged_clients),
-            caught=len(scenario.malicious_clients.intersection(outcome.flagged_clients)),
+            assumed_n_malicious=outcome.assumed_n_malicious,
+            n_flagged=len(outcome.flagged_clients),
+            n_detected=len(scenario.malicious_clients.intersection(outcome.flagged_clients)),
             by=config.by,
             min_cell_count=int(received.min_cell_counts.max()),
             **measures,
@@ -323,7 +325,7 @@ class _DefenseOutcome:
 
     name: str
     thresholds: Thresholds
-    assumed: int = 0
+    assumed_n_malicious: int = 0
     flagged_clients: tuple[str, ...] = ()
 
 
@@ -354,17 +356,17 @@ def _run_defense(
     """Return what a defense gives; infinite thresholds where the round is refused."""
     if isinstance(defense, str):
         n_malicious = None
-        if config.liars == "known":
+        if config.n_malicious_known:
             n_malicious = _count_malicious(scenario, attacked)
-        defense = get_defense(defense, n_malicious, exclude_exactly=config.exactly)
+        defense = get_defense(defense, n_malicious, exclude_exactly=config.exclude_exactly)
     try:
-        calibration = calibrate(attacked, config.coverage, by=config.by, defense=defense)
+        calibration = calibrate(attacked, coverage=config.coverage, by=config.by, defense=defense)
     except RobfcpError:
         return _DefenseOutcome(defense.name, np.inf)
     return _DefenseOutcome(
         name=calibration.defense,
         thresholds=thresholds_of(calibration.levels[0]),
-        assumed=calibration.n_malicious,
+        assumed_n_malicious=calibration.n_malicious,
         flagged_clients=calibration.flagged_clients,
     )
 
@@ -385,22 +387,22 @@ def summarize(rows: Sequence[ResultRow]) -> Iterator[dict[str, Any]]:
         What `simulate` returns.
     """
     if rows:
-        benign_means = {name: _mean(rows, f"honest_{name}") for name in MEASURES}
+        benign_means = {name: _mean(rows, f"benign_{name}") for name in MEASURES}
         yield {
-            "defence": "honest sites alone",
+            "defense": "benign clients alone",
             **benign_means,
             "error": 0.0,
-            "flagged": 0.0,
-            "caught": 0.0,
+            "n_flagged": 0.0,
+            "n_detected": 0.0,
         }
-    for row in average_rows(rows, "defence"):
+    for row in average_rows(rows, "defense"):
         measures = {name: getattr(row, name) for name in MEASURES}
         yield {
-            "defence": row.defence,
+            "defense": row.defense,
             **measures,
             "error": row.coverage_error,
-            "flagged": row.flagged,
-            "caught": row.caught,
+            "n_flagged": row.n_flagged,
+            "n_detected": row.n_detected,
         }
 
 
@@ -433,7 +435,7 @@ def to_records(rows: Sequence[ResultRow]) -> list[dict[str, Any]]:
 def plot_comparison(rows: Sequence[ResultRow], level: float = 0.9) -> NDArray[Any]:
     """Return (2,) axes with coverage and set size of every defense under every attack.
 
-    Marks are means over the runs, whiskers the extremes; grey is what the benign clients alone
+    Marks are means over the runs, whiskers the extremes; gray is what the benign clients alone
     give.
 
     Parameters
@@ -449,7 +451,7 @@ def plot_comparison(rows: Sequence[ResultRow], level: float = 0.9) -> NDArray[An
     ):
         _plot_measure(ax, rows, field)
         ax.set_title(title)
-    axes[0].axhline(level, color=GREY, linestyle=":", linewidth=1, label=f"wanted {level:g}")
+    axes[0].axhline(level, color=GRAY, linestyle=":", linewidth=1, label=f"wanted {level:g}")
     axes[0].legend()
     return axes
 
@@ -457,18 +459,18 @@ def plot_comparison(rows: Sequence[ResultRow], level: float = 0.9) -> NDArray[An
 def _plot_measure(ax: Any, rows: Sequence[ResultRow], field: str) -> None:
     """Draw one field of the rows: attacks along the axis, the defenses beside each other."""
     attacks = list(dict.fromkeys(row.attack for row in rows))
-    defenses = list(dict.fromkeys(row.defence for row in rows))
+    defenses = list(dict.fromkeys(row.defense for row in rows))
 
     for position, attack in enumerate(attacks):
-        benign_values = [getattr(row, f"honest_{field}") for row in rows if row.attack == attack]
+        benign_values = [getattr(row, f"benign_{field}") for row in rows if row.attack == attack]
         ax.plot(
             [position - 0.36, position + 0.36],
             [np.mean(benign_values)] * 2,
-            color=GREY,
+            color=GRAY,
             linewidth=5,
             alpha=0.35,
             solid_capstyle="butt",
-            label=None if position else "honest sites alone",
+            label=None if position else "benign clients alone",
         )
 
     offsets = np.linspace(-0.2, 0.2, len(defenses)) if len(defenses) > 1 else np.zeros(1)
@@ -497,5 +499,5 @@ def _values(
 ) -> NDArray[np.float64]:
     """Return a field of all runs of one defense under one attack."""
     return np.array(
-        [getattr(row, field) for row in rows if row.attack == attack and row.defence == defense]
+        [getattr(row, field) for row in rows if row.attack == attack and row.defense == defense]
     )

@@ -18,8 +18,8 @@ def images(n, size, channels=3, seed=0):
     return np.random.default_rng(seed).integers(0, 256, shape, dtype=np.uint8)
 
 
-def refuses(word, name, directory, verify=False):
-    with pytest.raises(RobfcpError, match=word):
+def refuses(message, name, directory, verify=False):
+    with pytest.raises(RobfcpError, match=message):
         datasets.load(name, directory, partitioned=name in healthcare.SITE_LOADERS, verify=verify)
 
 
@@ -45,10 +45,10 @@ def test_mnist_reads_idx_files_compressed_or_not_and_refuses_others(tmp_path, mo
         assert split.y.tolist() == list(range(len(split)))
     refuses(r"train-labels.*MD5.*--no-verify", "mnist", None, verify=True)
     path = folder / "train-images-idx3-ubyte"
-    whole = path.read_bytes()
-    for broken, word in ((whole[:-1], "do not fill"), (b"PK" + whole, "not an idx file")):
+    content = path.read_bytes()
+    for broken, message in ((content[:-1], "do not fill"), (b"PK" + content, "not an idx file")):
         path.write_bytes(broken)
-        refuses(word, "mnist", None)
+        refuses(message, "mnist", None)
     monkeypatch.delenv("ROBFCP_DATA")
     refuses("ROBFCP_DATA", "mnist", None)
     refuses("not a directory", "mnist", tmp_path / "nowhere")
@@ -73,12 +73,12 @@ def test_cifar10_reads_the_binary_batches(tmp_path):
 
 
 def test_pathmnist_trains_on_training_and_validation_images(tmp_path):
-    parts = {"train": images(4, 28, seed=1), "val": images(3, 28), "test": images(2, 28)}
-    stored = {f"{name}_images": array for name, array in parts.items()}
-    stored |= {f"{name}_labels": np.arange(len(x))[:, None] for name, x in parts.items()}
+    splits = {"train": images(4, 28, seed=1), "val": images(3, 28), "test": images(2, 28)}
+    stored = {f"{name}_images": array for name, array in splits.items()}
+    stored |= {f"{name}_labels": np.arange(len(x))[:, None] for name, x in splits.items()}
     np.savez(tmp_path / "pathmnist.npz", **stored)
     data = datasets.load("pathmnist", tmp_path, verify=False)
-    assert np.array_equal(data.train.x, np.concatenate([parts["train"], parts["val"]]))
+    assert np.array_equal(data.train.x, np.concatenate([splits["train"], splits["val"]]))
     assert (data.train.y.tolist(), data.test.y.tolist()) == ([0, 1, 2, 3, 0, 1, 2], [0, 1])
     refuses("MD5", "pathmnist", tmp_path, verify=True)
     (tmp_path / "pathmnist.npz").write_bytes(b"PK no")
@@ -90,15 +90,17 @@ def test_tiny_imagenet_reads_the_official_tree(tmp_path):
     written(root / "wnids.txt", "n2", "n1")
     written(root / "words.txt", "n2\tcat", "n1\tdog")
     written(root / "val/val_annotations.txt", "val_0.JPEG\tn1\t0", "val_1.JPEG\tn2\t0")
-    places = [f"train/n{k}/images/n{k}_{number}.JPEG" for k in (1, 2) for number in (2, 10)]
-    places += [f"val/images/val_{number}.JPEG" for number in (0, 1)]
-    for place, array in zip(places, images(6, 64), strict=True):
-        (root / place).parent.mkdir(parents=True, exist_ok=True)
-        image.fromarray(array).save(root / place, "JPEG")
+    paths = [
+        f"train/n{k}/images/n{k}_{image_index}.JPEG" for k in (1, 2) for image_index in (2, 10)
+    ]
+    paths += [f"val/images/val_{image_index}.JPEG" for image_index in (0, 1)]
+    for path, array in zip(paths, images(6, 64), strict=True):
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        image.fromarray(array).save(root / path, "JPEG")
     data = datasets.load("tinyimagenet", tmp_path, verify=False)
     assert (data.classes, data.test.y.tolist()) == (("dog", "cat"), [0, 1])
     assert data.train.y.tolist() == [0, 0, 1, 1]
-    read = np.stack([np.asarray(image.open(root / place)) for place in places])
+    read = np.stack([np.asarray(image.open(root / path)) for path in paths])
     assert np.array_equal(np.concatenate([data.train.x, data.test.x]), read)
     refuses("4 images, not the official 1000", "tinyimagenet", tmp_path, verify=True)
     (root / "val/images/val_0.JPEG").write_bytes(b"")
@@ -132,7 +134,7 @@ def test_sleep_splits_by_subject_scales_by_training_subjects(tmp_path):
 
 def test_sleep_refuses_tables_it_cannot_use(tmp_path):
     write_sleep(tmp_path, "b", x=np.zeros((60, 2)))
-    for changes, word in (
+    for changes, message in (
         ({}, "features; fix them"),
         ({"name": "b", "y": np.full(60, 5)}, "do not fit 5 classes"),
         ({"name": "b", "x": np.full((60, 4), np.inf)}, "not finite"),
@@ -141,10 +143,10 @@ def test_sleep_refuses_tables_it_cannot_use(tmp_path):
         ({"subject": None}, "needs x, y and subject"),
     ):
         write_sleep(tmp_path, **changes)
-        refuses(word, "sleep", tmp_path, verify=True)
+        refuses(message, "sleep", tmp_path, verify=True)
 
 
-# Natural federations: the official formats, with every sample's site
+# Natural partitions: the official formats, with every sample's site
 
 PATIENT = {
     "HOSPNUM": "1", "RDELAY": "17", "RCONSC": "D", "SEX": "M", "AGE": "69", "RSLEEP": "Y",
@@ -155,18 +157,18 @@ PATIENT = {
 
 
 def write_stroke(path, *changes):
-    rows = (",".join({**PATIENT, **one}.values()) for one in changes)
+    rows = (",".join({**PATIENT, **change}.values()) for change in changes)
     written(path, ",".join(PATIENT), *rows)
 
 
-@pytest.mark.parametrize("place", ["IST.csv", "ist/IST.csv", "natural/ist/IST.csv"])
-def test_stroke_is_found_in_every_place_and_keeps_hospital_country_and_syndrome(tmp_path, place):
-    other = {"HOSPNUM": "7", "COUNTRY": "ITAL", "OCCODE": "1", "RDATE": ""}
-    write_stroke(tmp_path / place, {}, other, {"OCCODE": "9"})
+@pytest.mark.parametrize("filename", ["IST.csv", "ist/IST.csv", "natural/ist/IST.csv"])
+def test_stroke_is_read_from_every_location_with_hospital_country_and_syndrome(tmp_path, filename):
+    other_patient = {"HOSPNUM": "7", "COUNTRY": "ITAL", "OCCODE": "1", "RDATE": ""}
+    write_stroke(tmp_path / filename, {}, other_patient, {"OCCODE": "9"})
     table = datasets.load("stroke", tmp_path, partitioned=True, verify=False)
     assert (table.y.tolist(), table.sites.tolist()) == ([1, 0], ["hospital 1", "hospital 7"])
-    found = [table.columns[name].tolist() for name in ("country", "group", "year")]
-    assert found == [["UK", "ITAL"], ["PACS", "PACS"], ["1991", ""]]
+    columns = [table.columns[name].tolist() for name in ("country", "group", "year")]
+    assert columns == [["UK", "ITAL"], ["PACS", "PACS"], ["1991", ""]]
     row = dict(zip(table.features, table.x[0].tolist(), strict=True))
     assert (row["AGE"], row["RSLEEP"], row["RVISINF"], row["SEX=M"]) == (69, 1, 0, 1)
     assert np.isnan([row["RATRIAL"], row["RDEF5"]]).all()
@@ -174,7 +176,7 @@ def test_stroke_is_found_in_every_place_and_keeps_hospital_country_and_syndrome(
 
 def test_stroke_refuses_tables_that_are_not_the_trial(tmp_path):
     path = tmp_path / "IST.csv"
-    for changes, word in (
+    for changes, message in (
         ([{"OCCODE": "7"}], "OCCODE '7'"),
         ([{"AGE": "old"}], "AGE holds 'old', which is no number"),
         ([{"RSLEEP": "X"}], "RSLEEP holds 'X'"),
@@ -182,7 +184,7 @@ def test_stroke_refuses_tables_that_are_not_the_trial(tmp_path):
         ([], "no rows"),
     ):
         write_stroke(path, *changes)
-        refuses(word, "stroke", tmp_path)
+        refuses(message, "stroke", tmp_path)
     write_stroke(path, {})
     refuses(r"1 patients, not the official 19435.*--no-verify", "stroke", tmp_path, verify=True)
     written(path, "HOSPNUM,AGE", "1,2")
@@ -201,9 +203,9 @@ def test_heart_reads_four_hospitals_with_missing_values(tmp_path):
     assert table.columns["group"].tolist()[:2] == ["male", "female"]
     assert (np.isnan(table.x[1, 3]), table.x[2, 0]) == (True, 61)
     refuses("2 patients, not the official 303", "heart", tmp_path, verify=True)
-    for text, word in (("1,2\n", "line 1 has 2"), ("1," * 13 + "?\n", "lacks a diagnosis")):
+    for text, message in (("1,2\n", "line 1 has 2"), ("1," * 13 + "?\n", "lacks a diagnosis")):
         (folder / "processed.va.data").write_text(text)
-        refuses(word, "heart", tmp_path)
+        refuses(message, "heart", tmp_path)
 
 
 # Shipped outputs
@@ -221,15 +223,18 @@ def test_every_shipped_file_is_what_the_index_says(entry):
     if entry["split"] == outputs.NATURAL:
         assert len(np.unique(loaded.column("site"))) == entry["sites"]
         assert loaded.accuracy > entry["commonest_class"]
-        assert all(entry[field] for field in ("source", "licence", "citation", "command"))
-        words = files("robfcp.experiments.outputs").joinpath("ATTRIBUTION.md").read_text()
-        assert f"doi:{entry['doi']}" in words
+        assert all(entry[field] for field in ("source", "license", "citation", "command"))
+        attribution = files("robfcp.experiments.outputs").joinpath("ATTRIBUTION.md").read_text()
+        assert f"doi:{entry['doi']}" in attribution
 
 
 def test_what_ships_is_small_complete_and_keeps_sleepers_apart():
     folder = files("robfcp.experiments.outputs")
     assert sum(len(folder.joinpath(e["file"]).read_bytes()) for e in outputs.entries()) < 8 * 2**20
-    assert " ".join(outputs.names()) == "mnist cifar10 tinyimagenet pathmnist sleep stroke heart"
+    assert (
+        " ".join(outputs.dataset_names())
+        == "mnist cifar10 tinyimagenet pathmnist sleep stroke heart"
+    )
     subjects = np.unique(outputs.load("sleep").groups)
     assert (len(subjects), set(subjects % 2)) == (39, {1})  # trained on the even ones
 
@@ -240,26 +245,26 @@ def test_small_probabilities_survive_storage_relative_to_their_size(tmp_path, bi
     path = tmp_path / "o"
     logits[:, 0] += 11.0
     exact = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
-    outputs.write(path, logits, labels, np.arange(500), bits=bits)
-    loaded = outputs.read(path)
-    others = exact[:, 1:].sum(1)
-    assert others.min() < 1e-4
-    assert np.allclose(LAC()(loaded.probabilities, labels), others, rtol=error, atol=0)
+    outputs.write_outputs(path, logits, labels, np.arange(500), bits=bits)
+    loaded = outputs.read_outputs(path)
+    expected = exact[:, 1:].sum(1)
+    assert expected.min() < 1e-4
+    assert np.allclose(LAC()(loaded.probabilities, labels), expected, rtol=error, atol=0)
     assert np.array_equal(loaded.groups, np.arange(500))
-    outputs.write(path, np.eye(3), [0, 1, 2], columns={"site": np.array(["b", "a", "b"])})
-    assert outputs.read(path).column("site").tolist() == ["b", "a", "b"]
+    outputs.write_outputs(path, np.eye(3), [0, 1, 2], columns={"site": np.array(["b", "a", "b"])})
+    assert outputs.read_outputs(path).column("site").tolist() == ["b", "a", "b"]
 
 
 def test_wrong_requests_and_files_are_refused(tmp_path, monkeypatch):
     with pytest.raises(RobfcpError, match="mnist/iid/final"):
         outputs.load("imagenet")
     with pytest.raises(RobfcpError, match="neither 8 nor 16"):
-        outputs.write(tmp_path / "o.npz", np.zeros((2, 2)), [0, 1], bits=4)
+        outputs.write_outputs(tmp_path / "o.npz", np.zeros((2, 2)), [0, 1], bits=4)
     columns = {"depth": np.zeros((1, 2)), "labels": [0], "column:site": [3], "names:site": ["a"]}
     for arrays in ({"other": np.zeros(2)}, columns):
         np.savez(tmp_path / "x.npz", **arrays)
         with pytest.raises(RobfcpError, match="not a file of outputs"):
-            outputs.read(tmp_path / "x.npz")
+            outputs.read_outputs(tmp_path / "x.npz")
     entry = {**outputs.entries()[0], "sha256": "0" * 64}
     monkeypatch.setattr(outputs, "entries", lambda: (entry,))
     with pytest.raises(RobfcpError, match="is damaged"):

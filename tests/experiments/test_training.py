@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from makers import said
+from makers import command_output
 
 pytestmark = pytest.mark.train
 torch = pytest.importorskip("torch")
@@ -28,8 +28,8 @@ torch.set_num_threads(1)
 def blobs():
     """Gaussian clouds in six dimensions: an MLP separates them almost perfectly."""
     rng = np.random.default_rng(0)
-    centres, y = 3 * rng.normal(size=(4, 6)), np.arange(1200) % 4
-    x = (centres[y] + rng.normal(size=(1200, 6))).astype(np.float32)
+    centers, y = 3 * rng.normal(size=(4, 6)), np.arange(1200) % 4
+    x = (centers[y] + rng.normal(size=(1200, 6))).astype(np.float32)
     return Dataset("blobs", Split(x[:600], y[:600]), Split(x[600:], y[600:]), tuple("abcd"))
 
 
@@ -44,12 +44,16 @@ def pictures(n, size):
 QUICK = {"clients": 10, "fraction": 0.4, "local_epochs": 2, "batch": 16, "learning_rate": 0.05}
 
 
-@pytest.mark.parametrize(("model", "epochs", "least"), [("cnn", 10, 0.9), ("resnet18", 1, 0.0)])
-def test_networks_take_pictures(model, epochs, least):
+@pytest.mark.parametrize(
+    ("model", "epochs", "min_accuracy"), [("cnn", 10, 0.9), ("resnet18", 1, 0.0)]
+)
+def test_networks_take_pictures(model, epochs, min_accuracy):
     settings = {"clients": 2, "fraction": 1.0, "batch": 8, "local_epochs": epochs}
-    chosen = TrainingSettings(model, 2, **settings, learning_rate=0.01, augment=True, mirror=True)
-    logits, history = train(pictures(48, 12), chosen, device="cpu")
-    assert history[-1][1] > least
+    settings_of_model = TrainingSettings(
+        model, 2, **settings, learning_rate=0.01, augment=True, mirror=True
+    )
+    logits, history = train(pictures(48, 12), settings_of_model, device="cpu")
+    assert history[-1][1] > min_accuracy
     assert np.isfinite(logits).all()
 
 
@@ -69,30 +73,33 @@ def test_epochs_visit_every_sample_and_shifts_and_mirrors_move_pixels_only():
 
 def test_a_run_resumed_from_its_checkpoint_ends_where_an_unbroken_one_does(tmp_path):
     settings, rounds = TrainingSettings("mlp", 4, **QUICK), []
-    whole, history = train(blobs(), settings, device="cpu")
-    assert history[-1] == (4, (whole.argmax(axis=1) == blobs().test.y).mean())
+    unbroken, history = train(blobs(), settings, device="cpu")
+    assert history[-1] == (4, (unbroken.argmax(axis=1) == blobs().test.y).mean())
     assert history[-1][1] > 0.95  # what can be separated
     path = tmp_path / "state.safetensors"
-    told = {"device": "cpu", "checkpoint": path}
-    train(blobs(), settings, **told, stop_after=2)
-    resumed, _ = train(blobs(), settings, **told, on_round=rounds.append)
+    options = {"device": "cpu", "checkpoint": path}
+    train(blobs(), settings, **options, stop_after=2)
+    resumed, _ = train(blobs(), settings, **options, on_round=rounds.append)
     assert rounds == [3, 4]
-    assert np.array_equal(whole, resumed)
-    other = TrainingSettings("mlp", 4, **{**QUICK, "batch": 8})
-    for content, word in ((path.read_bytes(), "batch=16, not 8"), (b"nonsense", "no checkpoint")):
+    assert np.array_equal(unbroken, resumed)
+    other_settings = TrainingSettings("mlp", 4, **{**QUICK, "batch": 8})
+    for content, message in (
+        (path.read_bytes(), "batch=16, not 8"),
+        (b"nonsense", "no checkpoint"),
+    ):
         path.write_bytes(content)
-        with pytest.raises(RobfcpError, match=word):
-            train(blobs(), other, **told)
+        with pytest.raises(RobfcpError, match=message):
+            train(blobs(), other_settings, **options)
 
 
 def test_a_round_is_plain_sgd_at_each_client_averaged_by_size():
     pool = Pool(blobs().train, CPU, augment=False)
     settings = TrainingSettings("mlp", 3, clients=2, fraction=1.0, local_epochs=2)
-    model, shares = build("mlp", (6,), 4, seed=0), [np.arange(40), np.arange(40, 160)]
+    model, client_rows = build("mlp", (6,), 4, seed=0), [np.arange(40), np.arange(40, 160)]
     start, rng = flatten(model), np.random.default_rng([0, 1, 0])
-    joined = federated.run_round(model, pool, start, shares, settings, 0)
+    joined = federated.run_round(model, pool, start, client_rows, settings, 0)
     order, expected = rng.choice(2, 2, replace=False), torch.zeros_like(start)
-    for batches, k in [(draw_batches(shares[k], 2, 64, False, rng), k) for k in order]:
+    for batches, k in [(draw_batches(client_rows[k], 2, 64, False, rng), k) for k in order]:
         state, velocity = start, torch.zeros_like(start)
         for step in batches:
             unflatten(model, state)
@@ -102,25 +109,25 @@ def test_a_round_is_plain_sgd_at_each_client_averaged_by_size():
             gradient = torch.cat([value.grad.reshape(-1) for value in model.parameters()])
             velocity = 0.9 * velocity + gradient + settings.weight_decay * state
             state = state - 0.05 * velocity
-        expected += len(shares[k]) / 160 * state
+        expected += len(client_rows[k]) / 160 * state
     assert torch.allclose(joined, expected, atol=1e-5)
 
 
 def test_wrong_settings_are_refused_with_the_remedy():
-    for call, given, word in (
+    for call, arguments, message in (
         (TrainingSettings, ("mlp", 4, 9, 0.0), "fraction"),
         (build, ("vit", (8, 8, 3), 2, 0), "no such model"),
         (build, ("mlp", (8, 8, 3), 2, 0), "choose another model"),
     ):
-        with pytest.raises(RobfcpError, match=word):
-            call(*given)
+        with pytest.raises(RobfcpError, match=message):
+            call(*arguments)
 
 
 def test_the_command_trains_and_writes_outputs_with_provenance(tmp_path):
     (tmp_path / "sleep").mkdir()
     data, target, subject = blobs(), tmp_path / "out.npz", np.repeat(np.arange(12), 50)
     np.savez(tmp_path / "sleep" / "a.npz", x=data.train.x, y=data.train.y, subject=subject)
-    words = ("--data-dir", tmp_path, "--rounds", 2, "--clients", 5, "--device", "cpu", "--json")
-    record = json.loads(said("lab", "train", "sleep", *words, "-o", target))
-    assert record["accuracy"] == pytest.approx(outputs.read(target).accuracy)
+    options = ("--data-dir", tmp_path, "--rounds", 2, "--n-clients", 5, "--device", "cpu", "--json")
+    record = json.loads(command_output("experiments", "train", "sleep", *options, "-o", target))
+    assert record["accuracy"] == pytest.approx(outputs.read_outputs(target).accuracy)
     assert record["settings"]["clients"] == 5

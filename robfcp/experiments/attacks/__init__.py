@@ -9,7 +9,7 @@ and pooled counts are spread over the classes in the client's own proportions.
 from __future__ import annotations
 
 from robfcp.errors import RobfcpError
-from robfcp.experiments.attacks import coordinated, simple
+from robfcp.experiments.attacks import coordinated, mimic, paper_attacks, simple
 from robfcp.experiments.attacks.adaptive import AdaptiveAttack
 from robfcp.experiments.attacks.base import Attack, PairAttack, SampleAttack, ScoreAttack
 
@@ -17,34 +17,34 @@ __all__ = ["ATTACKS", "AdaptiveAttack", "Attack", "PairAttack", "SampleAttack", 
 
 # Mistakes that happen to benign clients.
 DATA_FAULTS: dict[str, Attack] = {
-    "swapped-labels": SampleAttack(simple.label_swap),
-    "old-model": SampleAttack(simple.degraded_model),
-    "other-class-order": SampleAttack(simple.class_permutation),
-    "temperature": SampleAttack(simple.temperature_scaling),
-    "temperature-flat": SampleAttack(simple.temperature_scaling, 2.0),
-    "stale-file": SampleAttack(simple.wrong_file),
-    "subset": SampleAttack(simple.selection_bias),
+    "label-swap": SampleAttack(simple.label_swap),
+    "degraded-model": SampleAttack(simple.degraded_model),
+    "class-permutation": SampleAttack(simple.class_permutation),
+    "temperature-scaling": SampleAttack(simple.temperature_scaling),
+    "temperature-scaling-flat": SampleAttack(simple.temperature_scaling, 2.0),
+    "wrong-file": SampleAttack(simple.wrong_file),
+    "selection-bias": SampleAttack(simple.selection_bias),
 }
 
 ATTACKS: dict[str, Attack] = {
-    "coverage": ScoreAttack(simple.coverage_attack),
-    "efficiency": ScoreAttack(simple.efficiency_attack),
+    "coverage": ScoreAttack(paper_attacks.coverage_attack),
+    "efficiency": ScoreAttack(paper_attacks.efficiency_attack),
     "near-coverage": ScoreAttack(simple.near_coverage),
-    "gaussian": ScoreAttack(simple.gaussian_attack),
+    "gaussian": ScoreAttack(paper_attacks.gaussian_attack),
     "gaussian-relative": ScoreAttack(simple.gaussian_relative),
-    "mimic": ScoreAttack(coordinated.mimic_attack),
-    "mimic-low": ScoreAttack(coordinated.mimic_low),
-    "mimic-low-exact": ScoreAttack(coordinated.mimic_low, "exact"),
-    "mimic-low-jittered": ScoreAttack(coordinated.mimic_low, "jittered"),
-    "mimic-high": ScoreAttack(coordinated.mimic_high),
+    "mimic": ScoreAttack(mimic.mimic_attack),
+    "mimic-low": ScoreAttack(mimic.mimic_low),
+    "mimic-low-exact": ScoreAttack(mimic.mimic_low, "exact"),
+    "mimic-low-jittered": ScoreAttack(mimic.mimic_low, "jittered"),
+    "mimic-high": ScoreAttack(mimic.mimic_high),
     "truncation": ScoreAttack(simple.truncation),
-    "lift": ScoreAttack(simple.lower_truncation),
-    "displacement": ScoreAttack(coordinated.displace_benign),
-    "clones": ScoreAttack(coordinated.collusion_attack),
+    "lower-truncation": ScoreAttack(simple.lower_truncation),
+    "displace-benign": ScoreAttack(coordinated.displace_benign),
+    "collusion": ScoreAttack(coordinated.collusion_attack),
     "decoy": ScoreAttack(coordinated.decoy),
     "size-inflation": ScoreAttack(simple.size_inflation),
-    "partial": ScoreAttack(simple.partial_manipulation),
-    "keep-30": ScoreAttack(simple.partial_manipulation, 0.7, simple.efficiency_attack),
+    "partial-manipulation": ScoreAttack(simple.partial_manipulation),
+    "keep-30": ScoreAttack(simple.partial_manipulation, 0.7, paper_attacks.efficiency_attack),
     "label-poisoning": SampleAttack(simple.label_poisoning),
     "malformed": coordinated.Malformed(),
     **DATA_FAULTS,
@@ -52,12 +52,12 @@ ATTACKS: dict[str, Attack] = {
     "adaptive-up": AdaptiveAttack(direction="up"),
     "class-capture": PairAttack(coordinated.class_capture),
     "class-capture-low": PairAttack(coordinated.class_capture, False),
-    "pair-mimic": PairAttack(coordinated.pair_mimic),
-    "stairs": ScoreAttack(coordinated.graded_truncation),
-    "push": ScoreAttack(coordinated.shift_below_threshold),
-    "ghost": PairAttack(coordinated.frame_hardest_clients),
-    "squeeze": ScoreAttack(coordinated.two_sided_trimming),
-    "hub": PairAttack(coordinated.benign_means),
+    "pair-mimic": PairAttack(mimic.pair_mimic),
+    "graded-truncation": ScoreAttack(coordinated.graded_truncation),
+    "shift-below-threshold": ScoreAttack(coordinated.shift_below_threshold),
+    "frame-hardest": PairAttack(coordinated.frame_hardest_clients),
+    "two-sided-trimming": ScoreAttack(coordinated.two_sided_trimming),
+    "benign-means": PairAttack(coordinated.benign_means),
     "class-claim": PairAttack(coordinated.class_claim),
 }
 

@@ -18,7 +18,7 @@ from robfcp._typing import BoolArray, FloatArray, IndexArray, IntArray
 from robfcp._validation import Rng, parse_level
 from robfcp.defense import Consensus, Defense, get_defense
 from robfcp.errors import RobfcpError
-from robfcp.experiments.attacks import base, coordinated, simple
+from robfcp.experiments.attacks import base, coordinated, mimic, paper_attacks, simple
 from robfcp.experiments.coarsening import as_default_reports
 from robfcp.federation import Federation
 from robfcp.guarantees import fcp_bin_index
@@ -62,7 +62,7 @@ class AdaptiveAttack:
 
     Attributes
     ----------
-    defense_rule
+    defense_rule : str or Defense or ThresholdFunction
         A defense, by name or itself, that is given the true number of malicious clients; or a
         function that returns the bin of the threshold for a federation.
     direction : str
@@ -95,9 +95,9 @@ class AdaptiveAttack:
         ----------
         data : Federation
             The reports before the attack.
-        malicious
+        malicious : array_like
             The positions of the malicious clients, or a mask of all clients.
-        rng
+        rng : int, Generator or None
             A seed or a generator.
         """
         return self.search(data, malicious, rng).federation
@@ -109,9 +109,9 @@ class AdaptiveAttack:
         ----------
         data : Federation
             The reports before the attack.
-        malicious
+        malicious : array_like
             The positions of the malicious clients, or a mask of all clients.
-        rng
+        rng : int, Generator or None
             A seed or a generator.
         """
         if self.direction not in ("down", "up"):
@@ -120,7 +120,7 @@ class AdaptiveAttack:
         malicious_rows = base.malicious_indices(malicious, data.n_clients)
         objective = _Objective.from_attack(self, data, malicious_rows)
 
-        best = objective.evaluate(data, "honest").result
+        best = objective.evaluate(data, "benign").result
         if not len(malicious_rows):
             return best
         for attack in parameter_families(self.direction):
@@ -271,19 +271,19 @@ def parameter_families(direction: str) -> list[base.ConcreteAttack]:
         "down" for attacks that lower coverage, "up" for those that raise it.
     """
     is_down = direction == "down"
-    extreme: base.AttackFunction = simple.coverage_attack
-    mimic: base.AttackFunction = coordinated.mimic_low
+    extreme: base.AttackFunction = paper_attacks.coverage_attack
+    copy_attack: base.AttackFunction = mimic.mimic_low
     truncate: base.AttackFunction = simple.truncation
     if not is_down:
-        extreme = simple.efficiency_attack
-        mimic = coordinated.mimic_high
+        extreme = paper_attacks.efficiency_attack
+        copy_attack = mimic.mimic_high
         truncate = simple.lower_truncation
     levels = (0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9)
 
     attacks = [
         base.ScoreAttack(extreme),
         base.ScoreAttack(coordinated.decoy, extreme),
-        base.ScoreAttack(simple.gaussian_attack),
+        base.ScoreAttack(paper_attacks.gaussian_attack),
         base.ScoreAttack(coordinated.two_sided_trimming),
     ]
     for scale in (0.5, 1.0, 2.0):
@@ -298,7 +298,7 @@ def parameter_families(direction: str) -> list[base.ConcreteAttack]:
     for fraction in (0.05, 0.1, 0.15, 0.2, 0.3, 0.5):
         attacks.append(base.ScoreAttack(simple.partial_manipulation, fraction, extreme))
     for copy in ("exact", "resampled", "jittered"):
-        attacks.append(base.ScoreAttack(mimic, copy))
+        attacks.append(base.ScoreAttack(copy_attack, copy))
     for fraction in (0.05, 0.1, 0.2, 0.35, 0.5):
         attacks.append(base.ScoreAttack(coordinated.displace_benign, fraction, not is_down))
     return attacks

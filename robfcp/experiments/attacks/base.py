@@ -44,11 +44,11 @@ class Attack(Protocol):
 
         Parameters
         ----------
-        data
+        data : object
             What the attack's stage says.
-        malicious
+        malicious : array_like
             The positions of the malicious clients, or a mask of all clients.
-        rng
+        rng : int, Generator or None
             A seed or a generator.
         """
 
@@ -179,8 +179,8 @@ class ConcreteAttack:
         n_malicious = len(context.malicious)
         if len(forged) != n_malicious:
             raise RobfcpError(
-                f"{self.name}: the attack returned {len(forged)} arrays for {n_malicious} lying "
-                "sites; return one for each, in the order of context.malicious"
+                f"{self.name}: the attack returned {len(forged)} arrays for {n_malicious} "
+                "malicious clients; return one for each, in the order of context.malicious"
             )
         return forged
 
@@ -189,11 +189,11 @@ class ConcreteAttack:
 
         Parameters
         ----------
-        data
+        data : object
             One entry a client, or a federation, whose counts are then forged.
-        malicious
+        malicious : array_like
             The positions of the malicious clients, or a mask of all clients.
-        rng
+        rng : int, Generator or None
             A seed or a generator.
         """
         generator = np.random.default_rng(rng)
@@ -257,7 +257,7 @@ def malicious_indices(malicious: ArrayLike, n_clients: int) -> IndexArray:
 
     Parameters
     ----------
-    malicious
+    malicious : array_like
         Positions, or a mask of all clients.
     n_clients : int
         The number of all clients.
@@ -272,7 +272,7 @@ def malicious_indices(malicious: ArrayLike, n_clients: int) -> IndexArray:
     if indices.size and not 0 <= indices[0] <= indices[-1] < n_clients:
         raise RobfcpError(f"malicious: client numbers must lie in 0..{n_clients - 1}")
     if indices.size == n_clients:
-        raise RobfcpError("malicious: at least one client must stay honest")
+        raise RobfcpError("malicious: at least one client must stay benign")
     return indices
 
 
@@ -291,7 +291,7 @@ def client_pairs(federation: Federation) -> list[Pair]:
     if strata is None or strata.by != "class" or len(strata.rows) < federation.n_clients:
         raise RobfcpError(
             "attack: it forges labels too, but not all reports keep counts by class; "
-            "make them with labels"
+            "recreate them with stratify_by_class=True"
         )
     client_index, labels, bins = expand_samples(strata)
     order = np.lexsort((labels, bins, client_index))

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from robfcp._typing import FloatArray, IndexArray
 from robfcp._validation import Rng
-from robfcp.errors import RobfcpError
 from robfcp.experiments.attacks.base import (
     AttackContext,
     AttackFunction,
@@ -24,38 +23,12 @@ from robfcp.experiments.attacks.base import (
     malicious_indices,
     quantile,
 )
-from robfcp.experiments.attacks.simple import coverage_attack, truncation
+from robfcp.experiments.attacks.mimic import copies_of, evenly_spaced
+from robfcp.experiments.attacks.paper_attacks import coverage_attack
+from robfcp.experiments.attacks.simple import truncation
 from robfcp.federation import Federation
 
-Copy = Literal["exact", "resampled", "jittered"]
-
-JITTER = 0.1  # fraction of the scores that a jittered copy redraws
 LEVEL = 0.9  # of the quantile by which clients are compared: the usual coverage
-
-
-def mimic_attack(context: AttackContext, copy: Copy = "exact") -> list[FloatArray]:
-    """Return copies of one benign client b, chosen at random: v_k = v_b.
-
-    The paper's mimic attack.
-    """
-    source = int(context.rng.choice(context.benign_indices))
-    return _copies(context, context.all_data[source], copy)
-
-
-def mimic_low(
-    context: AttackContext, copy: Copy = "resampled", level: float = LEVEL
-) -> list[FloatArray]:
-    """Return copies of the benign client with the lowest quantile: b = argmin_b q_level(s_b)."""
-    source = context.benign_by_quantile(level)[0]
-    return _copies(context, context.all_data[source], copy)
-
-
-def mimic_high(
-    context: AttackContext, copy: Copy = "resampled", level: float = LEVEL
-) -> list[FloatArray]:
-    """Return copies of the benign client with the highest quantile: b = argmax_b q_level(s_b)."""
-    source = context.benign_by_quantile(level)[-1]
-    return _copies(context, context.all_data[source], copy)
 
 
 def collusion_attack(context: AttackContext, level: float = 0.75) -> list[FloatArray]:
@@ -63,37 +36,11 @@ def collusion_attack(context: AttackContext, level: float = 0.75) -> list[FloatA
 
     No clients are closer to each other than these.
     """
-    return _copies(context, truncation(context, level)[0], "exact")
-
-
-def _copies(context: AttackContext, source: FloatArray, copy: Copy) -> list[FloatArray]:
-    """Return scores after a source: its own, drawn from it, or its own with a tenth redrawn.
-
-    An exact copy of another size takes evenly spaced order statistics.
-    """
-    if copy not in ("exact", "resampled", "jittered"):
-        raise RobfcpError(f"copy: {copy!r} is none of 'exact', 'resampled', 'jittered'")
-    forged = []
-    for client_data in context.malicious_data:
-        size = len(client_data)
-        if copy == "resampled":
-            forged.append(context.rng.choice(source, size))
-            continue
-        scores = np.sort(source)[_evenly_spaced(len(source), size)]
-        if copy == "jittered":
-            redrawn = context.rng.permutation(size)[: max(1, round(JITTER * size))]
-            scores[redrawn] = context.rng.choice(source, len(redrawn))
-        forged.append(scores)
-    return forged
-
-
-def _evenly_spaced(n: int, size: int) -> IndexArray:
-    """Return `size` evenly spaced positions among n."""
-    return ((np.arange(size) + 0.5) * n / size).astype(np.intp)
+    return copies_of(context, truncation(context, level)[0], "exact")
 
 
 def displace_benign(
-    context: AttackContext, share: float = 0.5, upwards: bool = False, level: float = LEVEL
+    context: AttackContext, fraction: float = 0.5, upwards: bool = False, level: float = LEVEL
 ) -> list[FloatArray]:
     """Return scores drawn from extreme benign clients, so that a defense expels the others.
 
@@ -101,7 +48,7 @@ def displace_benign(
     ----------
     context : AttackContext
         What the malicious clients know.
-    share : float
+    fraction : float
         The fraction of the benign clients that are imitated, each malicious client imitating one
         of them at random.
     upwards : bool
@@ -112,7 +59,7 @@ def displace_benign(
     ranked = context.benign_by_quantile(level)
     if upwards:
         ranked = ranked[::-1]
-    imitated = ranked[: max(1, round(share * len(ranked)))]
+    imitated = ranked[: max(1, round(fraction * len(ranked)))]
 
     forged = []
     for scores in context.malicious_data:
@@ -132,18 +79,18 @@ def decoy(context: AttackContext, attack: AttackFunction = coverage_attack) -> l
 
 
 def graded_truncation(
-    context: AttackContext, most: float = 0.6, level: float = 0.75
+    context: AttackContext, max_removed: float = 0.6, level: float = 0.75
 ) -> list[FloatArray]:
     """Return scores truncated by degrees, so that no gap between clients shows.
 
-    Malicious client i of m redraws a fraction `most` i / m of its scores from benign scores at or
-    below their `level` quantile.
+    Malicious client i of m redraws a fraction `max_removed` i / m of its scores from benign scores
+    at or below their `level` quantile.
     """
     benign_scores = context.benign_scores
     low_scores = benign_scores[benign_scores <= quantile(benign_scores, level)]
     forged = [scores.copy() for scores in context.malicious_data]
     for i, scores in enumerate(forged, start=1):
-        is_redrawn = context.rng.random(len(scores)) < most * i / len(forged)
+        is_redrawn = context.rng.random(len(scores)) < max_removed * i / len(forged)
         scores[is_redrawn] = context.rng.choice(low_scores, int(is_redrawn.sum()))
     return forged
 
@@ -197,7 +144,7 @@ def benign_means(context: AttackContext, of: int = 4) -> list[Pair]:
         scores = np.concatenate([context.all_data[k][0] for k in sources])
         labels = np.concatenate([context.all_data[k][1] for k in sources])
         order = np.lexsort((labels, scores))
-        selected = order[_evenly_spaced(len(scores), len(old_scores))]
+        selected = order[evenly_spaced(len(scores), len(old_scores))]
         forged[i] = scores[selected], labels[selected]
     return forged
 
@@ -224,19 +171,6 @@ def frame_hardest_clients(context: AttackContext, level: float = 0.85) -> list[P
     return forged
 
 
-def pair_mimic(context: AttackContext, level: float = LEVEL) -> list[Pair]:
-    """Return (score, label) pairs drawn from the benign client with the lowest quantile.
-
-    (s', y') ~ b with replacement: all scores are true, only the label distribution is moved.
-    """
-    scores, labels = context.all_data[context.benign_by_quantile(level)[0]]
-    forged = []
-    for old_scores, _ in context.malicious_data:
-        drawn_rows = context.rng.integers(0, len(scores), len(old_scores))
-        forged.append((scores[drawn_rows], labels[drawn_rows]))
-    return forged
-
-
 def class_capture(context: AttackContext, upwards: bool = True) -> list[Pair]:
     """Return all samples in one class, at one end of the range: y' = c, s' = high (or low).
 
@@ -253,8 +187,8 @@ def class_capture(context: AttackContext, upwards: bool = True) -> list[Pair]:
     return forged
 
 
-def class_claim(context: AttackContext, share: float = 0.9) -> list[Pair]:
-    """Return samples of which a share is claimed to be of the rarest class, with small scores.
+def class_claim(context: AttackContext, fraction: float = 0.9) -> list[Pair]:
+    """Return samples of which a fraction is claimed to be of the rarest class, with small scores.
 
     The scores of these are redrawn from the lower half of the benign ones.
     """
@@ -263,7 +197,7 @@ def class_claim(context: AttackContext, share: float = 0.9) -> list[Pair]:
     label = _rarest_class(context)
     forged = []
     for scores, labels in context.malicious_data:
-        is_claimed = context.rng.random(len(scores)) < share
+        is_claimed = context.rng.random(len(scores)) < fraction
         redrawn = context.rng.choice(low_scores, len(scores))
         forged_scores = np.where(is_claimed, redrawn, scores)
         forged_labels = np.where(is_claimed, label, labels)
@@ -305,9 +239,9 @@ class Malformed:
         ----------
         data : Federation
             The reports before the attack.
-        malicious
+        malicious : array_like
             The positions of the malicious clients, or a mask of all clients.
-        rng
+        rng : int, Generator or None
             A seed or a generator.
         """
         raw_reports = [report.to_json() for report in data]
@@ -327,8 +261,8 @@ _WRONG_FIELDS: tuple[dict[str, object], ...] = (
     {"n_samples": 10**9},
     {"n_samples": -5},
     {"counts": [-1, 1e308, "x"]},
-    {"grid": {"name": "uniform", "parameters": {"bins": 10**12}}},
-    {"strata": {"by": "class", "names": 10**6, "steps": [0], "counts": [1]}},
+    {"binning": {"name": "uniform", "parameters": {"bins": 10**12}}},
+    {"strata": {"by": "class", "names": 10**6, "cell_steps": [0], "counts": [1]}},
 )
 
 

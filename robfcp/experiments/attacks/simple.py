@@ -1,4 +1,4 @@
-"""Attacks and data errors of each client by itself: the paper's attacks, and everyday mistakes.
+"""Attacks of each malicious client by itself, and data errors of benign clients.
 
 Formulas call a client's scores s, the forged ones s', the ends of their range low and high, its
 probabilities p and its labels y. "The paper" is Kang, Lin, Sun, Xiao and Li (2024), "Certifiably
@@ -16,26 +16,9 @@ from robfcp._typing import BoolArray, FloatArray, IndexArray
 from robfcp._validation import check_fraction
 from robfcp.errors import RobfcpError
 from robfcp.experiments.attacks.base import AttackContext, AttackFunction, Pair, quantile
+from robfcp.experiments.attacks.paper_attacks import coverage_attack
 
 MIN_PROBABILITY = 1e-12  # keeps logarithms finite; below what a report can tell from 0
-
-
-def coverage_attack(context: AttackContext) -> list[FloatArray]:
-    """Return the minimum for every score: s' = low, so that threshold and coverage fall.
-
-    The paper's coverage attack (CovAttack).
-    """
-    low, _ = context.bounds
-    return [np.full(len(scores), low) for scores in context.malicious_data]
-
-
-def efficiency_attack(context: AttackContext) -> list[FloatArray]:
-    """Return the maximum for every score: s' = high, so that the prediction sets grow.
-
-    The paper's efficiency attack (EffAttack).
-    """
-    _, high = context.bounds
-    return [np.full(len(scores), high) for scores in context.malicious_data]
 
 
 def near_coverage(context: AttackContext, step: float = 0.001) -> list[FloatArray]:
@@ -46,19 +29,6 @@ def near_coverage(context: AttackContext, step: float = 0.001) -> list[FloatArra
     low, high = context.bounds
     score = low + step * (high - low)
     return [np.full(len(scores), score) for scores in context.malicious_data]
-
-
-def gaussian_attack(context: AttackContext, deviation: float = 0.5) -> list[FloatArray]:
-    """Return noisy scores: s' = clip(s + N(0, deviation^2), low, high).
-
-    The paper's Gaussian attack (GauAttack); the deviation is in units of the score.
-    """
-    low, high = context.bounds
-    forged = []
-    for scores in context.malicious_data:
-        noise = context.rng.normal(0, deviation, len(scores))
-        forged.append(np.clip(scores + noise, low, high))
-    return forged
 
 
 def gaussian_relative(context: AttackContext, scale: float = 0.5) -> list[FloatArray]:
@@ -106,9 +76,9 @@ def _redraw(
 
 
 def partial_manipulation(
-    context: AttackContext, share: float = 0.5, attack: AttackFunction = coverage_attack
+    context: AttackContext, fraction: float = 0.5, attack: AttackFunction = coverage_attack
 ) -> list[FloatArray]:
-    """Return scores of which only a share, chosen at random, is forged.
+    """Return scores of which only a fraction, chosen at random, is forged.
 
     The paper names partial manipulation among its limitations.
 
@@ -116,15 +86,15 @@ def partial_manipulation(
     ----------
     context : AttackContext
         What the malicious clients know.
-    share : float
+    fraction : float
         The fraction of each client's scores that is replaced.
     attack : callable
         Makes the scores that replace them.
     """
-    check_fraction("share", share, "give 0.5, say", allow_zero=True, allow_one=True)
+    check_fraction("fraction", fraction, "give 0.5, say", allow_zero=True, allow_one=True)
     mixed = [scores.copy() for scores in context.malicious_data]
     for scores, forged_scores in zip(mixed, attack(context), strict=True):
-        replaced = context.rng.permutation(len(scores))[: round(share * len(scores))]
+        replaced = context.rng.permutation(len(scores))[: round(fraction * len(scores))]
         scores[replaced] = context.rng.choice(forged_scores, len(replaced))
     return mixed
 
@@ -136,13 +106,13 @@ def size_inflation(
     return [np.tile(scores, factor) for scores in attack(context)]
 
 
-def label_poisoning(context: AttackContext, share: float = 1.0) -> list[Pair]:
-    """Return samples of which a share has another label, drawn evenly from the others."""
+def label_poisoning(context: AttackContext, fraction: float = 1.0) -> list[Pair]:
+    """Return samples of which a fraction has another label, drawn evenly from the others."""
     forged = []
     for probabilities, labels in context.malicious_data:
         n_classes = probabilities.shape[1]
         shift = context.rng.integers(1, n_classes, len(labels))
-        is_poisoned = context.rng.random(len(labels)) < share
+        is_poisoned = context.rng.random(len(labels)) < fraction
         forged_labels = np.where(is_poisoned, (labels + shift) % n_classes, labels)
         forged.append((probabilities, forged_labels))
     return forged
@@ -211,40 +181,40 @@ def _softmax(logits: FloatArray) -> FloatArray:
     return softmax
 
 
-def wrong_file(context: AttackContext, share: float = 1.0) -> list[Pair]:
+def wrong_file(context: AttackContext, fraction: float = 1.0) -> list[Pair]:
     """Return the samples of a benign client, drawn for each malicious one.
 
-    Only a random `share` of them is returned, as of an old split of that file.
+    Only a random `fraction` of them is returned, as of an old split of that file.
     """
     forged = []
     for source in context.rng.choice(context.benign_indices, len(context.malicious)):
         probabilities, labels = context.all_data[source]
         order = context.rng.permutation(len(labels))
-        forged.append(_select_first(probabilities, labels, order, share))
+        forged.append(_select_first(probabilities, labels, order, fraction))
     return forged
 
 
 def selection_bias(
-    context: AttackContext, share: float = 0.5, which: Literal["easy", "any"] = "easy"
+    context: AttackContext, fraction: float = 0.5, kept_scores: Literal["easy", "any"] = "easy"
 ) -> list[Pair]:
-    """Return only a share of the samples: those with the greatest p of their label, or any."""
-    if which not in ("easy", "any"):
-        raise RobfcpError(f"which: {which!r} is neither 'easy' nor 'any'")
+    """Return only a fraction of the samples: those with the greatest p of their label, or any."""
+    if kept_scores not in ("easy", "any"):
+        raise RobfcpError(f"kept_scores: {kept_scores!r} is neither 'easy' nor 'any'")
     forged = []
     for probabilities, labels in context.malicious_data:
         order = context.rng.permutation(len(labels))
-        if which == "easy":
+        if kept_scores == "easy":
             label_probabilities = probabilities[np.arange(len(labels)), labels]
             order = np.argsort(-label_probabilities, kind="stable")
-        forged.append(_select_first(probabilities, labels, order, share))
+        forged.append(_select_first(probabilities, labels, order, fraction))
     return forged
 
 
 def _select_first(
-    probabilities: NDArray[Any], labels: IndexArray, order: IndexArray, share: float
+    probabilities: NDArray[Any], labels: IndexArray, order: IndexArray, fraction: float
 ) -> Pair:
-    """Return the first share of the samples in some order, one at least, in their old order."""
-    check_fraction("share", share, "give 0.5, say", allow_one=True)
-    n_selected = max(1, round(share * len(labels)))
+    """Return the first fraction of the samples in some order, one at least, in their old order."""
+    check_fraction("fraction", fraction, "give 0.5, say", allow_one=True)
+    n_selected = max(1, round(fraction * len(labels)))
     selected = np.sort(order[:n_selected])
     return probabilities[selected], labels[selected]

@@ -204,15 +204,15 @@ class Source:
 
     def parse_numbers(self, values: Sequence[str], field: str) -> NDArray[np.float32]:
         """Return the values as float32, (n,); NaN where one is missing."""
-        numbers = np.full(len(values), np.nan, np.float32)
+        parsed = np.full(len(values), np.nan, np.float32)
         for k, value in enumerate(values):
             if value.lower() in MISSING:
                 continue
             try:
-                numbers[k] = float(value)
+                parsed[k] = float(value)
             except ValueError:
                 raise self.error(f"{field} holds {value!r:.40}, which is no number") from None
-        return numbers
+        return parsed
 
     def parse_flags(self, values: Sequence[str], field: str) -> NDArray[np.float32]:
         """Return 1 for Y, 0 for N, NaN where missing or "C" (could not be assessed), (n,)."""

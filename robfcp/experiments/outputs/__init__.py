@@ -26,7 +26,15 @@ from robfcp._files import read_bounded, write_atomically
 from robfcp._typing import IntArray
 from robfcp.errors import RobfcpError
 
-__all__ = ["NATURAL", "Outputs", "entries", "load", "names", "read", "write"]
+__all__ = [
+    "NATURAL",
+    "Outputs",
+    "dataset_names",
+    "entries",
+    "load",
+    "read_outputs",
+    "write_outputs",
+]
 
 NATURAL = "leave-sites-out"  # the split of outputs of real sites
 STEP = 1 / 16  # of a logit, in the 8-bit form
@@ -43,7 +51,7 @@ def entries() -> tuple[dict[str, Any], ...]:
     return tuple(json.loads(index.read_text(encoding="utf-8"))["outputs"])
 
 
-def names() -> tuple[str, ...]:
+def dataset_names() -> tuple[str, ...]:
     """Return the data sets that outputs ship for."""
     return tuple(dict.fromkeys(entry["dataset"] for entry in entries()))
 
@@ -122,7 +130,7 @@ class Outputs:
         return float((self.probabilities.argmax(1) == self.labels).mean())
 
 
-def write(
+def write_outputs(
     path: str | os.PathLike[str],
     logits: ArrayLike,
     labels: ArrayLike,
@@ -172,7 +180,7 @@ def write(
     write_atomically(path, buffer.getvalue())
 
 
-def read(path: str | os.PathLike[str]) -> Outputs:
+def read_outputs(path: str | os.PathLike[str]) -> Outputs:
     """Read the outputs in a file that `write` saved."""
     return decode(read_bounded(Path(path), MAX_BYTES))
 

@@ -16,7 +16,7 @@ from robfcp.experiments.paper.runner import (
     ROB_FCP,
     ROB_FCP_RELEASED,
 )
-from robfcp.figures import BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, VERMILION, new_axes, style
+from robfcp.figures import BLUE, GRAY, GREEN, ORANGE, PURPLE, SKY, VERMILION, new_axes, style
 
 Row = Mapping[str, Any]
 Rows = Sequence[Row]
@@ -25,25 +25,25 @@ Rows = Sequence[Row]
 METHOD_STYLES = {
     FCP: (VERMILION, "^", "FCP"),
     FEDCP_QQ: (PURPLE, "v", "FedCP-QQ"),
-    ROB_FCP: (ORANGE, "s", "Rob-FCP, text"),
-    ROB_FCP_RELEASED: (GREEN, "D", "Rob-FCP, code"),
-    BY_CLASS: (GREY, "X", f"{CONSENSUS} (ours), by class"),
-    DEFAULT_REPORTS: (SKY, "P", f"{CONSENSUS} (ours), default reports"),
-    CONSENSUS: (BLUE, "o", f"{CONSENSUS} (ours)"),
+    ROB_FCP: (ORANGE, "s", "Rob-FCP, as printed"),
+    ROB_FCP_RELEASED: (GREEN, "D", "Rob-FCP, as released"),
+    BY_CLASS: (GRAY, "X", "Consensus by class"),
+    DEFAULT_REPORTS: (SKY, "P", "Consensus on default reports"),
+    CONSENSUS: (BLUE, "o", "Consensus"),
 }
 
 # Experiments drawn as curves -> what runs along the axis.
 SWEEPS = {
     "beta-sweep": "Dirichlet beta",
-    "misstated": "assumed share of malicious clients (true: 0.25)",
+    "misspecified": "assumed fraction of malicious clients (true: 0.25)",
     "granularity": "bins in Rob-FCP's view",
-    "mimic": "share of malicious clients",
-    "counting": "true number of malicious clients",
+    "mimic": "fraction of malicious clients",
+    "estimated-number": "true number of malicious clients",
 }
-COUNTING = "counting"  # draws estimated numbers, not coverage
+ESTIMATED_NUMBER = "estimated-number"  # draws estimated numbers, not coverage
 MAX_COLUMNS = 5
-COUNTING_COLUMNS = 3  # a row of panels a data set, a panel an attack
-MAX_COUNTED = 45  # malicious clients: the largest true number that is estimated
+ESTIMATE_COLUMNS = 3  # a row of panels a data set, a panel an attack
+MAX_ESTIMATED = 45  # malicious clients: the largest true number that is estimated
 
 
 @style()
@@ -62,7 +62,7 @@ def plot_sweep(name: str, title: str, rows: Rows) -> Any:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    if name == COUNTING:  # the paper's figure; the table has the others
+    if name == ESTIMATED_NUMBER:  # the paper's figure; the table has the others
         rows = [row for row in rows if row["split"] == "iid" and row["model"] == "final"]
     panels: dict[str, list[Row]] = {}
     for row in rows:
@@ -81,7 +81,7 @@ def plot_sweep(name: str, title: str, rows: Rows) -> Any:
         ax.set_visible(False)
 
     figure.supxlabel(SWEEPS[name], fontsize=9)
-    figure.supylabel("estimated number" if name == COUNTING else "coverage", fontsize=9)
+    figure.supylabel("estimated number" if name == ESTIMATED_NUMBER else "coverage", fontsize=9)
     handles, labels = axes[0, 0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=6, fontsize=8)
     return figure
@@ -89,8 +89,8 @@ def plot_sweep(name: str, title: str, rows: Rows) -> Any:
 
 def _layout(name: str, n_panels: int) -> tuple[int, int]:
     """Return the numbers of columns and of lines of panels, the lines about equally long."""
-    if name == COUNTING:
-        return COUNTING_COLUMNS, -(-n_panels // COUNTING_COLUMNS)
+    if name == ESTIMATED_NUMBER:
+        return ESTIMATE_COLUMNS, -(-n_panels // ESTIMATE_COLUMNS)
     min_lines = -(-n_panels // MAX_COLUMNS)
     n_columns = -(-n_panels // min_lines)
     return n_columns, -(-n_panels // n_columns)
@@ -101,24 +101,24 @@ def _plot_panel(ax: Any, name: str, rows: Rows) -> None:
     for method in METHOD_STYLES:
         method_rows = [row for row in rows if row["method"] == method]
         method_rows.sort(key=lambda row: _x_value(name, row))
-        if method_rows and name == COUNTING:
+        if method_rows and name == ESTIMATED_NUMBER:
             _plot_estimates(ax, method, method_rows)
         elif method_rows:
             _plot_coverage(ax, name, method, method_rows)
 
     if name == "granularity":
         ax.set_xscale("log")
-    if name == COUNTING:
-        ax.plot([0, MAX_COUNTED], [0, MAX_COUNTED], color=GREY, linestyle=":", linewidth=1)
+    if name == ESTIMATED_NUMBER:
+        ax.plot([0, MAX_ESTIMATED], [0, MAX_ESTIMATED], color=GRAY, linestyle=":", linewidth=1)
     else:
-        ax.plot(ax.get_xlim(), [0.9, 0.9], color=GREY, linestyle=":", linewidth=1)
+        ax.plot(ax.get_xlim(), [0.9, 0.9], color=GRAY, linestyle=":", linewidth=1)
 
 
 def _plot_estimates(ax: Any, method: str, rows: Rows) -> None:
     """Draw how many malicious clients a method estimates."""
     color, marker, label = METHOD_STYLES[method]
-    x = [_x_value(COUNTING, row) for row in rows]
-    estimates = [row["assumed"] for row in rows]
+    x = [_x_value(ESTIMATED_NUMBER, row) for row in rows]
+    estimates = [row["assumed_n_malicious"] for row in rows]
     ax.errorbar(x, estimates, color=color, marker=marker, markersize=4, label=label)
 
 
@@ -148,7 +148,7 @@ def _panel_title(name: str, row: Row) -> str:
     title = row["dataset"]
     if row["model"] != "final":
         title = f"{title} ({row['model']})"
-    if name == COUNTING:
+    if name == ESTIMATED_NUMBER:
         title = f"{title} {row['split']} {row['variant']}"
     elif name == "granularity":
         title = f"{title} {row['attack']}"
@@ -161,19 +161,19 @@ def _x_value(name: str, row: Row) -> float:
     """Return where a row is drawn along the axis."""
     if name == "beta-sweep":
         return float(row["split"].removeprefix("beta="))
-    if name in ("misstated", "granularity"):
+    if name in ("misspecified", "granularity"):
         return float(row["variant"])
-    if name == COUNTING:
-        return float(row["ratio"]) * 100
-    return float(row["ratio"])
+    if name == ESTIMATED_NUMBER:
+        return float(row["malicious_fraction"]) * 100
+    return float(row["malicious_fraction"])
 
 
 # Prefix of the columns -> color and label of the band.
 BOUND_STYLES = {
     "theorem_1": (ORANGE, "Theorem 1 (all of 0..1)"),
-    "dkw": (GREY, "Theorem 1, DKW variant"),
-    "code": (GREEN, "formula of the released code"),
-    "certificate": (BLUE, "our certificate, 95%"),
+    "dkw": (GRAY, "Theorem 1, DKW variant"),
+    "released_code": (GREEN, "formula of the released code"),
+    "certificate": (BLUE, "certificate, 95% confidence"),
 }
 
 
@@ -194,16 +194,16 @@ def plot_bounds(rows: Rows) -> Any:
 
     axes = new_axes(len(panels), 3.4)
     for ax, (titles, panel_rows) in zip(axes, panels.items(), strict=True):
-        x = [row["ratio"] for row in panel_rows]
+        x = [row["malicious_fraction"] for row in panel_rows]
         for prefix, (color, label) in BOUND_STYLES.items():
             lower = np.clip([row[f"{prefix}_lower"] for row in panel_rows], 0, 1)
             upper = np.clip([row[f"{prefix}_upper"] for row in panel_rows], 0, 1)
             ax.fill_between(x, lower, upper, color=color, alpha=0.18, linewidth=0, label=label)
-        for column, method in (("text_coverage", ROB_FCP), ("ours_coverage", CONSENSUS)):
+        for column, method in (("rob_fcp_coverage", ROB_FCP), ("consensus_coverage", CONSENSUS)):
             color, marker, label = METHOD_STYLES[method]
             coverage = [row[column] for row in panel_rows]
             ax.plot(x, coverage, color=color, marker=marker, label=f"{label}, measured")
-        ax.axhline(0.9, color=GREY, linestyle=":", linewidth=1)
-        ax.set(title=" ".join(titles), xlabel="share of attackers", ylabel="coverage")
+        ax.axhline(0.9, color=GRAY, linestyle=":", linewidth=1)
+        ax.set(title=" ".join(titles), xlabel="fraction of malicious clients", ylabel="coverage")
     axes[0].legend(fontsize=7)
     return axes[0].figure

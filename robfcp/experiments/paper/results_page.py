@@ -14,8 +14,8 @@ import numpy as np
 from robfcp._files import write_atomically
 from robfcp.errors import RobfcpError
 from robfcp.experiments.baselines import FEDCP_QQ
-from robfcp.experiments.paper import figures, tables
-from robfcp.experiments.paper.configs import DETECTORS, EXPERIMENTS, ExperimentCase
+from robfcp.experiments.paper import figures, result_rows
+from robfcp.experiments.paper.paper_tables import DETECTORS, EXPERIMENTS, ExperimentCase
 from robfcp.experiments.paper.runner import (
     CONSENSUS,
     DEFAULT_REPORTS,
@@ -30,73 +30,74 @@ Rows = Sequence[Mapping[str, Any]]
 
 # Tables that are no runs of methods: name -> title, and what makes the rows of so many seeds.
 EXTRAS: dict[str, tuple[str, Callable[[int], list[dict[str, Any]]]]] = {
-    "bounds": ("Bounds against measured coverage", tables.bound_rows),
+    "bounds": ("Bounds against measured coverage", result_rows.bound_rows),
     "runtime": (
         "Seconds from the reports to the threshold, the CPU here and an RTX A6000 as published",
-        tables.runtime_rows,
+        result_rows.runtime_rows,
     ),
 }
 TITLES = {name: title for name, (title, _) in (EXPERIMENTS | EXTRAS).items()}
 METHOD_LABELS = {
     FCP: "FCP",
     FEDCP_QQ: "FedCP-QQ",
-    ROB_FCP: "text",
-    ROB_FCP_RELEASED: "code",
-    CONSENSUS: "ours",
+    ROB_FCP: "as printed",
+    ROB_FCP_RELEASED: "as released",
+    CONSENSUS: "Consensus",
     DEFAULT_REPORTS: "default reports",
 }
 
 # The columns by which a table on the page has its lines; others have a line a variant.
 LINE_COLUMNS = {
     "main": ("dataset", "attack"),
-    "known": ("ratio",),
-    "unknown": ("ratio",),
+    "known": ("malicious_fraction",),
+    "unknown": ("malicious_fraction",),
     "benign": ("dataset",),
     "beta-sweep": ("split",),
-    "mimic": ("ratio",),
-    "evading": ("dataset",),
+    "mimic": ("malicious_fraction",),
+    "evasion": ("dataset",),
 }
 
 # Experiments that vary Rob-FCP and no other method.
-ROB_FCP_EXPERIMENTS = ("granularity", "distances", "characterisations")
+ROB_FCP_EXPERIMENTS = ("granularity", "metrics", "characterizations")
 
 # The columns and the fractions of malicious clients of the bounds that the page shows.
 BOUND_COLUMNS = (
     "dataset",
     "attack",
-    "ratio",
+    "malicious_fraction",
     "theorem_1_lower",
     "theorem_1_upper",
-    "ours_coverage",
+    "consensus_coverage",
     "certificate_lower",
     "certificate_upper",
 )
 BOUND_FRACTIONS = (0.1, 0.4)
 TEXT_COLUMNS = ("dataset", "model", "split", "attack", "variant", "method")
 
-INTRO = """# The paper's tables: its text, its released code and ours side by side
+INTRO = """# The paper's tables: Rob-FCP as printed, as released, and Consensus side by side
 
-Written by `robfcp lab reproduce all -o out/paper --page docs/results.md` from outputs that ship
-with the package: no network, no GPU. Target coverage 0.9; means over {seeds} seeds or more, each a
-new split of the test samples over the clients, halved into calibration and test, with new
-attackers.
+Written by `robfcp experiments reproduce all -o out/paper --page docs/results.md` from outputs that
+ship with the package: no network, no GPU. Target coverage 0.9; means over {seeds} runs or more,
+each a new split of the test samples over the clients, halved into calibration and test, with new
+malicious clients.
 
-*Text* is Rob-FCP as printed, *code* as its authors released it, *FCP* undefended, *FedCP-QQ* a
-quantile of quantiles (Humbert et al. 2023), *ours* the default defence; where Rob-FCP is told the
-number of liars, so is ours (`Consensus(exactly=m)`). All of these are given exact counts of the
-scores, without labels. *Default reports* is ours on what `robfcp report` writes of the same
-samples: cells of at least five samples, and class totals to the nearest five.
+*As printed* and *as released* are Rob-FCP as its paper describes it and as its authors released it,
+*FCP* is without a defense, *FedCP-QQ* a quantile of quantiles (Humbert et al. 2023), *Consensus*
+the default defense; where Rob-FCP is given the number of malicious clients, so is Consensus
+(`Consensus(n_malicious=m)`). All of these are given exact counts of the scores, without labels.
+*Default reports* is Consensus on what `robfcp report` writes of the same samples: cells of at least
+five samples, and class totals to the nearest five.
 
-In the tables below `mean(worst)` is how far coverage is from that of the exact counts of the honest
+In the tables below `mean(worst)` is how far coverage is from that of the exact counts of the benign
 clients alone. Every cell, with standard deviations, set sizes and what the paper published for it,
 is in the CSV file of its table.
 
 ## Over all cells
 
-{standings}
+{ranking}
 
-In {leads} of {total} cells a rival is nearer than ours by more than {ahead} of coverage:
-[rivals.csv]({folder}/rivals.csv).
+In {losses} of {total} cells a baseline is nearer than Consensus by more than {min_lead} of
+coverage: [losses-to-baselines.csv]({folder}/losses-to-baselines.csv).
 """
 
 # From here on the page is kept by hand.
@@ -107,7 +108,7 @@ def reproduce(
     names: Sequence[str],
     directory: Path,
     *,
-    seeds: int = 10,
+    n_runs: int = 10,
     workers: int | None = None,
     resume: bool = True,
     start: Callable[[int], None] = lambda total: None,
@@ -121,7 +122,7 @@ def reproduce(
         Keys of `TITLES`.
     directory : Path
         For tables, figures and, in `runs`, the runs.
-    seeds : int
+    n_runs : int
         The number of seeds.
     workers : int or None
         The number of processes; None for one a core.
@@ -133,8 +134,8 @@ def reproduce(
     unknown = [name for name in names if name not in TITLES]
     if unknown:
         raise RobfcpError(f"{unknown[0]}: no such experiment; choose from {', '.join(TITLES)}, all")
-    if seeds < 2:
-        raise RobfcpError(f"seeds: {seeds} gives no spread; use at least 2")
+    if n_runs < 2:
+        raise RobfcpError(f"n_runs: {n_runs} gives no spread; use at least 2")
     directory.mkdir(parents=True, exist_ok=True)
     store = directory / "runs"
     if not resume:
@@ -146,20 +147,20 @@ def reproduce(
         if name in EXPERIMENTS:
             _, make_cases = EXPERIMENTS[name]
             cases[name] = list(make_cases())
-    all_runs = [(case.world, case.run) for table in cases.values() for case in table]
+    all_runs = [(case.scenario, case.run) for table in cases.values() for case in table]
     results = run_cases(
-        all_runs, seeds=seeds, store=store, workers=workers, start=start, advance=advance
+        all_runs, seeds=n_runs, store=store, workers=workers, start=start, advance=advance
     )
 
     contents = {}
     for name in names:
         if name in EXTRAS:
             _, make_rows = EXTRAS[name]
-            rows = make_rows(seeds)
+            rows = make_rows(n_runs)
         else:
-            rows = tables.make_rows(cases[name], results)
+            rows = result_rows.make_rows(cases[name], results)
         contents[name] = rows
-        write_atomically(directory / f"{name}.csv", tables.to_csv(rows))
+        write_atomically(directory / f"{name}.csv", result_rows.to_csv(rows))
         if name in figures.SWEEPS:
             save(figures.plot_sweep(name, TITLES[name], rows), directory / f"{name}.png")
         elif name == "bounds":
@@ -180,15 +181,19 @@ def write_page(directory: Path, page: Path) -> None:
     paths = {path.stem: path for path in directory.glob("*.csv")}
     contents = {name: _read(paths[name]) for name in TITLES if name in paths}
     if not contents:
-        raise RobfcpError(f"{directory}: holds no results; run `robfcp lab reproduce all` first")
+        raise RobfcpError(
+            f"{directory}: holds no results; run `robfcp experiments reproduce all` first"
+        )
     folder = page.parent / page.stem
     folder.mkdir(parents=True, exist_ok=True)
     for name, suffix in product(contents, (".png", ".csv")):
         source = directory / f"{name}{suffix}"
         if source.is_file():
             write_atomically(folder / source.name, source.read_bytes())
-    losses = tables.losses_to_baselines(tables.table_cells(contents))
-    write_atomically(folder / "rivals.csv", tables.to_csv(losses) if losses else "")
+    losses = result_rows.losses_to_baselines(result_rows.table_cells(contents))
+    write_atomically(
+        folder / "losses-to-baselines.csv", result_rows.to_csv(losses) if losses else ""
+    )
 
     text = _introduction(contents, folder)
     for name, rows in contents.items():
@@ -201,17 +206,17 @@ def write_page(directory: Path, page: Path) -> None:
 
 def _introduction(contents: Mapping[str, Rows], folder: Path) -> str:
     """Return the page's text up to the experiments."""
-    cells = tables.table_cells(contents)
+    cells = result_rows.table_cells(contents)
     all_rows = [row for rows in contents.values() for row in rows]
     return INTRO.format(
-        seeds=min((row["seeds"] for row in all_rows if "seeds" in row), default=0),
+        seeds=min((row["n_runs"] for row in all_rows if "n_runs" in row), default=0),
         folder=folder.name,
-        standings=markdown(
-            ["method", "mean", "worst", "in", "over 0.02 in"], tables.ranking(cells)
+        ranking=markdown(
+            ["method", "mean", "worst", "in", "over 0.02 in"], result_rows.ranking(cells)
         ),
-        leads=len(tables.losses_to_baselines(cells)),
+        losses=len(result_rows.losses_to_baselines(cells)),
         total=len(cells),
-        ahead=tables.AHEAD,
+        min_lead=result_rows.MIN_LEAD,
     )
 
 
@@ -257,10 +262,10 @@ def _markdown_line(cells: Sequence[str]) -> str:
 
 def _section(name: str, rows: Rows) -> str:
     """Return an experiment's table, condensed: its CSV file holds all of it."""
-    if name == "counting":
+    if name == "estimated-number":
         return _estimates_table(rows)
     if name == "bounds":
-        rows = [_bound_columns(row) for row in rows if row["ratio"] in BOUND_FRACTIONS]
+        rows = [_bound_columns(row) for row in rows if row["malicious_fraction"] in BOUND_FRACTIONS]
     if name in ROB_FCP_EXPERIMENTS:
         rows = [row for row in rows if row["method"] in (ROB_FCP, ROB_FCP_RELEASED)]
     if "method" in rows[0]:
@@ -292,7 +297,7 @@ def _errors_table(rows: Rows, by: Sequence[str]) -> str:
 
 def _errors_text(rows: Rows, method: str) -> str:
     """Return a method's mean absolute error and its worst error; empty where it has no rows."""
-    errors = [tables.coverage_error(row) for row in rows if row["method"] == method]
+    errors = [result_rows.coverage_error(row) for row in rows if row["method"] == method]
     if not errors:
         return ""
     mean = sum(abs(error) for error in errors) / len(errors)
@@ -311,23 +316,26 @@ def _format_value(value: Any) -> str:
 
 def _estimates_table(rows: Rows) -> str:
     """Return mean estimates over data sets and splits, for each attack and true fraction."""
-    fractions = sorted({row["ratio"] for row in rows})[::2]
+    fractions = sorted({row["malicious_fraction"] for row in rows})[::2]
     lines = []
     for attack in dict.fromkeys(row["variant"] for row in rows):
         attack_rows = [row for row in rows if row["variant"] == attack]
         cells = [_estimates_text(attack_rows, fraction) for fraction in fractions]
         lines.append([attack, *cells])
     table = markdown(["attack", *(f"{fraction:.0%}" for fraction in fractions)], lines)
-    return f"Of 100 clients so many were counted, text/code/ours, for the true share:\n\n{table}"
+    return (
+        "Estimated number of malicious clients of 100 (as printed/as released/Consensus), "
+        f"by their true fraction:\n\n{table}"
+    )
 
 
 def _estimates_text(rows: Rows, fraction: float) -> str:
     """Return the mean estimate of each detector at one true fraction; empty without rows."""
-    fraction_rows = [row for row in rows if row["ratio"] == fraction]
+    fraction_rows = [row for row in rows if row["malicious_fraction"] == fraction]
     if not fraction_rows:
         return ""
     texts = []
     for method in DETECTORS:
-        estimates = [row["assumed"] for row in fraction_rows if row["method"] == method]
+        estimates = [row["assumed_n_malicious"] for row in fraction_rows if row["method"] == method]
         texts.append(f"{np.mean(estimates):.1f}")
     return "/".join(texts)

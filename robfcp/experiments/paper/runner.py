@@ -26,7 +26,7 @@ from robfcp.experiments import outputs, partitions
 from robfcp.experiments.attacks import ScoreAttack, get_attack
 from robfcp.experiments.baselines import FEDCP_QQ, fedcp_qq_index
 from robfcp.experiments.coarsening import as_default_reports
-from robfcp.experiments.paper.theorems import rank_n_plus_1, table_bin
+from robfcp.experiments.paper.ranks import rank_n_plus_1, table_bin
 from robfcp.experiments.scenarios import build_federation
 from robfcp.experiments.simulation import worker_pool
 from robfcp.federation import Federation
@@ -51,7 +51,7 @@ STAGES = ("wake", "N1", "N2", "N3", "REM")
 class PaperScenario:
     """Which model's outputs are split among clients, and how.
 
-    The fields seed the draws (`world_key`): another name or default of one changes every result.
+    The values of the fields seed the draws (`scenario_key`).
 
     Attributes
     ----------
@@ -63,7 +63,7 @@ class PaperScenario:
         A sleep stage: instead, subjects are kept whole and sorted by its fraction in their nights.
     score : str
         "lac" or "aps".
-    fine : bool
+    has_all_granularities : bool
         Whether the binning holds every k/10000, so that vectors of any granularity can be merged
         from it.
     """
@@ -74,7 +74,7 @@ class PaperScenario:
     beta: float = 0.0
     attribute: str = ""
     score: str = "lac"
-    fine: bool = False
+    has_all_granularities: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -147,7 +147,7 @@ class Trial:
             `gaussian:0.02`.
         n_malicious : int
             The number of malicious clients.
-        seed
+        seed : Rng or list[int]
             Of the attack.
         by_class : bool
             Whether reports keep counts by class.
@@ -186,10 +186,10 @@ def make_trial(scenario: PaperScenario, seed: int) -> Trial:
     seed : int
         Of all draws, with the scenario's key.
     """
-    rng = np.random.default_rng([seed, *world_key(scenario)])
+    rng = np.random.default_rng([seed, *scenario_key(scenario)])
     data = outputs.load(scenario.dataset, scenario.split, scenario.stage)
     score: ClassificationScore = LAC() if scenario.score == "lac" else APS(randomized=True)
-    binning = fine_binning() if scenario.fine else Binning.default()
+    binning = fine_binning() if scenario.has_all_granularities else Binning.default()
 
     label_scores = score.score_all_labels(data.probabilities, rng)
     n_samples, n_classes = label_scores.shape
@@ -227,10 +227,15 @@ def make_trial(scenario: PaperScenario, seed: int) -> Trial:
     )
 
 
-def world_key(scenario: PaperScenario) -> list[int]:
+def scenario_key(scenario: PaperScenario) -> list[int]:
     """Return numbers that differ between scenarios, to seed with."""
-    # Seeds outlive a class's name: this was its first one.
-    text = repr(scenario).replace(type(scenario).__name__, "World", 1)
+    # This text is a seed, frozen for ever: it names the class and its fields as they were first
+    # called, and another letter in it changes every result. `test_seeds_of_scenarios_are_frozen`.
+    text = (
+        f"World(dataset={scenario.dataset!r}, split={scenario.split!r}, stage={scenario.stage!r}, "
+        f"beta={scenario.beta!r}, attribute={scenario.attribute!r}, score={scenario.score!r}, "
+        f"fine={scenario.has_all_granularities!r})"
+    )
     return list(sha256(text.encode()).digest()[:8])
 
 
@@ -324,24 +329,24 @@ class Run:
     ----------
     attack : str
         As in `Trial.attacked`.
-    ratio : float
+    malicious_fraction : float
         The fraction of malicious clients.
     method : str
         FCP, FEDCP_QQ, ROB_FCP, ROB_FCP_RELEASED, CONSENSUS, BY_CLASS or DEFAULT_REPORTS. All but
         the last are given exact counts.
-    told : float or None
+    fraction_given : float or None
         The fraction that the method is given; None for its own estimate.
-    distance, characterisation, bins
+    metric, characterization, n_bins
         Of Rob-FCP: the metric, the vectors and their length H.
     """
 
     attack: str
-    ratio: float
+    malicious_fraction: float
     method: str
-    told: float | None
-    distance: Metric = "l2"
-    characterisation: Characterization = "histogram"
-    bins: int = 100
+    fraction_given: float | None
+    metric: Metric = "l2"
+    characterization: Characterization = "histogram"
+    n_bins: int = 100
 
 
 @dataclass(frozen=True)
@@ -352,17 +357,17 @@ class RunOutcome:
     ----------
     coverage, set_size : float
         On the benign clients' test halves.
-    honest_coverage, honest_set_size : float
+    benign_coverage, benign_set_size : float
         The same of the threshold of the benign clients alone.
-    everywhere : float
+    coverage_all_clients : float
         Coverage on all clients' test halves, the malicious ones' too.
-    expected : float or None
+    closed_form_coverage : float or None
         Coverage in closed form (`expected_coverage`).
-    assumed : int
+    assumed_n_malicious : int
         The number of malicious clients that the method was given or estimated.
-    caught, flagged : int
+    n_detected, n_flagged : int
         How many malicious clients, and how many clients at all, the method excluded.
-    liar_oddity, honest_oddity : float or None
+    malicious_maliciousness, benign_maliciousness : float or None
         The mean maliciousness of the malicious and of the benign clients, in the method's measure.
     first_bin, last_bin : float
         The fractions of the benign calibration scores in the first and last of 100 uniform bins.
@@ -370,15 +375,15 @@ class RunOutcome:
 
     coverage: float
     set_size: float
-    honest_coverage: float
-    honest_set_size: float
-    everywhere: float
-    expected: float | None
-    assumed: int
-    caught: int
-    flagged: int
-    liar_oddity: float | None
-    honest_oddity: float | None
+    benign_coverage: float
+    benign_set_size: float
+    coverage_all_clients: float
+    closed_form_coverage: float | None
+    assumed_n_malicious: int
+    n_detected: int
+    n_flagged: int
+    malicious_maliciousness: float | None
+    benign_maliciousness: float | None
     first_bin: float
     last_bin: float
 
@@ -447,7 +452,9 @@ class _AttackedTrial:
             The method and what it is given.
         """
         federation = self.federation
-        n_given = None if run.told is None else round(run.told * federation.n_clients)
+        n_given = (
+            None if run.fraction_given is None else round(run.fraction_given * federation.n_clients)
+        )
         if run.method == FEDCP_QQ:
             return fedcp_qq_index(federation, LEVEL), defense.FCP().assess(federation)
         if run.method == CONSENSUS:
@@ -465,9 +472,9 @@ class _AttackedTrial:
         """Return FCP or Rob-FCP, as printed or as released."""
         if run.method == ROB_FCP:
             n_malicious = self.likelihood_estimate if n_given is None else n_given
-            return defense.RobFCP(n_malicious, run.distance, run.characterisation, run.bins)
+            return defense.RobFCP(n_malicious, run.metric, run.characterization, run.n_bins)
         if run.method == ROB_FCP_RELEASED:
-            return defense.RobFCPReleased(n_given, run.bins)
+            return defense.RobFCPReleased(n_given, run.n_bins)
         return defense.FCP()
 
 
@@ -485,7 +492,7 @@ def consensus_threshold(
     outliers : OutlierAnalysis
         What the defense finds in them.
     """
-    assessment = defense.Consensus(exactly=n_malicious).decide(federation, outliers)
+    assessment = defense.Consensus(n_malicious=n_malicious).decide(federation, outliers)
     threshold_rule = assessment.threshold_rule(federation, rank_n_plus_1)
     return threshold_rule.bin_index(LEVEL), assessment
 
@@ -534,12 +541,13 @@ def run_seed(scenario: PaperScenario, runs: Sequence[Run], seed: int) -> list[Ru
     attacked_trials: dict[tuple[str, float], _AttackedTrial] = {}
     outcomes = []
     for run in runs:
-        key = (run.attack, run.ratio)
+        key = (run.attack, run.malicious_fraction)
         if key not in attacked_trials:
-            attack_seed = [
-                seed, *run.attack.encode(), round(1000 * run.ratio), *world_key(scenario)
-            ]  # fmt: skip
-            attacked_trials[key] = _AttackedTrial(trial, run.attack, run.ratio, attack_seed)
+            fraction_seed = round(1000 * run.malicious_fraction)
+            attack_seed = [seed, *run.attack.encode(), fraction_seed, *scenario_key(scenario)]
+            attacked_trials[key] = _AttackedTrial(
+                trial, run.attack, run.malicious_fraction, attack_seed
+            )
         outcomes.append(_measure_run(attacked_trials[key], run))
     return outcomes
 
@@ -553,7 +561,7 @@ def _measure_run(attacked: _AttackedTrial, run: Run) -> RunOutcome:
     benign_bin = table_bin(trial.federation, LEVEL, benign_mask)
     benign_coverage, benign_set_size = trial.measure(benign_bin, benign_mask)
     all_clients = np.ones(trial.federation.n_clients, bool)
-    coverage_everywhere, _ = trial.measure(bin_index, all_clients)
+    coverage_all_clients, _ = trial.measure(bin_index, all_clients)
 
     # A method that does not rank clients gives all of them 0.
     malicious_mean = None
@@ -570,15 +578,15 @@ def _measure_run(attacked: _AttackedTrial, run: Run) -> RunOutcome:
     return RunOutcome(
         coverage=coverage,
         set_size=set_size,
-        honest_coverage=benign_coverage,
-        honest_set_size=benign_set_size,
-        everywhere=coverage_everywhere,
-        expected=expected_coverage(trial.federation.sample_sizes, benign_mask, run),
-        assumed=int(assessment.n_malicious or 0),
-        caught=int((flagged_mask & ~benign_mask).sum()),
-        flagged=int(flagged_mask.sum()),
-        liar_oddity=malicious_mean,
-        honest_oddity=benign_mean,
+        benign_coverage=benign_coverage,
+        benign_set_size=benign_set_size,
+        coverage_all_clients=coverage_all_clients,
+        closed_form_coverage=expected_coverage(trial.federation.sample_sizes, benign_mask, run),
+        assumed_n_malicious=int(assessment.n_malicious or 0),
+        n_detected=int((flagged_mask & ~benign_mask).sum()),
+        n_flagged=int(flagged_mask.sum()),
+        malicious_maliciousness=malicious_mean,
+        benign_maliciousness=benign_mean,
         first_bin=float(benign_counts[upper_edges <= 0.01].sum() / n_benign_samples),
         last_bin=float(benign_counts[upper_edges > 0.99].sum() / n_benign_samples),
     )
@@ -665,7 +673,7 @@ def _path(store: Path, scenario: PaperScenario) -> Path:
     """Return the path of a scenario's file."""
     fields = (scenario.dataset, scenario.split, scenario.stage)
     name = "-".join(str(field) for field in fields if field)
-    return store / f"{name}-{bytes(world_key(scenario)).hex()}.json"
+    return store / f"{name}-{bytes(scenario_key(scenario)).hex()}.json"
 
 
 def _save(store: Path | None, scenario: PaperScenario, seeds: int, results: RunResults) -> None:
