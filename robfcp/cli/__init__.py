@@ -1,4 +1,4 @@
-"""The command line: twelve commands and those of experiments, each loaded when it is called.
+"""The command line: twelve commands and those of `experiments`, each loaded when it is called.
 
 Nothing imports it. It may use every package, and it alone uses the experiments.
 """
@@ -21,6 +21,7 @@ from typer.main import get_command, get_group
 
 from robfcp import __version__
 from robfcp._files import os_error_reason
+from robfcp.cli._suggestions import SuggestingCommand, meant_command
 from robfcp.cli.console import cleanup_on_failure
 from robfcp.errors import RobfcpError, printable
 
@@ -32,9 +33,9 @@ COMMANDS = {  # in the order people need them: the module and the function of ea
     "collect": "server:collect",
     "calibrate": "server:calibrate",
     "predict": "prediction:predict",
-    "check": "monitoring:evaluate",
+    "evaluate": "monitoring:evaluate",
     "monitor": "monitoring:monitor",
-    "alarms": "monitoring:merge_alarms",
+    "merge-alarms": "monitoring:merge_alarms",
     "show": "show:show",
     "verify": "server:verify",
 }
@@ -43,7 +44,7 @@ EXPERIMENTS = {
     "reproduce": "experiments:reproduce",
     "simulate": "experiments:simulate",
     "redteam": "experiments:redteam",
-    "rivals": "experiments:compare",
+    "compare": "experiments:compare",
     "bench": "experiments:bench",
 }
 STYLE: dict[str, Any] = {
@@ -56,11 +57,18 @@ STYLE: dict[str, Any] = {
 class LazyCommands(TyperGroup):
     """A group whose commands are imported when asked for, so that `report` starts at once."""
 
-    modules: ClassVar[Mapping[str, str]] = {**COMMANDS, "lab": ""}
+    modules: ClassVar[Mapping[str, str]] = {**COMMANDS, "experiments": ""}
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Return the names, in the order people need them."""
         return list(self.modules)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Return the command that was typed and its arguments; refuse an unknown one."""
+        name = args[0]
+        if name not in self.modules and not name.startswith("-"):
+            ctx.fail(f"No such command: {name}.{meant_command(name, self.list_commands(ctx))}")
+        return super().resolve_command(ctx, args)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """Return the command of a name; None without one."""
@@ -87,14 +95,14 @@ def _command(name: str, function_path: str) -> Any:
         Its module and function; empty for the group of experiments.
     """
     if not function_path:
-        return get_group(test_range)
+        return get_group(experiments_app)
     module_name, _, function_name = function_path.partition(":")
     module = import_module(f"robfcp.cli.{module_name}")
     function = _with_options(getattr(module, function_name))
     parameters = signature(function).parameters.values()
     has_required_parameters = any(parameter.default is Parameter.empty for parameter in parameters)
     single = typer.Typer(add_completion=False, **STYLE)
-    single.command(name, no_args_is_help=has_required_parameters)(function)
+    single.command(name, cls=SuggestingCommand, no_args_is_help=has_required_parameters)(function)
     return get_command(single)
 
 
@@ -145,17 +153,18 @@ def _options_of(group: Any) -> list[Parameter]:
     return options
 
 
-test_range = typer.Typer(
+experiments_app = typer.Typer(
     cls=ExperimentCommands,
-    name="lab",
-    help="The test range: train, reproduce the paper, simulate, attack and time.",
+    name="experiments",
+    help="Train models, reproduce the paper, simulate attacks, compare methods, measure time.",
     no_args_is_help=True,
     **STYLE,
 )
 app = typer.Typer(
     cls=LazyCommands,
     name="robfcp",
-    help="Prediction sets for federated models when some of the sites are wrong, broken or lying.",
+    help="Byzantine-robust federated conformal prediction: prediction sets that keep their "
+    "coverage although some clients send wrong or malicious calibration data.",
     no_args_is_help=True,
     **STYLE,
 )
@@ -184,9 +193,9 @@ def _root(
 
 def main() -> None:
     """Run a command: exit 0 on success, 1 with one line on refused input, 2 on wrong usage, 3 where
-    an alarm rings or coverage is too low."""
+    an alarm is raised or coverage is too low."""
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, TextIOWrapper):  # letters that a pipe does not have are escaped
+        if isinstance(stream, TextIOWrapper):  # characters that a pipe cannot encode are escaped
             stream.reconfigure(errors="backslashreplace")
     try:
         app()

@@ -275,7 +275,7 @@ def _checked_probabilities(
     if options.logits:
         return _softmax_of_logits(predictions, options, cells)
     probabilities = predictions
-    if options.normalise:
+    if options.normalize:
         probabilities = _normalized(predictions, rows, options)
     if not options.allow_invalid:
         _check_signs(probabilities, cells)
@@ -308,7 +308,7 @@ def _normalized(
     is_invalid = ~((sums > 0) & np.isfinite(sums))
     if is_invalid.any() and not options.allow_invalid:
         row = int(np.argmax(is_invalid))
-        raise RobfcpError(f"row {rows[row]}: sums to {sums[row]:.4g}; it cannot be normalised")
+        raise RobfcpError(f"row {rows[row]}: sums to {sums[row]:.4g}; it cannot be normalized")
     with np.errstate(invalid="ignore", divide="ignore"):
         fractions = predictions.astype(np.float64) / sums[:, None]
     return np.where(is_invalid[:, None], np.nan, fractions)
@@ -335,9 +335,9 @@ def _check_sums(probabilities: NDArray[Any], rows: Sequence[int], names: Sequenc
     if not is_off.any():
         return
 
-    remedy = "; pass --logits for logits, --normalise for percentages or rounded numbers"
+    remedy = "; pass --logits for logits, --normalize for percentages or rounded numbers"
     if np.abs(sums - 100).max() <= PERCENT_TOLERANCE:
-        remedy = "; divide percentages by 100, or pass --normalise"
+        remedy = "; divide percentages by 100, or pass --normalize"
 
     # A column without which all rows sum to 1 holds no probabilities.
     sums_without = sums[:, None] - probabilities

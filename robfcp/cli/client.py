@@ -21,7 +21,7 @@ from robfcp.cli import console
 from robfcp.cli.console import Printer, advanced_option, option, privacy_option, round_option
 from robfcp.cli.model_outputs import ModelOutputs, ReaderOptions, expected_task
 from robfcp.cli.tables import read_outputs
-from robfcp.errors import RobfcpError
+from robfcp.errors import RobfcpError, RobfcpWarning
 from robfcp.privacy import Privacy, PrivacyLedger, logistic_binning, parse_binning
 from robfcp.reports import (
     DEFAULT_MIN_CELL_COUNT,
@@ -53,10 +53,12 @@ FEW_BINS = 100  # with fewer, the binning may cost more than coarsening
 
 def keygen(
     printer: Printer,
-    client: Annotated[str, typer.Argument(help="This site's registered name.")],
-    output: Annotated[Path, option("Where the key goes.", "--output", "-o")] = Path("robfcp.key"),
+    client: Annotated[str, typer.Argument(help="Registered name of this client.")],
+    output: Annotated[Path, option("File for the private key.", "--output", "-o")] = Path(
+        "robfcp.key"
+    ),
 ) -> None:
-    """Make a private key for this site and print the lines the server's registry needs.
+    """Generate a private key for this client, and print its entry for the server's registry.
 
     [dim]Example: robfcp keygen site-3 -o site-3.key[/dim]
     [dim]Example: robfcp keygen server -o server.key[/dim]
@@ -71,18 +73,20 @@ def keygen(
 
 def terms(
     printer: Printer,
-    file: Annotated[Path, typer.Argument(help="round.toml: round, model, score, grid, epsilon.")],
+    file: Annotated[
+        Path, typer.Argument(help="round.toml: round, model, score, binning, dp-epsilon.")
+    ],
     sign: console.Sign = None,
     server_key: console.ServerKey = None,
 ) -> None:
-    """Show the terms of a round; the server signs them, the sites check that it has.
+    """Show the terms of a round; the server signs them, the clients verify the signature.
 
     [dim]Example: robfcp terms round.toml --sign server.key[/dim]
     [dim]Example: robfcp terms round.toml[/dim]
     """
     agreed_terms = round_terms.read_terms(file, console.parse_public_key(server_key))
     terms_as_json = {name: value for name, value in asdict(agreed_terms).items() if value}
-    printer.table(str(file), ["what", "agreed"], list(terms_as_json.items()))
+    printer.table(str(file), ["term", "value"], list(terms_as_json.items()))
     if sign is not None:
         signature_path = round_terms.sign_terms(file, signing.load_key(sign))
         printer.line(f"-> {signature_path}")
@@ -93,33 +97,46 @@ def terms(
 class ReportOptions:
     """What a report is of, what was agreed for its round, and how much of it is seen."""
 
-    score: Annotated[str | None, option("The score agreed on, or lac", among=BUILTIN_SCORES)] = None
-    classes: Annotated[str | None, option("The probability columns as a,b,c.")] = None
-    by_class: Annotated[
-        bool | None, option("Counts by class; or no labels.", "--by-class/--pooled")
+    score: Annotated[str | None, option("Score of the round, or lac", among=BUILTIN_SCORES)] = None
+    classes: Annotated[str | None, option("Names of the probability columns, as a,b,c.")] = None
+    stratify_by_class: Annotated[
+        bool | None,
+        option("Report counts by class, or no labels.", "--stratify-by-class/--withhold-labels"),
     ] = None
-    group: Annotated[str | None, option("Keep counts by this column instead.")] = None
+    group: Annotated[str | None, option("Report counts by the groups in this column instead.")] = (
+        None
+    )
     round: console.Round = None
     model: console.Model = None
-    grid: Annotated[str | None, round_option("The bins of scores", among=BINNINGS)] = None
+    binning: Annotated[str | None, round_option("Binning of the scores", among=BINNINGS)] = None
     terms: console.TermsFile = None
     server_key: console.ServerKey = None
     sign: console.Sign = None
-    epsilon: Annotated[float | None, privacy_option("Add noise: differential privacy.")] = None
-    ledger: Annotated[
-        Path | None, privacy_option("File of what was spent; --epsilon needs it.")
+    dp_epsilon: Annotated[
+        float | None, privacy_option("Privacy budget: add differentially private noise.")
     ] = None
-    dataset: Annotated[str | None, privacy_option("The data's name in the ledger.")] = None
-    least: Annotated[
+    ledger: Annotated[Path | None, privacy_option("Privacy ledger; --dp-epsilon needs it.")] = None
+    dataset: Annotated[str | None, privacy_option("Name of the data in the ledger.")] = None
+    min_class_count: Annotated[
         int, privacy_option("Merge classes with fewer samples into '(other)'.", min=1)
     ] = 1
     min_cell_count: Annotated[
-        int | None, privacy_option("Samples of each cell at least, or 5; 1: exact counts.", min=1)
+        int | None,
+        privacy_option("Minimum number of samples of each cell (5); 1: exact counts.", min=1),
     ] = None
-    groups: Annotated[str | None, advanced_option("All groups there are, as a,b,c.")] = None
-    set_sizes: Annotated[bool, advanced_option("Tell the size of sets too; not private.")] = False
-    risk: Annotated[str | None, advanced_option("A loss, not scores", among=Risk.multilabel)] = None
-    randomized: Annotated[bool | None, advanced_option("Randomise the score, if it can be.")] = None
+    groups: Annotated[str | None, advanced_option("Names of all groups, as a,b,c.")] = None
+    include_all_labels: Annotated[
+        bool,
+        advanced_option(
+            "Report scores of all labels too: the server then knows mean set sizes. Not private."
+        ),
+    ] = False
+    risk: Annotated[
+        str | None, advanced_option("Report a loss instead of scores", among=Risk.multilabel)
+    ] = None
+    randomized: Annotated[bool | None, advanced_option("Randomize the score, where it can be.")] = (
+        None
+    )
     seed: console.Seed = 0
 
     def terms_with_options(self) -> round_terms.RoundTerms:
@@ -130,8 +147,8 @@ class ReportOptions:
             round=self.round,
             model=self.model,
             score=self.score,
-            grid=self.grid,
-            epsilon=self.epsilon,
+            binning=self.binning,
+            dp_epsilon=self.dp_epsilon,
             min_cell_count=self.min_cell_count,
         )
 
@@ -145,29 +162,38 @@ class ReportOptions:
         """Refuse a name that no client may have, and options that do not go together."""
         check_client_name(client)
         if self.groups is not None and self.group is None:
-            raise RobfcpError("--groups: names go with a column; pass --group COLUMN too")
-        if self.least > 1 and self.group is None and not self.by_class:
-            raise RobfcpError("--least: merges classes in counts by class; pass --by-class too")
-        if self.set_sizes and self.risk is not None:
-            raise RobfcpError("--set-sizes: only scores of classes make sets; leave it out")
+            raise RobfcpError("--groups: names belong to a column; pass --group COLUMN too")
+        if self.min_class_count > 1 and self.group is None and not self.stratify_by_class:
+            raise RobfcpError(
+                "--min-class-count: merges classes in counts by class; pass --stratify-by-class too"
+            )
+        if self.include_all_labels and self.risk is not None:
+            raise RobfcpError(
+                "--include-all-labels: only scores of classes make sets; leave it out"
+            )
         if privacy is None and self.ledger is not None:
-            raise RobfcpError("--ledger: only private reports are recorded; give --epsilon")
+            raise RobfcpError("--ledger: only private reports are recorded; give --dp-epsilon")
         if privacy is not None and self.ledger is None:
-            raise RobfcpError("--epsilon: needs --ledger FILE, where a site records its spending")
+            raise RobfcpError(
+                "--dp-epsilon: needs --ledger FILE, where a site records its spending"
+            )
 
 
 @dataclass(frozen=True)
 class NoiseOptions:
     """The noise of a private report, beside its epsilon."""
 
-    delta: Annotated[float, privacy_option("Of (epsilon, delta)-privacy; 0: Laplace noise.")] = 0.0
-    neighbours: Annotated[str, privacy_option("Or add-remove: hides how many samples.")] = (
-        "substitution"
-    )
-    samples_per_patient: Annotated[
-        int, privacy_option("Most samples of one person; protects all.")
+    dp_delta: Annotated[
+        float, privacy_option("Delta of (epsilon, delta)-privacy; 0: Laplace noise.")
+    ] = 0.0
+    neighbors: Annotated[
+        str, privacy_option("substitution, or add-remove, which protects the sample size.")
+    ] = "substitution"
+    max_samples_per_patient: Annotated[
+        int,
+        privacy_option("Maximum number of samples of one patient, who is protected as a whole."),
     ] = 1
-    rounds: Annotated[int, privacy_option("How many reports share the budget.")] = 1
+    n_rounds: Annotated[int, privacy_option("Number of reports that share the budget.")] = 1
 
 
 @dataclass(frozen=True)
@@ -201,10 +227,10 @@ def report(
     reading: ReaderOptions,
     noise: NoiseOptions,
     data: Annotated[Path, typer.Argument(help="Outputs with labels: .csv, .npz or .parquet.")],
-    client: Annotated[str, option("This site's registered name.", "--client", "-c")],
-    output: Annotated[Path, option("Where the report goes.", "--output", "-o")],
+    client: Annotated[str, option("Registered name of this client.", "--client", "-c")],
+    output: Annotated[Path, option("File for the report.", "--output", "-o")],
 ) -> None:
-    """Turn one site's calibration outputs into a report file to send to the server.
+    """Turn the calibration outputs of one client into a report to send to the server.
 
     [dim]Example: robfcp report site-3.csv --client site-3 -o reports/site-3.json[/dim]
     [dim]Example: robfcp report site-3.csv -c site-3 --score aps --round r1 -o site-3.json[/dim]
@@ -227,7 +253,7 @@ def report(
     report_as_json = {
         "client": client,
         "n_samples": result.report.n_samples,
-        "grid": result.report.grid.digest,
+        "binning": result.report.binning.digest,
     }
     if options.risk is None:
         report_as_json["score"] = result.score.name
@@ -258,7 +284,7 @@ def _make_report(
     """
     score = options.get_score(agreed_terms.score or DEFAULT_SCORE)
     privacy = _parse_privacy(agreed_terms, noise)
-    outputs = _read_labelled_outputs(data, score, privacy, agreed_terms, options, reading)
+    outputs = _read_labeled_outputs(data, score, privacy, agreed_terms, options, reading)
     if outputs.score:
         score = options.get_score(outputs.score)
         printer.line(f"{data}: holds numbers, not classes: --score {score.name}.")
@@ -283,7 +309,7 @@ def _make_report(
     min_cell_count = agreed_terms.min_cell_count or DEFAULT_MIN_CELL_COUNT
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # of rough counts, which are printed
+            warnings.simplefilter("ignore", RobfcpWarning)  # of rough counts, which are printed
             report_to_send = make(
                 *sample, binning=binning, min_cell_count=min_cell_count, **arguments
             )
@@ -297,17 +323,25 @@ def _make_report(
 
 def _parse_privacy(agreed_terms: round_terms.RoundTerms, noise: NoiseOptions) -> Privacy | None:
     """Return the privacy of a report; None where no epsilon was agreed or given."""
-    if agreed_terms.delta is not None:
-        noise = replace(noise, delta=agreed_terms.delta)
-    if agreed_terms.epsilon is not None:
-        noise_parameters = cast(Any, vars(noise))
-        return Privacy(agreed_terms.epsilon, **noise_parameters)
-    if noise != NoiseOptions():
-        raise RobfcpError("--delta: privacy options need --epsilon; give it or drop them")
+    if agreed_terms.dp_delta is not None:
+        noise = replace(noise, dp_delta=agreed_terms.dp_delta)
+    if agreed_terms.dp_epsilon is not None:
+        return Privacy(
+            agreed_terms.dp_epsilon,
+            delta=noise.dp_delta,
+            neighbors=cast(Any, noise.neighbors),
+            max_samples_per_patient=noise.max_samples_per_patient,
+            n_rounds=noise.n_rounds,
+        )
+    defaults = vars(NoiseOptions())
+    for name, value in vars(noise).items():
+        if value != defaults[name]:
+            option_name = name.replace("_", "-")
+            raise RobfcpError(f"--{option_name}: needs --dp-epsilon; give it, or omit this option")
     return None
 
 
-def _read_labelled_outputs(
+def _read_labeled_outputs(
     data: Path,
     score: Score,
     privacy: Privacy | None,
@@ -345,14 +379,14 @@ def _choose_binning(
     agreed_terms: round_terms.RoundTerms, score: Score, privacy: Privacy | None
 ) -> Binning:
     """Return the binning that was agreed, else the score's default, or a coarse one if private."""
-    if agreed_terms.grid is not None:
-        return parse_binning(agreed_terms.grid)
+    if agreed_terms.binning is not None:
+        return parse_binning(agreed_terms.binning)
     default = score.default_binning()
     if privacy is None:
         return default
     if tuple(default.edges[[0, -1]]) != (0.0, 1.0):
         raise RobfcpError(
-            f"--grid: noise would drown the {default.n_bins} bins that {score.name} has by "
+            f"--binning: noise would drown the {default.n_bins} bins that {score.name} has by "
             "default; name a coarse one, or make one with robfcp.recommend_binning(prior=...)"
         )
     return logistic_binning(PRIVATE_N_BINS)
@@ -374,10 +408,10 @@ def _score_arguments(
         "score": score,
         "classes": stratum_names,
         "groups": groups,
-        "stratify_by_class": options.by_class,
-        "include_all_labels": options.set_sizes,
+        "stratify_by_class": options.stratify_by_class,
+        "include_all_labels": options.include_all_labels,
         "rng": console.derive_seed(options.seed, "report", client),
-        "min_class_count": options.least,
+        "min_class_count": options.min_class_count,
     }
 
 
@@ -394,24 +428,28 @@ def _note_unscored_samples(outputs: ModelOutputs, score: Score) -> None:
 
 def _print_strata(result: ReportResult, options: ReportOptions, printer: Printer) -> None:
     """Print what the report says of classes or groups."""
-    sent = result.report
-    if sent.strata is not None:
-        printer.line(f"Counts by {sent.strata.by} are kept; --pooled withholds them.")
-        n_strata = sent.strata.n_strata
-        is_rough = sent.n_samples < MIN_SAMPLES_PER_CLASS * n_strata and sent.min_cell_count > 1
+    report = result.report
+    if report.strata is not None:
+        printer.line(
+            f"Counts by {report.strata.by} are reported; --withhold-labels withholds them."
+        )
+        n_strata = report.strata.n_strata
+        is_rough = report.n_samples < MIN_SAMPLES_PER_CLASS * n_strata and report.min_cell_count > 1
         if is_rough:
             printer.line(
-                f"{sent.n_samples} samples of {n_strata} strata are fewer than "
-                f"{MIN_SAMPLES_PER_CLASS} of each: coarsened counts by {sent.strata.by} are rough."
+                f"{report.n_samples} samples of {n_strata} strata are fewer than "
+                f"{MIN_SAMPLES_PER_CLASS} of each: coarsened counts by {report.strata.by} are "
+                "inaccurate."
             )
         return
-    if sent.class_totals is not None:
+    if report.class_totals is not None:
         printer.line(
-            f"The samples of each class are stated to the nearest {sent.min_cell_count}, not which "
-            "scores they have; --by-class keeps counts by class, --pooled withholds all labels."
+            "The number of samples of each class is reported to the nearest "
+            f"{report.min_cell_count}, without their scores; --stratify-by-class reports counts by "
+            "class, --withhold-labels reports no labels."
         )
         return
-    if options.by_class is None and result.privacy is None and sent.min_cell_count > 1:
+    if options.stratify_by_class is None and result.privacy is None and report.min_cell_count > 1:
         is_of_classes = isinstance(result.score, ClassificationScore) and options.risk is None
         if is_of_classes:
             printer.line(
@@ -448,12 +486,12 @@ def _hidden_samples_text(sent_report: Report, options: ReportOptions) -> str:
     if sent_report.strata is not None and rare:
         return (
             f"Fewer than {min_cell_count} samples: {sent_report.strata.by} {abbreviate(rare)}. "
-            "A reader sees how many, and nothing of their scores; --pooled withholds both."
+            "A reader sees how many, and nothing of their scores; --withhold-labels withholds both."
         )
-    if options.set_sizes:
+    if options.include_all_labels:
         return (
             f"Every cell but the last bin's holds at least {min_cell_count} samples, and of "
-            f"--set-sizes at least {min_cell_count} labels, which may be of one sample."
+            f"--include-all-labels at least {min_cell_count} labels, which may be of one sample."
         )
     return (
         f"Every cell but the last bin's holds at least {min_cell_count} samples: no count is that "
@@ -483,18 +521,19 @@ def _coarsening_cost_text(result: ReportResult) -> str:
     exact_bin = int(np.searchsorted(exact_cdf, PRICED_COVERAGE))
 
     # The bounds that a server has, and the bin that it takes at their midpoints.
-    sent = result.report
+    report = result.report
     lowest = counts_in_lowest_bins(
-        sent.strata or single_stratum(sent.counts), sent.min_cell_count * sent.counts_per_sample
+        report.strata or single_stratum(report.counts),
+        report.min_cell_count * report.counts_per_sample,
     )
-    lower = np.cumsum(sent.counts)
+    lower = np.cumsum(report.counts)
     upper = np.cumsum(lowest)
     bin_index = int(np.searchsorted((lower + upper) / 2, PRICED_COVERAGE * lower[-1]))
 
-    n_bins = result.report.grid.n_bins
+    n_bins = result.report.binning.n_bins
     if bin_index == exact_bin and n_bins < FEW_BINS:
         return (
-            f"The cost of a grid of only {n_bins} bins: the threshold for 90% of these counts "
+            f"The cost of a binning of only {n_bins} bins: the threshold for 90% of these counts "
             f"holds {exact_cdf[exact_bin]:.1%} of them."
         )
     return (

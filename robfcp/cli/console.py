@@ -63,24 +63,27 @@ def option(
     )
 
 
-round_option = partial(option, panel="Agreement")
+round_option = partial(option, panel="Round and authentication")
 privacy_option = partial(option, panel="Privacy")
-advanced_option = partial(option, panel="Expert")
+advanced_option = partial(option, panel="Advanced")
 Output = Annotated[Path | None, option("Write the result to this file.", "--output", "-o")]
-Plot = Annotated[Path | None, advanced_option("Draw it: .png, .svg, .pdf.", "--plot")]
-Html = Annotated[Path | None, option("Write a page to look at.", "--html")]
+Plot = Annotated[Path | None, advanced_option("Draw the result: .png, .svg or .pdf.", "--plot")]
+Html = Annotated[Path | None, option("Write an HTML page.", "--html")]
 Seed = Annotated[int, advanced_option("The same seed gives the same result.", "--seed", min=0)]
-Sign = Annotated[Path | None, round_option("Sign it with this key of robfcp keygen.", "--sign")]
-Round = Annotated[str | None, round_option("The round's name, the same at all sites.", "--round")]
-Model = Annotated[str | None, round_option("The shared model's name or digest.", "--model")]
-TermsFile = Annotated[
-    Path | None, round_option("What was agreed for the round: round.toml.", "--terms")
+Sign = Annotated[
+    Path | None, round_option("Sign with this private key of robfcp keygen.", "--sign")
 ]
+Round = Annotated[
+    str | None, round_option("Name of the round, the same at all clients.", "--round")
+]
+Model = Annotated[str | None, round_option("Name or digest of the shared model.", "--model")]
+TermsFile = Annotated[Path | None, round_option("Terms of the round: round.toml.", "--terms")]
 Keys = Annotated[
-    Path | None, round_option("registry.toml of public keys: refuse others.", "--keys")
+    Path | None, round_option("registry.toml of public keys; other reports are refused.", "--keys")
 ]
 ServerKey = Annotated[
-    str | None, round_option("Refuse what this key has not signed.", "--server-key")
+    str | None,
+    round_option("Public key of the server; what it has not signed is refused.", "--server-key"),
 ]
 PATIENCE_SECONDS = 2.0  # of work before a bar is shown
 MAX_LISTED = 12
@@ -147,7 +150,7 @@ def derive_seed(seed: int, *purpose: str) -> int:
 
 
 def load_terms(path: Path | None, key: str | None, **options: Any) -> terms.RoundTerms:
-    """Return the terms of --terms, joined with what the call states besides.
+    """Return the terms of --terms, joined with the other options of the call.
 
     Parameters
     ----------

@@ -24,17 +24,17 @@ from robfcp.federation import Federation
 from robfcp.page import write_html
 
 NAMES = {
-    "none": "every report believed",
+    "none": "no defense (FCP)",
     "consensus": "consensus (ours)",
-    "swapped-labels": "two labels swapped",
-    "other-class-order": "classes in another order",
-    "old-model": "an old model",
-    "stale-file": "another hospital's file",
-    "temperature-flat": "probabilities flattened",
+    "label-swap": "two labels swapped",
+    "class-permutation": "classes in another order",
+    "degraded-model": "an old model",
+    "wrong-file": "another hospital's file",
+    "temperature-scaling-flat": "probabilities flattened",
 }
 N_REPORT_ZEROS = 19  # malicious hospitals of the main story
 N_REPORT_ONES = 6  # of the other story, which makes sets wide
-STORY_NAMES = ("all honest", "every report believed", "defended")  # what pictures compare
+STORY_NAMES = ("all benign", "no defense (FCP)", "Consensus")  # what pictures compare
 BAR_WIDTH = 40  # characters of the longest bar
 
 Line = Mapping[str, Any]  # how one defense does, as `compare_defenses` gives it
@@ -49,9 +49,9 @@ class DemoResults:
     scenario : FaultScenario
         Hospitals of which some make mistakes and others report zeros.
     lines : list of mapping
-        How the honest hospitals alone do, then all under each defense; ours comes last.
+        How the benign hospitals alone do, then all under each defense; ours comes last.
     exact_lines : list of mapping
-        The honest hospitals alone and our defense, on exact counts of the same samples.
+        The benign hospitals alone and our defense, on exact counts of the same samples.
     wide_lines : list of mapping
         The same for the other story, without and with our defense.
     calibration : Calibration
@@ -69,7 +69,7 @@ class DemoResults:
 
     @property
     def benign(self) -> Line:
-        """The honest hospitals alone."""
+        """The benign hospitals alone."""
         return self.lines[0]
 
     @property
@@ -91,17 +91,19 @@ class DemoResults:
 def demo(
     printer: Printer,
     output: Annotated[Path, option("Folder for all results.", "--output", "-o")] = Path("out"),
-    engine: Annotated[str, option("none, or flower: the round as messages between apps.")] = "none",
+    backend: Annotated[
+        str, option("none, or flower: the round as messages between apps.")
+    ] = "none",
     seed: console.Seed = 0,
 ) -> None:
-    """Show what wrong and lying sites do to prediction sets, and what is done about it.
+    """Show what faulty and malicious clients do to prediction sets, and what the defense does.
 
     Real hospitals, real outputs of a model that never saw them; no network, no training.
 
     [dim]Example: robfcp demo -o out[/dim]
     [dim]Example: robfcp demo -o out --json[/dim]
     """
-    run_round = _round_of_backend(engine)
+    run_round = _round_of_backend(backend)
     console.prepare_outputs(output / "page.html")
     with printer.busy("calibrating with 49 hospitals, eight times"):
         results = _compute_results(run_round, seed)
@@ -113,12 +115,12 @@ def demo(
 
     _write_results(results, output)
     printer.line(
-        f"Open {output / 'page.html'}: who was left out, why, and what to ask them. It knows only "
+        f"Open {output / 'page.html'}: who was excluded, why, and what to ask them. It knows only "
         "the reports, and counts all patients where 1. counts those with one outcome, so that its "
         f"figures differ from these. To calibrate again: robfcp calibrate {output / 'reports'}."
     )
     summaries = {client: diagnosis.summary for client, diagnosis in results.diagnoses.items()}
-    printer.json({**_results_as_json(results), "said": summaries})
+    printer.json({**_results_as_json(results), "diagnoses": summaries})
 
 
 def _round_of_backend(name: str) -> Callable[[Federation], Calibration]:
@@ -128,7 +130,7 @@ def _round_of_backend(name: str) -> Callable[[Federation], Calibration]:
 
         return simulate_round
     if name != "none":
-        raise RobfcpError(f"--engine: {name!r} is unknown; use none or flower")
+        raise RobfcpError(f"--backend: {name!r} is unknown; use none or flower")
     return calibrate
 
 
@@ -136,7 +138,7 @@ def _compute_results(run_round: Callable[[Federation], Calibration], seed: int) 
     """Return both stories under the defenses, and the calibration of the first."""
     scenario = stroke_fault_scenario(n_malicious=N_REPORT_ZEROS, seed=seed)
     lines = compare_defenses(scenario)
-    our_defense = lines[-1]["defence"]
+    our_defense = lines[-1]["defense"]
     exact_scenario = stroke_fault_scenario(n_malicious=N_REPORT_ZEROS, seed=seed, min_cell_count=1)
     exact_lines = compare_defenses(exact_scenario, (our_defense,))
     wide_scenario = stroke_fault_scenario(
@@ -180,15 +182,15 @@ def _print_story(results: DemoResults, printer: Printer) -> None:
     undefended = results.undefended
     defended = results.defended
     wrong_sets = _wrong_sets_of_1000(results)
-    set_sizes = [round(line["set_size"], 2) for line in results.wide_lines]
+    set_sizes = [round(line["mean_set_size"], 2) for line in results.wide_lines]
     hospital = _hospital_with_most_harm(benign, undefended)
     n_tests = len(scenario.tests[hospital][1])
     printer.line(
         f"1. Believe every report, and {wrong_sets[1]} of 1,000 patients with the outcome "
         f'"{undefended["worst_class_name"]}" get a set without it, in place '
-        f"of {wrong_sets[0]} were all honest (one threshold covers nine of ten of all patients, "
-        f"not of each outcome); at {hospital}, {undefended['wrong'][hospital]} of "
-        f"{n_tests} sets are wrong in place of {benign['wrong'][hospital]}."
+        f"of {wrong_sets[0]} if all were benign (one threshold covers nine of ten of all patients, "
+        f"not of each outcome); at {hospital}, {undefended['n_missed'][hospital]} of "
+        f"{n_tests} sets are wrong in place of {benign['n_missed'][hospital]}."
     )
     _print_bars("wrong sets of 1,000", wrong_sets, printer)
     printer.line(
@@ -198,22 +200,22 @@ def _print_story(results: DemoResults, printer: Printer) -> None:
     _print_bars("outcomes in a set", set_sizes, printer)
     printer.line(
         f"3. Defended, it is {wrong_sets[2]} of 1,000 and {set_sizes[2]:g} outcomes: "
-        f"{defended['found']} of the "
-        f"{len(scenario.faults)} wrong reports were left out, and {defended['false_alarms']} right "
-        "ones; "
+        f"{defended['n_detected']} of the "
+        f"{len(scenario.faults)} faulty or malicious reports were excluded, and "
+        f"{defended['n_false_positives']} benign ones; "
         "the last table says what became of the mistakes. In round 1 its sets hold "
-        f"{defended['set_size']:.2f} outcomes, {benign['set_size']:.2f} were all honest: larger "
-        f"sets miss less. The published rule covers {results.published['coverage']:.1%} here, ours "
-        f"{defended['coverage']:.1%}.\n"
+        f"{defended['mean_set_size']:.2f} outcomes, {benign['mean_set_size']:.2f} if all reports "
+        f"were benign: larger sets miss less. Rob-FCP covers "
+        f"{results.published['coverage']:.1%} here, Consensus {defended['coverage']:.1%}.\n"
     )
 
 
 def _wrong_sets_of_1000(results: DemoResults) -> list[int]:
     """Return how many sets of the outcome that suffers most are wrong, for `STORY_NAMES`."""
-    class_coverage = results.undefended["by_class"]
-    worst_class = class_coverage.index(results.undefended["worst_class"])
+    class_coverage = results.undefended["class_coverage"]
+    worst_class = class_coverage.index(results.undefended["worst_class_coverage"])
     lines = (results.benign, results.undefended, results.defended)
-    return [round(1000 * (1 - line["by_class"][worst_class])) for line in lines]
+    return [round(1000 * (1 - line["class_coverage"][worst_class])) for line in lines]
 
 
 def _hospital_with_most_harm(benign: Line, undefended: Line) -> str:
@@ -221,10 +223,10 @@ def _hospital_with_most_harm(benign: Line, undefended: Line) -> str:
 
     def harm(hospital: str) -> int:
         """Return how many more sets are wrong."""
-        n_more: int = undefended["wrong"][hospital] - benign["wrong"][hospital]
+        n_more: int = undefended["n_missed"][hospital] - benign["n_missed"][hospital]
         return n_more
 
-    return max(undefended["wrong"], key=harm)
+    return max(undefended["n_missed"], key=harm)
 
 
 def _print_bars(title: str, values: Sequence[float], printer: Printer) -> None:
@@ -240,63 +242,65 @@ def _print_comparison(results: DemoResults, printer: Printer) -> None:
     """Print how each defense does on the test patients, and ours on exact counts."""
     rows = []
     for line in results.lines:
-        defense = line["defence"]
-        counts: tuple[object, object] = (line["found"], line["false_alarms"])
+        defense = line["defense"]
+        counts: tuple[object, object] = (line["n_detected"], line["n_false_positives"])
         if not any(counts):
             counts = ("", "")
         rows.append(
             (
                 NAMES.get(defense, defense),
                 f"{line['coverage']:.1%}",
-                f"{line['set_size']:.2f}",
-                f"{line['worst_class']:.1%}",
-                f"{line['worst_site']:.1%}",
+                f"{line['mean_set_size']:.2f}",
+                f"{line['worst_class_coverage']:.1%}",
+                f"{line['worst_client_coverage']:.1%}",
                 *counts,
             )
         )
     printer.table(
         "test patients of the hospitals where nothing is wrong",
-        ["", "covered", "size", "class", "site", "found", "false"],
+        ["", "coverage", "size", "class", "hospital", "detected", "false"],
         rows,
     )
     printer.line(
-        "size: outcomes in a set; class, site: the share covered of the worst; found, false: left "
-        "out rightly, wrongly. rob-fcp: as the paper prints it; rob-fcp-released: as its code does."
+        "size: mean number of outcomes in a set; class, hospital: coverage of the worst one; "
+        "detected: faulty or malicious reports excluded; false: false positives. rob-fcp: as the "
+        "paper prints it; rob-fcp-released: as its authors' code does."
     )
     benign, defended = results.exact_lines
     printer.line(
-        f"On exact counts by outcome: honest hospitals only {benign['coverage']:.1%}, size "
-        f"{benign['set_size']:.2f}; consensus {defended['coverage']:.1%}, size "
-        f"{defended['set_size']:.2f}, found {defended['found']}, false {defended['false_alarms']}."
+        f"On exact counts by outcome: benign hospitals only {benign['coverage']:.1%}, size "
+        f"{benign['mean_set_size']:.2f}; consensus {defended['coverage']:.1%}, size "
+        f"{defended['mean_set_size']:.2f}, detected {defended['n_detected']}, false positives "
+        f"{defended['n_false_positives']}."
     )
 
 
 def _print_faults(results: DemoResults, printer: Printer) -> None:
     """Print what became of the hospitals that make each mistake."""
     rows = []
-    for fault in dict.fromkeys(results.scenario.faults.values()):
-        clients = [client for client, name in results.scenario.faults.items() if name == fault]
+    for cause in dict.fromkeys(results.scenario.faults.values()):
+        clients = [client for client, name in results.scenario.faults.items() if name == cause]
         verdicts = Counter(_verdict(results.diagnoses.get(client)) for client in clients)
         diagnoses = [results.diagnoses[client] for client in clients if client in results.diagnoses]
         summaries = dict.fromkeys(diagnosis.summary for diagnosis in diagnoses)
         rows.append(
             (
-                NAMES.get(fault, fault),
+                NAMES.get(cause, cause),
                 len(clients),
                 _verdicts_text(verdicts, len(clients)),
                 ", ".join(summaries) or "nothing looks wrong",
             )
         )
     printer.table(
-        "what became of the others", ["what is wrong", "at", "verdict", "what we say"], rows
+        "the faulty and malicious reports", ["fault", "hospitals", "verdict", "diagnosis"], rows
     )
 
 
 def _verdict(diagnosis: Diagnosis | None) -> str:
     """Return what became of a report, in words."""
     if diagnosis is None:
-        return "used"
-    return "used, but look" if diagnosis.trusted else "left out"
+        return "included"
+    return "included, but suspicious" if diagnosis.is_benign else "excluded"
 
 
 def _verdicts_text(verdicts: Mapping[str, int], n_clients: int) -> str:
@@ -324,7 +328,7 @@ def _write_results(results: DemoResults, folder: Path) -> None:
 def _results_as_json(results: DemoResults) -> dict[str, Any]:
     """Return the figures for programs."""
     return {
-        "lines": results.lines,
-        "exact_lines": results.exact_lines,
+        "methods": results.lines,
+        "methods_on_exact_counts": results.exact_lines,
         "faults": results.scenario.faults,
     }

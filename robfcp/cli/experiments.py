@@ -1,4 +1,4 @@
-"""`robfcp lab`: train models, repeat the paper, simulate, attack defences, time every stage."""
+"""`robfcp experiments`: train models, reproduce the paper, simulate, attack, compare, measure."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from robfcp.experiments import redteam as team
 from robfcp.experiments.attacks import ATTACKS
 from robfcp.experiments.baselines import BASELINES, ON_REPORTS
 from robfcp.experiments.natural_partitions import risk_table
-from robfcp.experiments.paper.tables import to_csv
+from robfcp.experiments.paper.result_rows import to_csv
 from robfcp.reports import DEFAULT_MIN_CELL_COUNT
 from robfcp.scores import ClassificationScore, get_score
 
@@ -37,20 +37,20 @@ DATASETS = ", ".join(
 LEAVE_ONE_OUT = "leave-sites-out"
 SIMULATED_DEFENSES = ("none", "rob-fcp", Consensus.name)
 HARMFUL = -0.0005  # coverage lost by an attack that is called harmful
-MAX_WORLDS_SHOWN = 10
+MAX_SEARCHES_SHOWN = 10
 _PARTITIONS = ("artificial", "natural")
 _NUMBER_OF_MALICIOUS = ("known", "estimate")
 
 Data = Annotated[str, typer.Argument(help="Shipped outputs by name, or a .npz or .csv file.")]
-_PRINTED_MEASURES = (
-    "coverage",
-    "worst_class_coverage",
-    "worst_site_coverage",
-    "set_size",
-    "error",
-    "flagged",
-    "caught",
-)
+_PRINTED_MEASURES = {  # the key of a mean, and its column
+    "coverage": "coverage",
+    "worst_class_coverage": "worst class",
+    "worst_client_coverage": "worst client",
+    "set_size": "set size",
+    "error": "error",
+    "n_flagged": "flagged",
+    "n_detected": "detected",
+}
 
 
 @dataclass(frozen=True)
@@ -63,13 +63,13 @@ class ScenarioData:
         Of each sample.
     labels : (n,) ndarray
         The true classes.
-    sites : (n,) ndarray, optional
+    partition : (n,) ndarray, optional
         Where each sample is from, for natural clients.
     """
 
     probabilities: Any
     labels: Any
-    sites: Any
+    partition: Any
 
 
 def _load_outputs(name: str, site_column: str | None) -> ScenarioData:
@@ -83,19 +83,19 @@ def _load_outputs(name: str, site_column: str | None) -> ScenarioData:
         The column that says where samples are from.
     """
     path = Path(name)
-    if name in outputs.names():
+    if name in outputs.dataset_names():
         shipped = _load_shipped_outputs(name, site_column)
     elif not path.suffix:
-        names = ", ".join(outputs.names())
+        names = ", ".join(outputs.dataset_names())
         raise RobfcpError(f"{name}: no outputs of that name ship; use one of {names}, or a file")
     elif "depth" in _array_names(path):
-        shipped = outputs.read(name)
+        shipped = outputs.read_outputs(name)
     else:
         table = read_outputs(path, needs_targets=True, columns=[site_column], expects="classes")
-        sites = table.columns.get(site_column or "")
-        return ScenarioData(table.predictions, table.targets, sites)
-    sites = None if site_column is None else shipped.column(site_column)
-    return ScenarioData(shipped.probabilities, shipped.labels, sites)
+        partition = table.columns.get(site_column or "")
+        return ScenarioData(table.predictions, table.targets, partition)
+    partition = None if site_column is None else shipped.column(site_column)
+    return ScenarioData(shipped.probabilities, shipped.labels, partition)
 
 
 def _load_shipped_outputs(name: str, site_column: str | None) -> Any:
@@ -107,7 +107,7 @@ def _load_shipped_outputs(name: str, site_column: str | None) -> Any:
     ]
     if name not in natural_names:
         names = ", ".join(natural_names)
-        raise RobfcpError(f"--sites: {name} has no sites of its own; use one of {names}")
+        raise RobfcpError(f"--partition: {name} has no sites of its own; use one of {names}")
     return outputs.load(name, outputs.NATURAL)
 
 
@@ -122,27 +122,38 @@ def _array_names(path: Path) -> list[str]:
 
 @dataclass(frozen=True)
 class ScenarioOptions:
-    """What `simulate` and `redteam` are both told of sites, liars and the level."""
+    """Options of both `simulate` and `redteam`: the clients, which are malicious, the level."""
 
-    sites: Annotated[str, option("The data's own or not", among=_PARTITIONS)] = "artificial"
-    coverage: Annotated[float, option("Wanted coverage.")] = 0.9
+    partition: Annotated[
+        str, option("Clients of the data set, or of an artificial split", among=_PARTITIONS)
+    ] = "artificial"
+    coverage: Annotated[float, option("Target coverage.")] = 0.9
     output: console.Output = None
     plot: console.Plot = None
     site_column: Annotated[
-        str, advanced_option("What natural sites are: site, country or group.")
+        str, advanced_option("Column of the natural clients: site, country or group.")
     ] = "site"
-    min_size: Annotated[int, advanced_option("Smaller natural sites are left out.", min=2)] = 20
-    beta: Annotated[float | None, advanced_option("Dirichlet; without it sites are alike.")] = None
-    liars: Annotated[
-        str, advanced_option("Whether their number is told", among=_NUMBER_OF_MALICIOUS)
+    min_client_size: Annotated[
+        int, advanced_option("Natural clients with fewer samples take no part.", min=2)
+    ] = 20
+    beta: Annotated[
+        float | None, advanced_option("Dirichlet concentration of labels; iid without it.")
+    ] = None
+    n_malicious: Annotated[
+        str,
+        advanced_option(
+            "Number of malicious clients that defenses assume", among=_NUMBER_OF_MALICIOUS
+        ),
     ] = "known"
-    exactly: Annotated[bool, advanced_option("Leave out exactly so many.", "--exactly")] = False
+    exclude_exactly: Annotated[
+        bool, advanced_option("Exclude exactly so many clients.", "--exclude-exactly")
+    ] = False
     score: Annotated[str, advanced_option(f"{SCORES}.")] = "lac"
-    by: Annotated[str | None, advanced_option("class: a threshold a class; else one for all.")] = (
-        None
-    )
+    by: Annotated[
+        str | None, advanced_option("class: one threshold for each class; else one for all.")
+    ] = None
     min_cell_count: Annotated[
-        int, advanced_option("Fewest samples a cell of the reports; 1: exact counts.", min=1)
+        int, advanced_option("Minimum cell count of the reports; 1: exact counts.", min=1)
     ] = DEFAULT_MIN_CELL_COUNT
 
     @property
@@ -167,11 +178,11 @@ class ScenarioOptions:
     def load(self, data: str) -> tuple[ScenarioData, dict[str, Any]]:
         """Return the outputs of a name or file, and what scenarios take besides."""
         self.prepare()
-        _check_choice("--sites", self.sites, _PARTITIONS)
-        _check_choice("--liars", self.liars, _NUMBER_OF_MALICIOUS)
+        _check_choice("--partition", self.partition, _PARTITIONS)
+        _check_choice("--n-malicious", self.n_malicious, _NUMBER_OF_MALICIOUS)
         if self.by is not None:
             _check_choice("--by", self.by, ("class",))
-        is_natural = self.sites == "natural"
+        is_natural = self.partition == "natural"
         if is_natural and self.beta is not None:
             raise RobfcpError("--beta: natural sites are as they are; leave --beta away")
         score = get_score(self.score)
@@ -180,13 +191,13 @@ class ScenarioOptions:
 
         loaded = _load_outputs(data, self.site_column if is_natural else None)
         arguments = {
-            "sites": loaded.sites,
+            "partition": loaded.partition,
             "score": score,
             "coverage": self.coverage,
-            "min_size": self.min_size,
+            "min_client_size": self.min_client_size,
             "beta": self.beta,
-            "liars": self.liars,
-            "exactly": self.exactly,
+            "n_malicious_known": self.n_malicious == "known",
+            "exclude_exactly": self.exclude_exactly,
             "by": self.by,
             "min_cell_count": self.min_cell_count,
         }
@@ -227,29 +238,29 @@ def simulate(
     printer: Printer,
     scenario: ScenarioOptions,
     data: Data = "pathmnist",
-    attack: Annotated[str, option("What liars do", among=ATTACKS)] = "coverage",
-    share: Annotated[float, option("Share of sites that attack.")] = 0.4,
-    clients: Annotated[int, option("Number of artificial sites.", min=1)] = 100,
-    defence: Annotated[list[str] | None, option("Repeatable", among=DEFENSES)] = None,
-    seeds: Annotated[int, option("Number of runs.")] = 5,
+    attack: Annotated[str, option("Attack of the malicious clients", among=ATTACKS)] = "coverage",
+    malicious_fraction: Annotated[float, option("Fraction of malicious clients.")] = 0.4,
+    n_clients: Annotated[int, option("Number of artificial clients.", min=1)] = 100,
+    defense: Annotated[list[str] | None, option("Repeatable", among=DEFENSES)] = None,
+    n_runs: Annotated[int, option("Number of runs.")] = 5,
     seed: console.Seed = 0,
 ) -> None:
-    """Run honest, attacked and defended federations on real model outputs.
+    """Simulate federations without attack, attacked, and defended, on real model outputs.
 
-    [dim]Example: robfcp lab simulate mnist --attack coverage --share 0.4 --plot attack.png[/dim]
-    [dim]Example: robfcp lab simulate stroke --sites natural --attack swapped-labels[/dim]
+    [dim]Example: robfcp experiments simulate mnist --attack coverage --plot attack.png[/dim]
+    [dim]Example: robfcp experiments simulate stroke --partition natural --attack label-swap[/dim]
     """
-    defenses = defence or list(SIMULATED_DEFENSES)
+    defenses = defense or list(SIMULATED_DEFENSES)
     loaded, arguments = scenario.load(data)
-    with printer.busy("simulating", seeds * len(defenses)) as step:
+    with printer.busy("simulating", n_runs * len(defenses)) as step:
         rows = simulation.simulate(
             loaded.probabilities,
             loaded.labels,
             defenses=defenses,
             attack=attack,
-            share=share,
-            n_clients=clients,
-            n_runs=seeds,
+            malicious_fraction=malicious_fraction,
+            n_clients=n_clients,
+            n_runs=n_runs,
             rng=seed,
             progress=partial(step, advance=1),
             **arguments,
@@ -271,15 +282,15 @@ def _print_simulation(
 ) -> None:
     """Print the means of each defense."""
     by_class_text = ", a threshold for each class" if scenario.by else ""
-    column_names = [name.removeprefix("worst_").partition("_")[0] for name in _PRINTED_MEASURES]
+    column_names = list(_PRINTED_MEASURES.values())
     rows = []
     for mean in means:
         measures = [f"{mean[name]:.3f}" for name in _PRINTED_MEASURES]
-        rows.append((mean["defence"], *measures))
+        rows.append((mean["defense"], *measures))
     printer.table(
         f"{first_row.n_malicious} of {first_row.n_clients} sites attack ({attack}), "
-        f"number {scenario.liars}{by_class_text}; {scenario.reports_text}",
-        ["defence", *column_names],
+        f"number {scenario.n_malicious}{by_class_text}; {scenario.reports_text}",
+        ["defense", *column_names],
         rows,
     )
 
@@ -289,42 +300,44 @@ def redteam(
     scenario: ScenarioOptions,
     data: Data = "mnist",
     attack: Annotated[list[str] | None, option("May be repeated; all of", among=ATTACKS)] = None,
-    defence: Annotated[list[str] | None, option("Repeatable", among=team.DEFENSES)] = None,
-    share: Annotated[list[float] | None, option("Share that attacks; repeatable.")] = None,
-    clients: Annotated[int, option("Number of artificial sites.")] = 20,
-    seeds: Annotated[int, option("Number of runs.")] = 3,
+    defense: Annotated[list[str] | None, option("Repeatable", among=team.DEFENSES)] = None,
+    malicious_fraction: Annotated[
+        list[float] | None, option("Fraction of malicious clients; repeatable.")
+    ] = None,
+    n_clients: Annotated[int, option("Number of artificial clients.")] = 20,
+    n_runs: Annotated[int, option("Number of runs.")] = 3,
     search: Annotated[int, option("Instead: seek the worst lies in so many steps.", min=0)] = 0,
     trials: Annotated[int, advanced_option("Free steps of the adaptive attacker.")] = 50,
     seed: console.Seed = 0,
 ) -> None:
-    """Run all attacks against all defences on real model outputs.
+    """Run all attacks against all defenses on real model outputs.
 
     Each cell holds coverage minus that of the honest sites alone, and the set size over theirs;
-    a star marks the worst of each defence. With --by class it ends with the worst class's coverage.
+    a star marks the worst of each defense. With --by class it ends with the worst class's coverage.
     With --search a liar who knows the rule and all honest reports seeks the lies that do most harm.
 
-    [dim]Example: robfcp lab redteam mnist --share 0.4 --plot redteam.png[/dim]
-    [dim]Example: robfcp lab redteam heart --sites natural --share 0.25 --seeds 1[/dim]
-    [dim]Example: robfcp lab redteam mnist --search 400 --clients 10 --beta 0.1 --share 0.4[/dim]
+    [dim]Example: robfcp experiments redteam mnist --malicious-fraction 0.4 --plot redteam.png[/dim]
+    [dim]Example: robfcp experiments redteam heart --attack coverage --n-clients 10[/dim]
+    [dim]Example: robfcp experiments redteam mnist --search 400 --n-clients 10 --beta 0.1[/dim]
     """
     loaded, arguments = scenario.load(data)
-    fractions = share or team.MALICIOUS_FRACTIONS
+    fractions = malicious_fraction or team.MALICIOUS_FRACTIONS
     arguments |= {
         "malicious_fractions": fractions,
-        "n_clients": clients,
-        "n_runs": seeds,
+        "n_clients": n_clients,
+        "n_runs": n_runs,
         "rng": seed,
     }
     if search:
         if attack or scenario.plot:
             raise RobfcpError("--search: seeks its own attack and draws nothing; leave the other")
-        arguments |= {"defenses": defence or [Consensus.name], "trials": search}
+        arguments |= {"defenses": defense or [Consensus.name], "trials": search}
         _search_attacks(loaded, arguments, scenario, printer)
         return
 
     attacks = attack or tuple(ATTACKS)
-    defenses = defence or team.DEFENSES
-    n_steps = len(attacks) * len(fractions) * len(defenses) * seeds
+    defenses = defense or team.DEFENSES
+    n_steps = len(attacks) * len(fractions) * len(defenses) * n_runs
     with printer.busy("attacking", n_steps) as step:
         cells = team.redteam(
             loaded.probabilities,
@@ -349,37 +362,38 @@ def _search_attacks(
         len(arguments["defenses"]) * len(arguments["malicious_fractions"]) * arguments["n_runs"]
     )
     with printer.busy("searching", n_searches) as step:
-        worlds = team.search_attacks(
+        searches = team.search_attacks(
             loaded.probabilities, loaded.labels, progress=partial(step, advance=1), **arguments
         )
 
     n_steps = arguments["trials"]
     rows = []
-    for world in worlds[:MAX_WORLDS_SHOWN]:
-        changes = [f"{world[name]:+.3f}" for name in ("harm", "error", "undefended")]
+    for search in searches[:MAX_SEARCHES_SHOWN]:
+        changes = [f"{search[name]:+.3f}" for name in ("harm", "error", "undefended")]
         rows.append(
             (
-                world["defence"],
-                f"{world['share']:.0%} {world['seed']}",
+                search["defense"],
+                f"{search['malicious_fraction']:.0%} {search['seed']}",
                 *changes,
-                world["honest_left_out"],
-                world["lies"],
+                search["n_false_positives"],
+                search["attack_family"],
             )
         )
     printer.table(
-        f"coverage - honest in the worst of {len(worlds)} worlds, {n_steps} steps each; "
+        f"coverage - benign in the worst of {len(searches)} searches, {n_steps} steps each; "
         f"{scenario.reports_text}",
-        ["defence", "world", "harm", "error", "undefended", "honest out", "lies"],
+        ["defense", "fraction, seed", "harm", "error", "undefended", "false positives", "attack"],
         rows,
     )
-    if worlds[0]["harm"] > HARMFUL:
-        printer.line(f"no harmful lie found in {n_steps} steps; 400 to 1,000 are serious")
+    if searches[0]["harm"] > HARMFUL:
+        printer.line(f"no harmful attack found in {n_steps} steps; 400 to 1,000 are serious")
     printer.line(
-        "error: coverage minus that of the honest sites alone; undefended: the same of FCP; "
-        "harm: error - undefended, or - 0 where that gains; honest out: honest sites left out"
+        "error: coverage minus that of the benign clients alone; undefended: the same of FCP; "
+        "harm: error - undefended, or - 0 where that gains; false positives: benign clients "
+        "excluded"
     )
-    scenario.write_results(printer, worlds)
-    printer.json(worlds)
+    scenario.write_results(printer, searches)
+    printer.json(searches)
 
 
 def _print_cells(cells: Sequence[Any], scenario: ScenarioOptions, printer: Printer) -> None:
@@ -390,23 +404,23 @@ def _print_cells(cells: Sequence[Any], scenario: ScenarioOptions, printer: Print
         text = f"{cell.coverage_error:+.3f} {cell.set_size_ratio:.2f}x"
         if scenario.by:
             text += f" {cell.worst_class_coverage:.3f}"
-        if worst_cells[cell.defence] is cell:
+        if worst_cells[cell.defense] is cell:
             text += "*"
-        texts.setdefault((cell.attack, cell.share), {})[cell.defence] = text
+        texts.setdefault((cell.attack, cell.malicious_fraction), {})[cell.defense] = text
 
     rows = []
     for (attack, fraction), text_of_defense in texts.items():
         row = [text_of_defense.get(defense, "not run") for defense in worst_cells]
         rows.append((attack, f"{fraction:.0%}", *row))
     printer.table(
-        f"coverage - honest, set size / honest{', worst class' if scenario.by else ''}; * worst; "
+        f"coverage - benign, set size / benign{', worst class' if scenario.by else ''}; * worst; "
         f"{scenario.reports_text}",
-        ["attack", "share", *worst_cells],
+        ["attack", "malicious", *worst_cells],
         rows,
     )
-    rivals = [name for name in worst_cells if name in BASELINES and name not in ON_REPORTS]
-    if rivals and scenario.min_cell_count > 1:
-        printer.line(f"these get {team.EXACT_COUNTS}: {', '.join(rivals)}")
+    baselines = [name for name in worst_cells if name in BASELINES and name not in ON_REPORTS]
+    if baselines and scenario.min_cell_count > 1:
+        printer.line(f"these get {team.EXACT_COUNTS}: {', '.join(baselines)}")
 
 
 def compare(
@@ -415,21 +429,24 @@ def compare(
         list[str] | None, typer.Argument(help=f"Of {', '.join(team.COMPARED_DATASETS)}.")
     ] = None,
     attack: Annotated[list[str] | None, option("May be repeated", among=ATTACKS)] = None,
-    clients: Annotated[int, option("Number of artificial sites.", min=2)] = 20,
-    seeds: Annotated[int, option("Number of runs.", min=1)] = 1,
-    workers: Annotated[int | None, option("Processes; all cores unless told.", min=1)] = None,
+    n_clients: Annotated[int, option("Number of artificial clients.", min=2)] = 20,
+    n_runs: Annotated[int, option("Number of runs.", min=1)] = 1,
+    workers: Annotated[
+        int | None, option("Number of processes; all cores by default.", min=1)
+    ] = None,
     output: console.Output = None,
     plot: console.Plot = None,
     seed: console.Seed = 0,
 ) -> None:
-    """Compare every federated conformal method, with and without liars.
+    """Compare every federated conformal method, with and without malicious clients.
 
-    Five data sets cut into unlike sites and four federations as they are. Where nobody lies: means
-    of coverage, worst class, worst site, and set size over FCP's; then with one liar, 10, 20 and
-    40%: the coverage lost and the growth of sets under the worst attack. All cells: --json, -o.
+    Five data sets split among heterogeneous clients, and four natural partitions. Where all clients
+    are benign: means of coverage, worst class, worst client, and set size over FCP's; then with one
+    malicious client, 10%, 20% and 40%: the coverage lost and the growth of sets under the worst
+    attack. All cells: --json, -o.
 
-    [dim]Example: robfcp lab rivals heart --attack coverage[/dim]
-    [dim]Example: robfcp lab rivals cifar10 pathmnist --clients 5 --seeds 50 -o field.csv[/dim]
+    [dim]Example: robfcp experiments compare heart --attack coverage[/dim]
+    [dim]Example: robfcp experiments compare cifar10 --n-clients 5 --n-runs 50 -o all.csv[/dim]
     """
     scenario = ScenarioOptions(output=output, plot=plot)
     scenario.prepare()
@@ -438,8 +455,8 @@ def compare(
     with printer.busy("comparing", len(names)) as step:
         cells = team.full_comparison(
             names,
-            n_clients=clients,
-            seeds=seeds,
+            n_clients=n_clients,
+            n_runs=n_runs,
             rng=seed,
             attacks=attack or team.COMPARED_ATTACKS,
             workers=workers or os.cpu_count() or 1,
@@ -452,7 +469,7 @@ def compare(
     if risks:
         printer.table(
             "a mean loss of at most 0.1",
-            ["federation", "liars", "rule", "loss", "worst site", "above", "set size"],
+            ["federation", "malicious", "method", "loss", "worst client", "above", "set size"],
             [tuple(risk.values()) for risk in risks],
         )
     printer.json({"cells": cells, "risks": risks})
@@ -478,18 +495,18 @@ def _print_ranking(
         noun = "federation"
     printer.table(
         f"{n_federations} {noun}, {seconds:.0f} seconds; ours on default reports",
-        ["method", "covered", "class", "site", "size", *steps],
+        ["method", "coverage", "worst class", "worst client", "set size", *steps],
         rows,
     )
     printer.table(
         f"the same on {team.EXACT_COUNTS}",
-        ["method", "covered", "class", "site", "size", *steps],
+        ["method", "coverage", "worst class", "worst client", "set size", *steps],
         exact_rows,
     )
     printer.line(
-        "covered, class, site, size: coverage, that of the worst class and site, and set size over "
-        "FCP's, nobody lying; then coverage lost and growth of sets under the worst attack. "
-        "Methods of other papers get exact counts; letter and by class get reports by class"
+        "coverage, worst class, worst client, set size (over FCP's): where all clients are benign; "
+        "then coverage lost and growth of sets under the worst attack. Methods of other papers get "
+        "exact counts; local-clipped and class-conditional get reports by class"
     )
 
 
@@ -497,8 +514,10 @@ def reproduce(
     printer: Printer,
     names: Annotated[list[str] | None, typer.Argument(help="Experiments, or all.")] = None,
     output: Annotated[Path, option("Folder of results.", "--output", "-o")] = Path("out/paper"),
-    seeds: Annotated[int, option("Runs of every cell.")] = 10,
-    workers: Annotated[int | None, option("Processes; all cores unless told.", min=1)] = None,
+    n_runs: Annotated[int, option("Runs of every cell.")] = 10,
+    workers: Annotated[
+        int | None, option("Number of processes; all cores by default.", min=1)
+    ] = None,
     resume: Annotated[bool, option("Keep what an earlier call has run.")] = True,
     page: Annotated[Path | None, option("Write a Markdown page of all results.")] = None,
 ) -> None:
@@ -506,12 +525,14 @@ def reproduce(
 
     Each leaves NAME.csv and some NAME.png. A call that was stopped goes on where it was.
 
-    [dim]Example: robfcp lab reproduce main benign -o out/paper[/dim]
-    [dim]Example: robfcp lab reproduce bounds --seeds 2 --workers 1 -o out/paper[/dim]
+    [dim]Example: robfcp experiments reproduce main benign -o out/paper[/dim]
+    [dim]Example: robfcp experiments reproduce bounds --n-runs 2 --workers 1 -o out/paper[/dim]
     """
     titles = paper.TITLES
     if not names:
-        printer.table("robfcp lab reproduce NAME ... (or all)", ["name", "shows"], titles.items())
+        printer.table(
+            "robfcp experiments reproduce NAME ... (or all)", ["name", "shows"], titles.items()
+        )
         printer.json({"experiments": titles})
         return
     console.prepare_outputs(page, output / "any")
@@ -527,7 +548,7 @@ def reproduce(
         tables = paper.reproduce(
             experiments,
             output,
-            seeds=seeds,
+            n_runs=n_runs,
             workers=workers,
             resume=resume,
             start=start,
@@ -552,7 +573,7 @@ class TrainOptions:
     model: Annotated[str | None, option("cnn, resnet18, mlp or leave-sites-out.")] = None
     beta: Annotated[float | None, option("Dirichlet split; without it iid.")] = None
     rounds: Annotated[int | None, option("Rounds of training.")] = None
-    clients: Annotated[int | None, option("Number of sites (100).")] = None
+    n_clients: Annotated[int | None, option("Number of clients (100).")] = None
     checkpoint: Annotated[Path | None, option("Safetensors file to save and resume.")] = None
     device: Annotated[str, option("auto, cpu or cuda.")] = "auto"
     bits: Annotated[int, advanced_option("16 or 8 bits a stored logit.")] = 16
@@ -568,7 +589,7 @@ class TrainOptions:
 
     def check_leave_one_out(self) -> None:
         """Refuse options that only federated training has."""
-        for name in ("beta", "rounds", "clients", "checkpoint", "stop_after"):
+        for name in ("beta", "rounds", "n_clients", "checkpoint", "stop_after"):
             if getattr(self, name) is not None:
                 option_name = name.replace("_", "-")
                 raise RobfcpError(
@@ -582,13 +603,13 @@ def train(
     dataset: Annotated[str, typer.Argument(help=f"One of {DATASETS}.")],
     output: Annotated[Path, option("Where the outputs go (npz).", "--output", "-o")],
 ) -> None:
-    """Train a model over simulated sites, or leaving real sites out, and save its outputs.
+    """Train a model over simulated clients, or leaving real ones out, and save its outputs.
 
     Settings left out are those of the shipped models. The file holds logits below each row's
     largest, labels, groups and sites; robfcp.experiments.outputs.read gives the probabilities.
 
-    [dim]Example: robfcp lab train mnist --data-dir data --beta 0.5 -o mnist.npz[/dim]
-    [dim]Example: robfcp lab train stroke --model leave-sites-out -o stroke.npz[/dim]
+    [dim]Example: robfcp experiments train mnist --data-dir data --beta 0.5 -o mnist.npz[/dim]
+    [dim]Example: robfcp experiments train stroke --model leave-sites-out -o stroke.npz[/dim]
     """
     console.prepare_outputs(output, options.checkpoint)
     if options.is_leave_one_out(dataset):
@@ -627,11 +648,11 @@ def _train_leave_one_out(
     seconds = perf_counter() - start
 
     labels = table.y
-    outputs.write(output, logits, labels, None, options.bits, table.columns)
+    outputs.write_outputs(output, logits, labels, None, options.bits, table.columns)
     is_right = logits.argmax(axis=1) == labels
     return {
-        "sites": len(set(table.sites.tolist())),
-        "samples": len(labels),
+        "n_clients": len(set(table.sites.tolist())),
+        "n_samples": len(labels),
         "accuracy": float(is_right.mean()),
         "commonest_class": float(np.bincount(labels).max() / len(labels)),
         "seconds": seconds,
@@ -656,7 +677,7 @@ def _train_federated(
         seed=options.seed,
         beta=options.beta,
         rounds=options.rounds,
-        clients=options.clients,
+        clients=options.n_clients,
     )
     start = perf_counter()
     with printer.busy(f"training {dataset}", options.stop_after or settings.rounds) as step:
@@ -675,7 +696,7 @@ def _train_federated(
         )
     seconds = perf_counter() - start
 
-    outputs.write(output, logits, images.test.y, images.test.groups, options.bits)
+    outputs.write_outputs(output, logits, images.test.y, images.test.groups, options.bits)
     _, last_accuracy = history[-1]
     return {
         "accuracy": last_accuracy,
@@ -689,17 +710,17 @@ def _train_federated(
 
 def bench(
     printer: Printer,
-    clients: Annotated[int, option("Number of sites.", min=1)] = 1000,
-    samples: Annotated[int, option("Samples a site.", min=1)] = 500,
+    n_clients: Annotated[int, option("Number of clients.", min=1)] = 1000,
+    n_samples: Annotated[int, option("Samples of each client.", min=1)] = 500,
     repeat: Annotated[int, option("Runs a stage; the fastest counts.", min=1)] = 3,
     seed: console.Seed = 0,
 ) -> None:
     """Time every stage from probabilities to prediction sets on simulated data.
 
-    [dim]Example: robfcp lab bench --clients 1000 --samples 500[/dim]
-    [dim]Example: robfcp lab bench --clients 50 --samples 100 --repeat 1 --json[/dim]
+    [dim]Example: robfcp experiments bench --n-clients 1000 --n-samples 500[/dim]
+    [dim]Example: robfcp experiments bench --n-clients 50 --n-samples 100 --repeat 1 --json[/dim]
     """
-    stages = _bench_stages(clients, samples, seed)
+    stages = _bench_stages(n_clients, n_samples, seed)
     seconds = dict.fromkeys(stages, np.inf)
     with printer.busy("timing", len(stages) * repeat) as step:
         for _ in range(repeat):
@@ -714,11 +735,11 @@ def bench(
     for name, fastest in seconds.items():
         rows.append((name, f"{1000 * fastest:.2f}", f"{fastest / total:.1%}"))
     printer.table(
-        f"{clients} sites, {samples} samples each, 10 classes",
+        f"{n_clients} sites, {n_samples} samples each, 10 classes",
         ["stage", "milliseconds", "share"],
         rows,
     )
-    printer.json({"clients": clients, "samples": samples, "seconds": seconds})
+    printer.json({"n_clients": n_clients, "n_samples": n_samples, "seconds": seconds})
 
 
 def _bench_stages(n_clients: int, n_samples: int, seed: int) -> dict[str, Callable[[], Any]]:
@@ -750,7 +771,7 @@ def _bench_stages(n_clients: int, n_samples: int, seed: int) -> dict[str, Callab
         return score.prediction_sets(probabilities, [0.9])
 
     rob_fcp = RobFCP(max_malicious)
-    consensus = Consensus(at_most=max_malicious)
+    consensus = Consensus(max_malicious=max_malicious)
     return {
         "score (one site)": partial(score, probabilities, labels),
         "report (one site)": partial(Report.from_scores, "a", client_scores[0], score=score),

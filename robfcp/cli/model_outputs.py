@@ -22,7 +22,7 @@ class ReaderOptions:
 
     Attributes
     ----------
-    ids, label, logits, normalise
+    ids, label, logits, normalize
         As the options say.
     classes : tuple of str or int, optional
         The classes of the calibration that the file is read for.
@@ -36,14 +36,14 @@ class ReaderOptions:
     ids: Annotated[str | None, option("The column that names samples, if not 'id'.", "--id")] = None
     label: Annotated[str | None, option("The column with the truth, if not 'label' or 'y'.")] = None
     logits: Annotated[bool, option("Take softmax of the columns.", "--logits")] = False
-    normalise: Annotated[bool, option("Divide rows by their sums.", "--normalise")] = False
+    normalize: Annotated[bool, option("Divide rows by their sums.", "--normalize")] = False
     classes: StratumNames | None = None
     guess_task: bool = False
     allow_invalid: bool = False
 
     def __post_init__(self) -> None:
-        if self.logits and self.normalise:
-            raise RobfcpError("--normalise: a softmax sums to 1 already; drop one of them")
+        if self.logits and self.normalize:
+            raise RobfcpError("--normalize: a softmax sums to 1 already; drop one of them")
 
     @property
     def class_names(self) -> tuple[str, ...]:

@@ -43,31 +43,33 @@ from robfcp.reports import Report, signing, terms
 if TYPE_CHECKING:
     from robfcp.evaluation import CoverageEvaluation, CoverageInterval
 
-_PRINTED_FIELDS = {  # the keys of --json, and the attributes of a monitor's state
-    "line": "line",
-    "n": "n",
-    "misses": "misses",
-    "floor": "floor",
-    "wanted": "wanted",
-    "delta": "delta",
-    "log_coverage": "log_e_coverage",
-    "log_drift": "log_e_exchangeability",
-    "alarm": "has_alarm",
-    "alarms": "alarms",
-    "short_since": "short_since",
-    "repeated": "repeated",
-}
+_PRINTED_FIELDS = (  # attributes of a monitor's state that --json prints
+    "line",
+    "n_samples",
+    "n_missed",
+    "min_coverage",
+    "target_coverage",
+    "delta",
+    "log_e_coverage",
+    "log_e_exchangeability",
+    "has_alarm",
+    "alarm_steps",
+    "target_missed_since",
+    "n_repeated_rows",
+)
 ALARM_EXIT_STATUS = 3  # the exit status of an alarm, and of coverage that is too low
 DEFAULT_DELTA = 0.05  # chance of a false alarm of merged e-values
 STATE_FILE = "monitor.json"  # in a monitor's folder
-CALIBRATION_FILE = "watched.json"
-REFERENCE_FILE = "own.json"
+CALIBRATION_FILE = "calibration.json"
+REFERENCE_FILE = "reference-report.json"
 
-Watched = Annotated[Path, typer.Argument(help="A calibration, or a site's letter.")]
-Step = Annotated[int | None, round_option("Number of the reporting date.", "--step", min=0)]
-Delta = Annotated[float | None, advanced_option("Chance of a false alarm, ever (0.05).", "--delta")]
+Monitored = Annotated[Path, typer.Argument(help="A calibration, or client feedback.")]
+Step = Annotated[int | None, round_option("Number of the inspection.", "--step", min=0)]
+Delta = Annotated[
+    float | None, advanced_option("Probability of a false alarm, ever (0.05).", "--delta")
+]
 Strict = Annotated[
-    bool, advanced_option("Exit with 3 if the wanted level is missed, too.", "--strict")
+    bool, advanced_option("Exit with 3 also where the target coverage is missed.", "--strict")
 ]
 
 
@@ -75,21 +77,25 @@ def evaluate(
     printer: Printer,
     reading: ReaderOptions,
     threshold_options: ThresholdOptions,
-    calibration: Watched,
-    data: Annotated[Path, typer.Argument(help="Fresh labelled outputs: .csv, .npz or .parquet.")],
-    group: Annotated[str | None, option("A column to split by: night, ward, scanner.")] = None,
-    floor: Annotated[float | None, option("Coverage to hold, if not the promise.")] = None,
+    calibration: Monitored,
+    data: Annotated[Path, typer.Argument(help="Fresh labeled outputs: .csv, .npz or .parquet.")],
+    group: Annotated[str | None, option("Column of groups: night, ward, scanner.")] = None,
+    min_coverage: Annotated[
+        float | None, option("Minimum coverage, if not the certified one.")
+    ] = None,
     strict: Strict = False,
-    confidence: Annotated[float, advanced_option("Of the exact intervals.")] = 0.95,
+    interval_confidence: Annotated[
+        float, advanced_option("Confidence of the exact intervals.")
+    ] = 0.95,
     seed: console.Seed = 0,
 ) -> None:
-    """Say whether fresh labelled samples are covered as promised, or how many more would tell.
+    """Evaluate the coverage of fresh labeled samples against the certified one.
 
     Exits with 3 where coverage is shown to be below what is promised (--strict: or is wanted), or
     below what is wanted where nothing is promised.
 
-    [dim]Example: robfcp check calibration.json fresh.csv --group night[/dim]
-    [dim]Example: robfcp check letter.json test.csv --floor 0.85[/dim]
+    [dim]Example: robfcp evaluate calibration.json fresh.csv --group night[/dim]
+    [dim]Example: robfcp evaluate feedback.json test.csv --min-coverage 0.85[/dim]
     """
     with printer.busy("checking"):
         threshold = threshold_options.read(calibration, reading)
@@ -99,21 +105,21 @@ def evaluate(
             cast(NDArray[Any], outputs.targets),
             groups=None if group is None else outputs.columns[group],
             level=threshold.level_index,
-            min_coverage=floor,
-            interval_confidence=confidence,
+            min_coverage=min_coverage,
+            interval_confidence=interval_confidence,
             rng=np.random.default_rng(console.derive_seed(seed, "check")),
         )
         evaluation = _with_class_names(evaluation, outputs)
 
-    title = f"{evaluation.overall.n} fresh samples"
+    title = f"{evaluation.overall.n_samples} fresh samples"
     _print_intervals(title, "part", [evaluation.overall], printer)
     _print_intervals("by class, all intervals together", "class", evaluation.classes, printer)
     _print_intervals(f"by {group}, all intervals together", "group", evaluation.groups, printer)
     printer.line("\n".join([str(evaluation), *outputs.notes]))
     print_verdict(threshold.feedback, printer)
     printer.json(_evaluation_as_json(evaluation))
-    is_wanted_missed = evaluation.overall.high < evaluation.wanted
-    if evaluation.verdict == "below" or (strict and is_wanted_missed):
+    is_wanted_missed = evaluation.overall.upper < evaluation.target_coverage
+    if evaluation.result == "undercoverage" or (strict and is_wanted_missed):
         raise typer.Exit(ALARM_EXIT_STATUS)
 
 
@@ -133,8 +139,8 @@ def _print_intervals(
     """Print the coverage of some strata with its intervals, where there are any."""
     rows = []
     for interval in intervals:
-        values = (interval.coverage, interval.low, interval.high)
-        rows.append((interval.name, interval.n, *(f"{value:.4f}" for value in values)))
+        values = (interval.coverage, interval.lower, interval.upper)
+        rows.append((interval.name, interval.n_samples, *(f"{value:.4f}" for value in values)))
     if rows:
         printer.table(title, [first_column, "samples", "coverage", "at least", "at most"], rows)
 
@@ -160,20 +166,26 @@ class MonitorOptions:
     """What a monitor is held against, what it writes, and what it rings at."""
 
     state: Annotated[
-        Path, option("The monitor's memory: a file, or a folder.", "--state", "-s")
+        Path, option("State of the monitor: a file, or a folder.", "--state", "-s")
     ] = Path(STATE_FILE)
-    own: Annotated[Path | None, option("This site's exact report: see drift too.")] = None
-    floor: Annotated[float | None, option("Coverage to hold, if not what --own proves.")] = None
+    reference_report: Annotated[
+        Path | None, option("Exact report of this client, to test exchangeability too.")
+    ] = None
+    min_coverage: Annotated[
+        float | None, option("Minimum coverage, if not what --reference-report certifies.")
+    ] = None
     html: console.Html = None
-    client: Annotated[str | None, round_option("This site's name.", "--client", "-c")] = None
-    report: Annotated[Path | None, round_option("Write an e-report for robfcp alarms.")] = None
+    client: Annotated[str | None, round_option("Name of this client.", "--client", "-c")] = None
+    report: Annotated[
+        Path | None, round_option("Write an e-value report for robfcp merge-alarms.")
+    ] = None
     round: console.Round = None
     step: Step = None
     sign: console.Sign = None
     strict: Strict = False
     delta: Delta = None
-    run_length: Annotated[
-        float | None, advanced_option("Ring on change; samples to a false one.")
+    average_run_length: Annotated[
+        float | None, advanced_option("Raise an alarm on change; average samples to a false one.")
     ] = None
 
 
@@ -188,7 +200,7 @@ class MonitorFiles:
     calibration : Path
         What is watched.
     batches : list of Path
-        Files or folders of fresh labelled outputs.
+        Files or folders of fresh labeled outputs.
     reference_report : Path, optional
         The report that fresh scores are compared with.
     copies : mapping of Path to Path
@@ -207,10 +219,12 @@ def monitor(
     printer: Printer,
     reading: ReaderOptions,
     threshold_options: ThresholdOptions,
-    calibration: Annotated[Path | None, typer.Argument(help="None if --state keeps it.")] = None,
-    data: Annotated[list[Path] | None, typer.Argument(help="Fresh labelled batches.")] = None,
+    calibration: Annotated[
+        Path | None, typer.Argument(help="Calibration; omitted if --state holds it.")
+    ] = None,
+    data: Annotated[list[Path] | None, typer.Argument(help="Fresh labeled batches.")] = None,
 ) -> None:
-    """Watch a calibration at a site: count fresh batches once each, ring when it no longer holds.
+    """Monitor a calibration at one client: raise an alarm when coverage no longer holds.
 
     With --id no sample counts twice. A folder as --state keeps the calibration and the own report
     too, so that later weeks need the batch alone; without one it says where the monitor stands.
@@ -252,7 +266,7 @@ def monitor(
     print_verdict(threshold.feedback, printer)
     printer.wrote(options.report, options.html)
     printer.json(_counted_as_json(start, watch.state, n_samples))
-    if watch.state.has_alarm or (options.strict and watch.state.short_since):
+    if watch.state.has_alarm or (options.strict and watch.state.target_missed_since):
         raise typer.Exit(ALARM_EXIT_STATUS)
 
 
@@ -261,12 +275,12 @@ def _monitor_files(
 ) -> MonitorFiles:
     """Return what a monitor reads: as named, or as its folder keeps it."""
     if not options.state.suffix or options.state.is_dir():
-        return _monitor_folder_files(options.state, calibration, data, options.own)
+        return _monitor_folder_files(options.state, calibration, data, options.reference_report)
     if calibration is None:
         raise RobfcpError(
             f"{options.state}: only a folder keeps a calibration; name it before the batch"
         )
-    return MonitorFiles(options.state, calibration, data, options.own, {})
+    return MonitorFiles(options.state, calibration, data, options.reference_report, {})
 
 
 def _monitor_folder_files(
@@ -315,9 +329,9 @@ def _make_monitor(
         reference_report=_read_reference_report(files.reference_report),
         client=options.client,
         level=threshold.level_index,
-        min_coverage=options.floor,
+        min_coverage=options.min_coverage,
         delta=options.delta,
-        average_run_length=options.run_length,
+        average_run_length=options.average_run_length,
         path=files.state,
     )
 
@@ -347,8 +361,8 @@ def _count_batch(
     # That rows repeat an id is no news where ids decide what counts.
     notes = outputs.notes if ids is None else []
     n_samples = len(targets)
-    n_counted = state.n - previous_state.n
-    n_repeated = state.repeated - previous_state.repeated
+    n_counted = state.n_samples - previous_state.n_samples
+    n_repeated = state.n_repeated_rows - previous_state.n_repeated_rows
     if n_counted < n_samples:
         notes.append(
             f"{path}: {n_samples - n_counted} of {n_samples} samples were counted before, by name; "
@@ -371,42 +385,46 @@ def _coverage_of_counts(n_samples: int, n_misses: int) -> float | None:
 
 def _new_coverage(start: MonitorState, state: MonitorState) -> float | None:
     """Return the coverage of the samples counted since a state; None without any."""
-    return _coverage_of_counts(state.n - start.n, state.misses - start.misses)
+    return _coverage_of_counts(state.n_samples - start.n_samples, state.n_missed - start.n_missed)
 
 
 def _print_counted(start: MonitorState, state: MonitorState, path: Path, printer: Printer) -> None:
     """Print how many samples were counted, how they are covered, and where the monitor stands."""
     new_coverage = _new_coverage(start, state)
     coverage_text = "" if new_coverage is None else f", {new_coverage:.4f} of them covered"
-    printer.line(f"{state.n - start.n} new samples{coverage_text} -> {path}")
-    printer.line(f"floor: {state.source}\n{state.line}")
+    printer.line(f"{state.n_samples - start.n_samples} new samples{coverage_text} -> {path}")
+    printer.line(f"min_coverage: {state.source}\n{state.line}")
 
 
 def _counted_as_json(start: MonitorState, state: MonitorState, n_samples: int) -> dict[str, Any]:
     """Return where a monitor stands for programs, after batches of so many samples."""
-    fields = {key: getattr(state, name) for key, name in _PRINTED_FIELDS.items()}
-    n_new = state.n - start.n
+    fields = {name: getattr(state, name) for name in _PRINTED_FIELDS}
+    n_new = state.n_samples - start.n_samples
     return {
         **fields,
-        "covered": _coverage_of_counts(state.n, state.misses),
-        "new_covered": _new_coverage(start, state),
-        "new": n_new,
-        "counted_before": n_samples - n_new,
+        "coverage": _coverage_of_counts(state.n_samples, state.n_missed),
+        "new_coverage": _new_coverage(start, state),
+        "n_new": n_new,
+        "n_repeated": n_samples - n_new,
     }
 
 
 @dataclass(frozen=True)
 class AlarmOptions:
-    """Which e-reports are valid, what is known of the sites, and where looks are kept."""
+    """Which e-value reports are valid, what is known of the sites, and where looks are kept."""
 
-    sites: Annotated[int | None, option("How many are watched, if not all sent one.")] = None
-    history: Annotated[Path | None, option("Keep every look in this file; needs --step.")] = None
+    n_clients: Annotated[
+        int | None, option("Number of monitored clients, if not all sent a report.")
+    ] = None
+    history: Annotated[Path | None, option("File of all inspections; needs --step.")] = None
     html: console.Html = None
     keys: console.Keys = None
     round: console.Round = None
-    quorum: Annotated[int, round_option("Least number of valid e-reports.", min=1)] = 1
+    quorum: Annotated[int, round_option("Minimum number of valid e-value reports.", min=1)] = 1
     step: Step = None
-    independent: Annotated[bool, advanced_option("Sites are independent.", "--independent")] = False
+    independent: Annotated[bool, advanced_option("Clients are independent.", "--independent")] = (
+        False
+    )
     delta: Delta = None
 
     def check(self) -> None:
@@ -429,7 +447,7 @@ class AlarmOptions:
 
 @dataclass(frozen=True)
 class MergedAlarms:
-    """What the sites' e-reports come to.
+    """What the sites' e-value reports come to.
 
     Attributes
     ----------
@@ -466,21 +484,25 @@ class MergedAlarms:
 def merge_alarms(
     options: AlarmOptions,
     printer: Printer,
-    reports: Annotated[list[Path], typer.Argument(help="The sites' e-reports, or their folder.")],
-    liars: Annotated[int, option("The most sites that may lie.", "--liars", "-m", min=0)],
+    reports: Annotated[
+        list[Path], typer.Argument(help="E-value reports of the clients, or their folder.")
+    ],
+    max_malicious: Annotated[
+        int, option("Malicious clients at most.", "--max-malicious", "-m", min=0)
+    ],
 ) -> None:
-    """Merge sites' e-reports into one alarm that at most so many liars cannot ring; list sites.
+    """Merge the e-value reports of clients into one alarm that malicious clients cannot raise.
 
     Exits with 3 where it rings.
 
-    [dim]Example: robfcp alarms e-*.json --liars 2[/dim]
-    [dim]Example: robfcp alarms e-*.json -m 1 --sites 9 --step 1 --history h.json[/dim]
+    [dim]Example: robfcp merge-alarms e-*.json --max-malicious 2[/dim]
+    [dim]Example: robfcp merge-alarms e-*.json -m 1 --n-clients 9 --step 1 --history h.json[/dim]
     """
     options.check()
     files = expand_paths(reports, REPORTS, list_report_files)
     console.prepare_outputs(options.history, options.html)
     keys = options.read_keys()
-    alarms = _merge_reports(files, liars, options, keys)
+    alarms = _merge_reports(files, max_malicious, options, keys)
     if options.html is not None:
         page = PageHistory(alarms=alarms.history, registered_clients=tuple(keys or ()))
         write_html(page, options.html)
@@ -497,7 +519,7 @@ def _merge_reports(
     options: AlarmOptions,
     keys: Mapping[str, str] | None,
 ) -> MergedAlarms:
-    """Return what e-reports come to; the look is recorded where a history is kept."""
+    """Return what e-value reports come to; the look is recorded where a history is kept."""
     previous = options.read_history()
     reports, rejected = read_e_value_reports(
         files,
@@ -510,16 +532,18 @@ def _merge_reports(
     merged, history = _merge(reports, rejected, max_malicious, options, keys)
 
     log_drifts = {
-        report.client: report.log_drift for report in reports if report.log_drift is not None
+        report.client: report.log_e_exchangeability
+        for report in reports
+        if report.log_e_exchangeability is not None
     }
-    drifting = alarming_clients(log_drifts, merged.liars, merged.delta, merged.n_sites)
+    drifting = alarming_clients(log_drifts, merged.max_malicious, merged.delta, merged.n_clients)
     expected = set(keys or ())
     if history is not None:
         expected |= set(history.latest())
     reporting = {report.client for report in reports}
     missing = expected - reporting
-    silent = sorted(missing - {rejection.client for rejection in merged.faulty})
-    n_unnamed = merged.n_sites - len(reporting) - len(missing)
+    silent = sorted(missing - {rejection.client for rejection in merged.rejected_reports})
+    n_unnamed = merged.n_clients - len(reporting) - len(missing)
     return MergedAlarms(merged, history, drifting, silent, n_unnamed)
 
 
@@ -531,7 +555,7 @@ def _merge(
     keys: Mapping[str, str] | None,
 ) -> tuple[MergedEValue, AlarmHistory | None]:
     """Return the alarm of all clients together, and all looks where they are kept."""
-    n_clients = options.sites
+    n_clients = options.n_clients
     if n_clients is None and keys is not None:
         n_clients = len(keys)
     if options.history is not None and options.step is not None:
@@ -542,7 +566,7 @@ def _merge(
             step=options.step,
             rejected=rejected,
             signatures_checked=keys is not None,
-            n_sites=n_clients,
+            n_clients=n_clients,
             delta=options.delta,
             round=options.round,
             independent=options.independent or None,
@@ -562,12 +586,12 @@ def _merge(
 def _print_alarms(alarms: MergedAlarms, printer: Printer) -> None:
     """Print how strong the alarm is, and which sites alarm, drift or are silent."""
     merged = alarms.merged
-    mean = _power_of_ten(merged.log_mean)
-    product = _power_of_ten(merged.log_product)
-    drift = _power_of_ten(merged.log_drift)
+    mean = _power_of_ten(merged.log_mean_e_value)
+    product = _power_of_ten(merged.log_product_e_value)
+    drift = _power_of_ten(merged.log_e_exchangeability)
     alarm_threshold = _power_of_ten(merged.log_alarm_threshold)
     printer.table(
-        f"{merged.n_sites} sites",
+        f"{merged.n_clients} sites",
         ["alarm strength", "log10", "holds under"],
         [
             ("mean of the K - m smallest", mean, "any dependence"),
@@ -579,12 +603,12 @@ def _print_alarms(alarms: MergedAlarms, printer: Printer) -> None:
     silent = list(alarms.silent)
     if alarms.n_unnamed > 0:
         silent.append(
-            f"{alarms.n_unnamed} of {merged.n_sites} sites, not heard of; --keys would name them"
+            f"{alarms.n_unnamed} of {merged.n_clients} sites, not heard of; --keys would name them"
         )
-    printer.list("alarms", merged.alarmed)
+    printer.list("alarms", merged.alarming_clients)
     printer.list("drifts", alarms.drifting)
     printer.list("silent", silent)
-    printer.list("faulty", [rejection.reason for rejection in merged.faulty])
+    printer.list("rejected", [rejection.reason for rejection in merged.rejected_reports])
     printer.line(alarms.line)
 
 
@@ -592,13 +616,13 @@ def _alarms_as_json(alarms: MergedAlarms) -> dict[str, Any]:
     """Return merged alarms for programs."""
     data = {
         **vars(alarms.merged),
-        "alarm": alarms.merged.has_alarm,
-        "drift": alarms.merged.has_exchangeability_alarm,
+        "has_alarm": alarms.merged.has_alarm,
+        "has_exchangeability_alarm": alarms.merged.has_exchangeability_alarm,
         "line": alarms.line,
     }
     if alarms.history is not None:
-        data["rang"] = alarms.history.alarm_steps
-        data["looks"] = len(alarms.history.looks)
+        data["alarm_steps"] = alarms.history.alarm_steps
+        data["n_inspections"] = len(alarms.history.inspections)
     return {**data, "drifting": alarms.drifting, "silent": alarms.silent}
 
 

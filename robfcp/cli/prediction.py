@@ -62,8 +62,13 @@ class LoadedThreshold:
 class ThresholdOptions:
     """The threshold that a site uses: of which level, and the federation's or its own."""
 
-    level: Annotated[str | None, option("A level, 0.95 say, if not the first.", "--level")] = None
-    local: Annotated[Path | None, option("This site's outputs: own threshold.", "--local")] = None
+    level: Annotated[
+        str | None, option("Coverage level, for example 0.95, if not the first.", "--level")
+    ] = None
+    local_data: Annotated[
+        Path | None,
+        option("Labeled outputs of this client, for a local threshold.", "--local-data"),
+    ] = None
 
     def read(
         self, path: Path, reading: ReaderOptions, key: str | None = None, seed: int = 0
@@ -88,14 +93,14 @@ class ThresholdOptions:
             calibration = feedback.calibration
         else:
             # What the other clients' reports prove for this client stands in the record.
-            calibration = Calibration.load(path, key, record=self.local is not None)
+            calibration = Calibration.load(path, key, record=self.local_data is not None)
         level_index = self._level_index(calibration)
-        if self.local is None:
+        if self.local_data is None:
             return LoadedThreshold(calibration, calibration, level_index, feedback)
 
-        outputs = read_outputs_for(calibration, self.local, reading)
+        outputs = read_outputs_for(calibration, self.local_data, reading)
         targets = cast(NDArray[Any], outputs.targets)
-        rng = console.derive_seed(seed, "localise")
+        rng = console.derive_seed(seed, "localize")
         if feedback is not None:
             local = feedback.calibrate_locally(outputs.predictions, targets, rng)
         else:
@@ -123,7 +128,7 @@ def read_feedback(path: Path, key: str | None = None) -> ClientFeedback | None:
     from robfcp._sealed import file_kind
     from robfcp.calibration import CalibrationDocument
 
-    if file_kind(read_bounded(path, CalibrationDocument.max_bytes)) != "letter":
+    if file_kind(read_bounded(path, CalibrationDocument.max_bytes)) != "client-feedback":
         return None
     from robfcp.local import ClientFeedback  # with what servers have: only predicting needs none
 
@@ -196,30 +201,34 @@ def predict(
     printer: Printer,
     reading: ReaderOptions,
     threshold_options: ThresholdOptions,
-    calibration: Annotated[Path | None, typer.Argument(help="Left out with --letter.")] = None,
+    calibration: Annotated[
+        Path | None, typer.Argument(help="Calibration; omitted with --feedback.")
+    ] = None,
     data: Annotated[Path | None, typer.Argument(help=".csv, .npz, .npy or .parquet.")] = None,
     output: Annotated[
-        Path | None, option("The sets: .csv, .parquet or .npy.", "--output", "-o")
+        Path | None, option("File for the sets: .csv, .parquet or .npy.", "--output", "-o")
     ] = None,
-    letter: Annotated[Path | None, option("This site's letter; needs --local.")] = None,
-    non_empty: Annotated[bool, option("Likeliest label into empty sets.", "--non-empty")] = False,
+    feedback: Annotated[Path | None, option("Feedback to this client; needs --local-data.")] = None,
+    non_empty: Annotated[
+        bool, option("Put the most likely label into empty sets.", "--non-empty")
+    ] = False,
     group: Annotated[
-        str | None, option("The column or npz array with each sample's group.")
+        str | None, option("Column or npz array with the group of each sample.")
     ] = None,
     model: console.Model = None,
     server_key: console.ServerKey = None,
     seed: console.Seed = 0,
 ) -> None:
-    """Turn model outputs into prediction sets (or intervals); with labels, say how well they cover.
+    """Turn model outputs into prediction sets or intervals; with labels, print their coverage.
 
-    With --letter and --local by the site's own threshold: the federation's for its label mix, from
-    the letter that the server wrote it, clipped to its own samples.
+    With --feedback and --local-data the client's local threshold is used: that of its peers for its
+    label distribution, from the server's feedback, clipped to its samples.
 
     [dim]Example: robfcp predict calibration.json test.csv -o sets.csv[/dim]
-    [dim]Example: robfcp predict new.csv --letter letter.json --local own.csv -o sets.csv[/dim]
+    [dim]Example: robfcp predict new.csv --feedback f.json --local-data local.csv -o s.csv[/dim]
     """
-    is_local = threshold_options.local is not None
-    calibration, data = _resolve_inputs(calibration, data, letter, is_local=is_local)
+    is_local = threshold_options.local_data is not None
+    calibration, data = _resolve_inputs(calibration, data, feedback, is_local=is_local)
     if data is None and (not is_local or output is not None or non_empty):
         raise RobfcpError("data: is missing; name the outputs to predict from")
     console.prepare_outputs(output, endings=OUTPUT_SUFFIXES)
@@ -264,12 +273,16 @@ def _resolve_inputs(
     """Return the file of the threshold and that of the outputs, which is then the only argument."""
     if feedback is not None:
         if data is not None:
-            raise RobfcpError("--letter: holds its calibration; name no other one, only outputs")
+            raise RobfcpError("--feedback: contains its calibration; pass the outputs alone")
         if not is_local:
-            raise RobfcpError("--letter: a site's own threshold needs its samples; pass --local")
+            raise RobfcpError(
+                "--feedback: a local threshold needs the client's samples; pass --local-data"
+            )
         return feedback, calibration
     if calibration is None:
-        raise RobfcpError("calibration: is missing; name one, or this site's letter with --letter")
+        raise RobfcpError(
+            "calibration: is missing; name one, or this site's letter with --feedback"
+        )
     return calibration, data
 
 
@@ -287,12 +300,12 @@ def _check_model(path: Path, calibration: Calibration, model: str | None) -> Non
 def _print_local_thresholds(local: LocalCalibration, printer: Printer) -> None:
     """Print the thresholds of each level at one site, and what they prove."""
     for level in local.levels:
-        thresholds = (level.federation, level.own, level.threshold)
+        thresholds = (level.peer_threshold, level.local_upper, level.threshold)
         sources = ("federation", "own data", "clipped")
         printer.table(
-            f"{local.client} at {level.coverage:g}, {level.n} samples of its own",
+            f"{local.client} at {level.coverage:g}, {level.n_samples} samples of its own",
             ["from", "threshold", "set size"],
-            zip(sources, thresholds, level.set_sizes, strict=True),
+            zip(sources, thresholds, level.mean_set_sizes, strict=True),
         )
         printer.line("\n".join(f"- {statement}" for statement in level.statements))
 
@@ -300,7 +313,7 @@ def _print_local_thresholds(local: LocalCalibration, printer: Printer) -> None:
 def _local_thresholds_as_json(local: LocalCalibration) -> dict[str, Any]:
     """Return the thresholds at one site for programs."""
     levels = [{**vars(level), "statements": level.statements} for level in local.levels]
-    return {"client": local.client, "levels": levels, "remarks": local.notes}
+    return {"client": local.client, "levels": levels, "notes": local.notes}
 
 
 def _print_figures(prediction: Prediction, threshold: LoadedThreshold, printer: Printer) -> None:
@@ -327,7 +340,7 @@ def _filled_sets_notes(prediction: Prediction) -> list[str]:
 
 def print_verdict(feedback: ClientFeedback | None, printer: Printer) -> None:
     """Print what a site's letter says of it, where it is more than that it was used."""
-    if feedback is not None and (feedback.verdict != "trusted" or feedback.diagnosis):
+    if feedback is not None and (feedback.verdict != "benign" or feedback.diagnosis):
         printer.line(feedback.sentence)
 
 
@@ -375,7 +388,7 @@ def _predict_labels(threshold: LoadedThreshold, outputs: ModelOutputs) -> Predic
 
     all_levels = threshold.calibration.predict_multilabel(outputs.predictions)
     sets = _at_level(all_levels, threshold)
-    figures = {"set_size": metrics.mean_set_size(sets)}
+    figures = {"mean_set_size": metrics.mean_set_size(sets)}
     name = cast(Risk, threshold.calibration.risk).name
     if outputs.targets is not None and name in Risk.multilabel:
         losses = Risk(name).multilabel_losses(sets, outputs.targets)
@@ -398,7 +411,7 @@ def _predict_intervals(
         figures["coverage"] = metrics.interval_coverage(intervals, outputs.targets)
     # In full: what is read back from the file is the same number.
     lines = [(repr(lower), repr(upper)) for lower, upper in intervals.tolist()]
-    return Prediction(intervals, figures, _as_csv(outputs, ["low", "high"], lines))
+    return Prediction(intervals, figures, _as_csv(outputs, ["lower", "upper"], lines))
 
 
 def _predict_sets(
@@ -423,9 +436,9 @@ def _predict_sets(
     figures: dict[str, float] = {}
     if outputs.targets is not None:
         figures |= metrics.summary(sets, outputs.targets)
-    figures["set_size"] = metrics.mean_set_size(sets)
-    figures["empty"] = metrics.empty_set_rate(sets)
-    figures["singletons"] = metrics.singleton_rate(sets)
+    figures["mean_set_size"] = metrics.mean_set_size(sets)
+    figures["empty_set_rate"] = metrics.empty_set_rate(sets)
+    figures["singleton_rate"] = metrics.singleton_rate(sets)
     if non_empty:
         figures["filled"] = metrics.empty_set_rate(sets_of(non_empty=False))
     return Prediction(sets, figures, sets_as_csv(sets, outputs))

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from robfcp._files import read_bounded
 from robfcp._sealed import sha256_of
 from robfcp.audit import AuditLog, Discrepancy, find_own_report, verify_calibration
-from robfcp.calibration import Calibration, CoverageLevel
+from robfcp.calibration import Calibration, CoverageLevel, coverage_of_alpha
 from robfcp.certificates import format_lower, format_upper
 from robfcp.cli import console
 from robfcp.cli.console import Printer, advanced_option, option, round_option
@@ -44,11 +44,15 @@ SHOWN_CLASSES = 20
 SHOWN_EVENTS = ("round", "client", "verdict", "reason", "result")
 
 # How the files begin that robfcp writes beside reports, and how many bytes of a file say so.
-_WRITTEN_BY_SERVER = re.compile(rb'\{"kind":"(calibration|letter|record|monitor)"')
+_WRITTEN_BY_SERVER = re.compile(rb'\{"kind":"(calibration|client-feedback|record|monitor)"')
 _KIND_BYTES = 40
 
-Reports = Annotated[list[Path], typer.Argument(help="The sites' reports: files, tables, folders.")]
-AuditFile = Annotated[Path | None, advanced_option("Append what happened to this log.", "--audit")]
+Reports = Annotated[
+    list[Path], typer.Argument(help="Reports of the clients: files, tables or folders.")
+]
+AuditFile = Annotated[
+    Path | None, advanced_option("Append the events of the round to this log.", "--audit")
+]
 
 
 @dataclass(frozen=True)
@@ -56,23 +60,29 @@ class RoundOptions:
     """Who may report, and what was agreed."""
 
     keys: console.Keys = None
-    revoked: Annotated[Path | None, round_option("Public keys that count no more, one a line.")] = (
+    revoked: Annotated[Path | None, round_option("File of revoked public keys, one per line.")] = (
         None
     )
-    sizes: Annotated[Path | None, round_option("JSON of {site: samples}: refuse other sizes.")] = (
-        None
-    )
+    registered_sizes: Annotated[
+        Path | None, round_option("JSON of {client: samples}; other sizes are refused.")
+    ] = None
     quorum: Annotated[
-        float | None, round_option("Least number of valid reports, or their share.")
+        float | None, round_option("Minimum number of valid reports, or their fraction.")
     ] = None
     round: console.Round = None
     terms: console.TermsFile = None
     model: console.Model = None
-    score: Annotated[str | None, round_option("Refuse reports of another score.")] = None
-    grid: Annotated[str | None, round_option("Refuse reports on another grid.")] = None
-    epsilon: Annotated[float | None, round_option("Refuse reports of another epsilon.")] = None
-    delta: Annotated[float | None, round_option("Refuse reports of another delta.")] = None
-    max_share: Annotated[float | None, round_option("Refuse a larger share of all samples.")] = None
+    score: Annotated[str | None, round_option("Score of the round; others are refused.")] = None
+    binning: Annotated[str | None, round_option("Binning of the round; others are refused.")] = None
+    dp_epsilon: Annotated[
+        float | None, round_option("Privacy budget of the round; others are refused.")
+    ] = None
+    dp_delta: Annotated[
+        float | None, round_option("Privacy delta of the round; others are refused.")
+    ] = None
+    max_client_share: Annotated[
+        float | None, round_option("Cap on one client's fraction of all samples.")
+    ] = None
 
     def terms_with_options(self) -> RoundTerms:
         """Return the terms of their file, joined with the options."""
@@ -82,14 +92,14 @@ class RoundOptions:
             round=self.round,
             model=self.model,
             score=self.score,
-            grid=self.grid,
-            epsilon=self.epsilon,
-            delta=self.delta,
+            binning=self.binning,
+            dp_epsilon=self.dp_epsilon,
+            dp_delta=self.dp_delta,
         )
 
     def agreement_texts(self) -> dict[str, str]:
         """Return what was agreed in words, for the log."""
-        agreed = {"sizes": self.sizes, "keys": self.keys}
+        agreed = {"registered_sizes": self.registered_sizes, "keys": self.keys}
         agreed |= structs.asdict(self.terms_with_options())
         return {name: str(value) for name, value in agreed.items() if value is not None}
 
@@ -103,8 +113,8 @@ class RoundOptions:
             quorum=quorum,
             keys=self.keys,
             revoked=self.revoked,
-            registered_sizes=self.sizes,
-            max_client_share=self.max_share,
+            registered_sizes=self.registered_sizes,
+            max_client_share=self.max_client_share,
         )
 
 
@@ -134,9 +144,9 @@ def collect(
     reports: Reports,
     output: Annotated[Path, option("Parquet file for the valid reports.", "--output", "-o")],
 ) -> None:
-    """Check signatures, round and duplicates once, and keep the valid reports in one table.
+    """Validate reports once, with their signatures, and store the valid ones in one table.
 
-    It holds no signatures: calibrate it without --keys; its certificate says they were not checked.
+    The table holds no signatures: calibrate from it without --keys.
 
     [dim]Example: robfcp collect inbox -o round.parquet --round r1[/dim]
     [dim]Example: robfcp collect inbox -o round.parquet --terms round.toml --quorum 0.8[/dim]
@@ -153,15 +163,15 @@ def collect(
         f"{federation.n_clients} valid reports of {len(files)} files "
         f"(signatures: {signatures}) -> {output}"
     )
-    printer.list("faulty", [rejected.reason for rejected in federation.rejected_reports])
+    printer.list("rejected", [rejected.reason for rejected in federation.rejected_reports])
     printer.list("missing", federation.missing_clients)
-    printer.list("the same report twice, counted once", federation.resubmitted_clients)
+    printer.list("resubmitted, counted once", federation.resubmitted_clients)
     printer.json(
         {
             "output": str(output),
             "clients": list(federation.clients),
-            "faulty": federation.rejected_reports,
-            "missing": federation.missing_clients,
+            "rejected_reports": federation.rejected_reports,
+            "missing_clients": federation.missing_clients,
             "signatures": signatures,
         }
     )
@@ -172,36 +182,41 @@ class CalibrateOptions:
     """What a round is asked for, and where its results go."""
 
     output: console.Output = None
-    coverage: Annotated[list[str] | None, option("Wanted coverage (0.9); may be repeated.")] = None
-    promise: Annotated[str | None, option("What must hold though some lie", among=GUARANTEES)] = (
-        None
-    )
-    liars: Annotated[int | None, option("The most sites that may lie.", min=0)] = None
-    alike: Annotated[float | None, option("How much honest sites may differ.")] = None
-    by: Annotated[str | None, option("A threshold for each", among=("class", "group"))] = None
-    defence: Annotated[str, option("Whom to trust", among=DEFENSES)] = Consensus.name
+    coverage: Annotated[list[str] | None, option("Target coverage (0.9); may be repeated.")] = None
+    alpha: Annotated[list[str] | None, advanced_option("The same as --coverage 1 - ALPHA.")] = None
+    guarantee: Annotated[str | None, option("Guarantee of the thresholds", among=GUARANTEES)] = None
+    max_malicious: Annotated[
+        int | None, option("Malicious clients at most.", "--max-malicious", "-m", min=0)
+    ] = None
+    heterogeneity: Annotated[float | None, option("How much benign clients may differ.")] = None
+    by: Annotated[str | None, option("One threshold for each", among=("class", "group"))] = None
+    defense: Annotated[str, option("Which clients are excluded", among=DEFENSES)] = Consensus.name
     html: console.Html = None
-    letters: Annotated[Path | None, option("Folder for a letter to each site.")] = None
-    previous: Annotated[Path | None, option("Last round's calibration: say what changed.")] = None
-    sign: console.Sign = None
-    confidence: Annotated[float, advanced_option("With which certificates hold.")] = 0.95
-    mix: Annotated[
-        list[str] | None, advanced_option("Label mix: uniform, any or flu=0.1,cold=0.9.")
-    ] = None
-    samples: Annotated[int | None, advanced_option("Most samples liars may hold (marginal).")] = (
+    feedback: Annotated[Path | None, option("Folder for the feedback to each client.")] = None
+    previous: Annotated[Path | None, option("Calibration of the last round, to compare with.")] = (
         None
     )
-    anchor: Annotated[
-        Path | None, advanced_option("Trusted samples: outputs, or a report of them.")
+    sign: console.Sign = None
+    certificate_confidence: Annotated[float, advanced_option("Confidence of certificates.")] = 0.95
+    label_distribution: Annotated[
+        list[str] | None, advanced_option("Label distribution: uniform, any or flu=0.1,cold=0.9.")
     ] = None
-    risk: Annotated[
-        list[str] | None, advanced_option("Of reports of losses: the mean accepted.")
+    max_malicious_samples: Annotated[
+        int | None, advanced_option("Malicious samples at most (marginal).")
     ] = None
-    exactly: Annotated[int | None, advanced_option("Consensus leaves out exactly so many.")] = None
+    trusted_data: Annotated[
+        Path | None, advanced_option("Trusted data of the server: outputs, or their report.")
+    ] = None
+    risk_level: Annotated[
+        list[str] | None, advanced_option("For reports of losses: the accepted mean loss.")
+    ] = None
+    n_malicious: Annotated[int | None, advanced_option("Exclude exactly so many clients.")] = None
     exclude: Annotated[
-        list[str] | None, round_option("Set this client's report aside; may be repeated.")
+        list[str] | None, round_option("Exclude this client's report; may be repeated.")
     ] = None
-    spark: Annotated[str | None, advanced_option("Read tables by Spark: its master's URL.")] = None
+    spark: Annotated[str | None, advanced_option("Read tables with Spark: URL of its master.")] = (
+        None
+    )
     audit: AuditFile = None
 
     def round_files(self) -> RoundFiles:
@@ -210,9 +225,17 @@ class CalibrateOptions:
             calibration=self.output,
             page=self.html,
             audit_log=self.audit,
-            feedback=self.letters,
+            feedback=self.feedback,
             page_info=page_info(),
         )
+
+    def target_coverage(self) -> Any:
+        """Return the target coverage, or several of them, of --coverage or --alpha."""
+        if self.alpha is None:
+            return _scalar_or_list(self.coverage) or DEFAULT_COVERAGE
+        if self.coverage is not None:
+            raise RobfcpError("--alpha: means --coverage 1 - ALPHA; give one of them, not both")
+        return _scalar_or_list(coverage_of_alpha(self.alpha))
 
     def settings(
         self, federation: Federation, previous: Calibration | None, agreement: Mapping[str, str]
@@ -229,24 +252,24 @@ class CalibrateOptions:
             What was agreed beforehand, for the log.
         """
         guarantee_options = {
-            "liars": self.liars,
-            "samples": self.samples,
-            "mix": _parse_label_distributions(self.mix),
-            "alike": self.alike,
+            "max_malicious": self.max_malicious,
+            "max_malicious_samples": self.max_malicious_samples,
+            "label_distribution": _parse_label_distributions(self.label_distribution),
+            "heterogeneity": self.heterogeneity,
         }
-        guarantee = parse_guarantee(self.promise, guarantee_options)
+        guarantee = parse_guarantee(self.guarantee, guarantee_options)
         max_malicious = None
         if guarantee is None:
             # A guarantee says itself how many clients may be malicious.
-            max_malicious = self.liars
+            max_malicious = self.max_malicious
         return RoundSettings(
-            coverage=_scalar_or_list(self.coverage) or DEFAULT_COVERAGE,
-            risk_level=_scalar_or_list(self.risk),
+            coverage=self.target_coverage(),
+            risk_level=_scalar_or_list(self.risk_level),
             by=self.by,
-            defense=parse_defense(self.defence, max_malicious, self.exactly),
+            defense=parse_defense(self.defense, max_malicious, self.n_malicious),
             guarantee=guarantee,
-            trusted_report=read_trusted_report(self.anchor, federation),
-            certificate_confidence=self.confidence,
+            trusted_report=read_trusted_report(self.trusted_data, federation),
+            certificate_confidence=self.certificate_confidence,
             previous=previous,
             agreement=agreement,
         )
@@ -255,10 +278,10 @@ class CalibrateOptions:
 def calibrate(
     options: CalibrateOptions, printer: Printer, agreed_on: RoundOptions, reports: Reports
 ) -> None:
-    """Find whom to trust, take one threshold, and say what is proved about it.
+    """Decide which clients are excluded, compute the thresholds and certify their coverage.
 
-    [dim]Example: robfcp calibrate reports/*.json --promise marginal --liars 5 -o c.json[/dim]
-    [dim]Example: robfcp calibrate reports/*.json -o c.json --html page.html --letters letters[/dim]
+    [dim]Example: robfcp calibrate reports/*.json --guarantee marginal -m 5 -o c.json[/dim]
+    [dim]Example: robfcp calibrate reports/*.json -o c.json --html page.html[/dim]
     """
     key = console.load_private_key(options.sign)
     # Spark lists the tables of a folder itself.
@@ -298,7 +321,7 @@ def show_round(
         printer.line("\n  ".join([f"since {previous}:", *result.comparison.lines]))
         data["comparison"] = result.comparison
     if result.evidence is not None:
-        printer.line(f"-> {files.calibration}, what it rests on in {result.evidence.name}")
+        printer.line(f"-> {files.calibration}, audit record in {result.evidence.name}")
     printer.wrote(files.page, files.feedback)
     printer.json(data)
 
@@ -321,7 +344,7 @@ def read_trusted_report(path: Path | None, federation: Federation) -> Report | N
         return Report.load(path)
     score = federation.score
     if score is None:
-        raise RobfcpError("--anchor: the reports name no score; pass a report of the samples")
+        raise RobfcpError("--trusted-data: the reports name no score; pass a report of the samples")
     sample = read_outputs(path, needs_targets=True, expects=expected_task(score))
     class_names: Any = sample.classes if isinstance(score, ClassificationScore) else None
     return Report.from_predictions(
@@ -340,20 +363,23 @@ def parse_guarantee(name: str | None, options: Mapping[str, Any]) -> Guarantee |
     if name is not None:
         return get_guarantee(name, **options)
     for option_name, value in options.items():
-        if option_name != "liars" and value is not None:
+        if option_name != "max_malicious" and value is not None:
             raise RobfcpError(
-                f"--{option_name}: belongs to a promise; state which one with --promise"
+                f"--{option_name.replace('_', '-')}: belongs to a guarantee; choose one with "
+                "--guarantee"
             )
     return None
 
 
 def parse_defense(name: str, max_malicious: int | None, n_malicious: int | None) -> Defense:
-    """Return the defense of a name, told how many clients may be or are malicious."""
+    """Return the defense of a name, with the bound on malicious clients or their exact number."""
     if n_malicious is None:
         return get_defense(name, max_malicious)
     if name != Consensus.name:
-        raise RobfcpError(f"--exactly: is of --defence {Consensus.name}; use --liars")
-    return Consensus(exactly=n_malicious)
+        raise RobfcpError(
+            f"--n-malicious: belongs to --defense {Consensus.name}; use --max-malicious"
+        )
+    return Consensus(n_malicious=n_malicious, max_malicious=max_malicious)
 
 
 def _scalar_or_list(values: list[Any] | None) -> Any:
@@ -381,7 +407,8 @@ def _parse_label_distribution(text: str) -> str | dict[str, float]:
             fractions[name.strip()] = float(fraction)
         except ValueError:
             raise RobfcpError(
-                f"--mix: {text!r:.60} is neither uniform, any nor NAME=SHARE,NAME=SHARE"
+                f"--label-distribution: {text!r:.60} is neither uniform, any nor "
+                "NAME=FRACTION,NAME=FRACTION"
             ) from None
     return fractions
 
@@ -413,28 +440,28 @@ def print_calibration(
 
 
 def _print_levels(calibration: Calibration, printer: Printer) -> None:
-    """Print the threshold of each level, and how many clients it rests on."""
+    """Print the threshold of each level, and how many clients are included and excluded."""
     summary = calibration.summary
     federation = calibration.federation
     if calibration.is_guaranteed:
-        column_names = ["sites not flagged", "sites flagged"]
+        column_names = ["clients not flagged", "clients flagged"]
     else:
-        column_names = ["sites used", "sites left out"]
+        column_names = ["clients included", "clients excluded"]
     rows = []
     for level in calibration.levels:
         rows.append(
             (
                 f"{float(level.coverage):g}",
                 level.threshold,
-                summary.n_trusted,
+                summary.n_benign,
                 summary.n_flagged,
-                summary.n_faulty,
+                summary.n_rejected,
             )
         )
     printer.table(
-        f"{federation.n_clients} sites, {federation.n_samples} samples, "
-        f"defence {calibration.defense}",
-        ["level", "threshold", *column_names, "reports refused"],
+        f"{federation.n_clients} clients, {federation.n_samples} samples, "
+        f"defense {calibration.defense}",
+        ["level", "threshold", *column_names, "reports rejected"],
         rows,
     )
 
@@ -453,46 +480,47 @@ def _print_strata(level: CoverageLevel, printer: Printer) -> None:
         rows.append((stratum.name, stratum.threshold, *counts, lower, upper, stratum.protection))
     printer.table(
         f"by {by} at {float(level.coverage):g}, {len(rows)} of {len(strata)}, worst first",
-        [by, "threshold", "sites", "samples", "at least", "at most", ""],
+        [by, "threshold", "clients", "samples", "at least", "at most", ""],
         rows,
     )
 
 
 def _worst_first(stratum: Any) -> tuple[bool, float]:
-    """Return what strata are sorted by: hardly protected and unprotected ones come first."""
+    """Return what strata are sorted by: weakly protected and unprotected ones come first."""
     return "protected" not in stratum.protection, stratum.certificate.lower
 
 
 def _print_assumptions(calibration: Calibration, printer: Printer) -> None:
-    """Print what the certificates rest on, once where levels rest on the same."""
+    """Print the assumptions of the certificates, once where they are the same for all levels."""
     different = dict.fromkeys(level.certificate.assumptions for level in calibration.levels)
     for assumptions in different:
         texts = [assumption.text for assumption in assumptions]
-        printer.line("\n- ".join(["It rests on:", *texts]))
+        printer.line("\n- ".join(["Assumptions:", *texts]))
 
 
 def _print_clients(
     calibration: Calibration, diagnoses: Mapping[str, Diagnosis], printer: Printer
 ) -> None:
-    """Print who was excluded, whom to look at, and whose report did not count."""
+    """Print the excluded, suspicious and missing clients, and the rejected reports."""
     flagged = [diagnoses[client] for client in calibration.flagged_clients]
-    to_look_at = [diagnosis for diagnosis in diagnoses.values() if diagnosis.trusted]
-    flagged_word = "flagged" if calibration.is_guaranteed else "left out"
+    suspicious = [diagnosis for diagnosis in diagnoses.values() if diagnosis.is_benign]
+    flagged_word = "flagged" if calibration.is_guaranteed else "excluded"
     printer.list(flagged_word, _diagnosis_lines(flagged, calibration.reasons))
-    printer.list("look at", _diagnosis_lines(to_look_at, calibration.reasons))
-    printer.list("faulty", [rejected.reason for rejected in calibration.rejected_reports])
+    printer.list("suspicious", _diagnosis_lines(suspicious, calibration.reasons))
+    printer.list("rejected", [rejected.reason for rejected in calibration.rejected_reports])
     printer.list("missing", calibration.missing_clients)
-    printer.list("the same report twice, counted once", calibration.federation.resubmitted_clients)
+    printer.list("resubmitted, counted once", calibration.federation.resubmitted_clients)
 
 
 def _diagnosis_lines(diagnoses: Iterable[Diagnosis], reasons: Mapping[str, str]) -> list[str]:
-    """Return a line for each finding: what is seen, what to do, the reason, who is alike."""
-    by_finding: dict[tuple[str, str], list[Diagnosis]] = {}
+    """Return a line for each diagnosis: description, recommendation, reason, further clients."""
+    by_description: dict[tuple[str, str], list[Diagnosis]] = {}
     for diagnosis in diagnoses:
-        by_finding.setdefault((diagnosis.finding, diagnosis.advice), []).append(diagnosis)
+        key = (diagnosis.description, diagnosis.recommendation)
+        by_description.setdefault(key, []).append(diagnosis)
 
     lines = []
-    for first, *further in by_finding.values():
+    for first, *further in by_description.values():
         reason = reasons.get(first.client, "")
         line = f"{first.client}: {first.with_defense_reason(reason)}"
         if further:
@@ -511,12 +539,12 @@ def calibration_as_json(
         "levels": [_level_as_json(level) for level in calibration.levels],
         "n_clients": federation.n_clients,
         "n_samples": federation.n_samples,
-        "liars": calibration.n_malicious,
-        "liars_stated": calibration.n_malicious_given,
-        "faulty": calibration.rejected_reports,
-        "missing": calibration.missing_clients,
-        "outside": missing_or_rejected_clients(federation),
-        "remarks": calibration.notes,
+        "n_malicious": calibration.n_malicious,
+        "max_malicious": calibration.max_malicious,
+        "rejected_reports": calibration.rejected_reports,
+        "missing_clients": calibration.missing_clients,
+        "clients_not_covered": missing_or_rejected_clients(federation),
+        "notes": calibration.notes,
     }
     if federation.is_out_of_core:
         return data
@@ -524,13 +552,16 @@ def calibration_as_json(
     flagged = {}
     for client in calibration.flagged_clients:
         flagged[client] = calibration.reasons.get(client, "")
+    suspicious = [client for client, diagnosis in diagnoses.items() if diagnosis.is_benign]
     maliciousness = calibration.maliciousness.tolist()
     return {
         **data,
-        "trusted": calibration.benign_clients,
-        "flagged": flagged,
+        "benign_clients": calibration.benign_clients,
+        "flagged_clients": flagged,
+        "suspicious_clients": suspicious,
+        "verdicts": calibration.verdicts,
         "diagnoses": diagnoses,
-        "oddness": dict(zip(federation.clients, maliciousness, strict=True)),
+        "maliciousness": dict(zip(federation.clients, maliciousness, strict=True)),
     }
 
 
@@ -542,18 +573,20 @@ def _level_as_json(level: CoverageLevel) -> dict[str, Any]:
         "coverage": float(level.coverage),
         "certificate": {
             **structs.asdict(certificate),
-            "vacuous": certificate.is_vacuous,
+            "is_vacuous": certificate.is_vacuous,
             "statement": certificate.statement,
-            "at_every_site": certificate.per_client_lower,
+            "per_client_lower": certificate.per_client_lower,
         },
     }
 
 
 def verify(
     printer: Printer,
-    file: Annotated[Path, typer.Argument(help="A calibration, a letter, or a log (.jsonl).")],
-    record: Annotated[Path | None, typer.Argument(help="Its record, if not beside it.")] = None,
-    report: Annotated[Path | None, option("A site's own report, to be found in it.")] = None,
+    file: Annotated[
+        Path, typer.Argument(help="A calibration, client feedback, or a log (.jsonl).")
+    ],
+    record: Annotated[Path | None, typer.Argument(help="Its record, if it is elsewhere.")] = None,
+    report: Annotated[Path | None, option("A client's report, to be found in the record.")] = None,
     server_key: console.ServerKey = None,
     audit: AuditFile = None,
 ) -> None:
@@ -596,7 +629,7 @@ def show_log(log: AuditLog, printer: Printer) -> None:
     for event in events:
         details = [str(event[key]) for key in SHOWN_EVENTS if event.get(key) is not None]
         rows.append((event.get("time"), event.get("event"), " ".join(details)))
-    printer.table(f"{len(events)} events, the chain holds", ["time", "event", "about"], rows)
+    printer.table(f"{len(events)} events, the digests match", ["time", "event", "about"], rows)
     if events:
         last_digest = events[-1]["line_digest"]
         printer.line(f"The last line's digest, to be noted elsewhere: {last_digest}")
@@ -611,12 +644,12 @@ def show_feedback(feedback: ClientFeedback, file: Path, signature: str, printer:
     )
     printer.json(
         {
-            "letter": str(file),
+            "feedback": str(file),
             "signature": signature,
             "client": feedback.client,
             "verdict": feedback.verdict,
             "diagnosis": feedback.diagnosis,
-            "advice": feedback.advice,
+            "recommendation": feedback.recommendation,
             "reason": feedback.reason,
         }
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -14,7 +15,7 @@ import typer
 from robfcp._files import read_bounded
 from robfcp._sealed import file_kind
 from robfcp._typing import FloatArray
-from robfcp._validation import abbreviate, parse_level
+from robfcp._validation import abbreviate, check_fraction, parse_level
 from robfcp.calibration import Calibration, SensitivityTable, sensitivity
 from robfcp.certificates import format_lower, format_upper
 from robfcp.cli import console
@@ -29,15 +30,17 @@ from robfcp.guarantees import (
     estimate_heterogeneity,
     missing_or_rejected_clients,
 )
+from robfcp.local import ClientFeedback
 from robfcp.monitoring import AlarmHistory, MonitorState
 from robfcp.page import PageHistory, write_html
+from robfcp.schemas import FILE_SCHEMAS, file_schema
 
 MAX_BYTES = 2**28
 MAX_SHOWN = 10  # strata, and clients
 MAX_DIGITS = 15  # of a number of clients
 USUAL_NUMBERS = (0, 1, 2)  # of malicious clients that are shown unless others are named
 USUAL_PERCENTAGES = (5, 9, 20, 40)
-HISTORY_KINDS = ("alarms", "monitor")  # of files
+HISTORY_KINDS = (AlarmHistory.kind, MonitorState.kind)  # of files
 
 
 @dataclass(frozen=True)
@@ -45,16 +48,21 @@ class ShowOptions:
     """Whether a page is written, and what is asked of a calibration."""
 
     html: console.Html = None
-    title: Annotated[str, option("What the page is headed with.")] = ""
-    study: Annotated[str, option("The study or protocol, for the page.")] = ""
-    run_by: Annotated[str, option("Who ran it, for the page.")] = ""
-    date: Annotated[str | None, option("The page's date; today's if not given.")] = None
-    history: Annotated[list[Path] | None, option("Files of alarms or monitors.")] = None
-    liars: Annotated[list[str] | None, option("What if so many lie.", "--liars", "-m")] = None
-    coverage: Annotated[list[str] | None, option("What if this coverage were wanted.")] = None
-    alike: Annotated[float | None, option("What if honest sites differ by at most this.")] = None
+    title: Annotated[str, option("Title of the page.")] = ""
+    study: Annotated[str, option("Study or protocol, for the page.")] = ""
+    run_by: Annotated[str, option("Who ran the round, for the page.")] = ""
+    date: Annotated[str | None, option("Date of the page (today).")] = None
+    history: Annotated[list[Path] | None, option("Alarm histories or monitor states.")] = None
+    max_malicious: Annotated[
+        list[str] | None, option("Certify for so many malicious clients.", "--max-malicious", "-m")
+    ] = None
+    coverage: Annotated[list[str] | None, option("Certify for this target coverage.")] = None
+    heterogeneity: Annotated[float | None, option("Certify for this heterogeneity.")] = None
     server_key: console.ServerKey = None
-    confidence: Annotated[float, advanced_option("With which certificates hold.")] = 0.95
+    certificate_confidence: Annotated[float, advanced_option("Confidence of certificates.")] = 0.95
+    schema: Annotated[
+        str | None, advanced_option("Print the JSON Schema of a kind of file", among=FILE_SCHEMAS)
+    ] = None
 
 
 @dataclass(frozen=True)
@@ -104,20 +112,32 @@ class Outlook:
 def show(
     options: ShowOptions,
     printer: Printer,
-    file: Annotated[Path, typer.Argument(help="A calibration; or alarms, a monitor.")],
+    file: Annotated[
+        Path | None,
+        typer.Argument(help="A calibration, an alarm history or a monitor state."),
+    ] = None,
 ) -> None:
-    """Say what is proved for each number of liars and what each promise would cost; or a page.
+    """Print what is certified for each number of malicious clients and what guarantees cost.
 
-    A record of alarms or a monitor's state says where it stands, and makes a page of the history.
+    With --html it writes a page instead. Of an alarm history or a monitor state it prints the
+    current state. With --schema it prints the format of a kind of file; no file is needed.
 
     [dim]Example: robfcp show calibration.json -m 0,2,5,9 --coverage 0.9[/dim]
     [dim]Example: robfcp show calibration.json --html page.html --title "Outcome after stroke"[/dim]
     """
+    if options.schema is not None:
+        print(json.dumps(file_schema(options.schema), indent=2))
+        return
+    if file is None:
+        raise RobfcpError("file: none is named; pass a calibration, or --schema KIND")
+    check_fraction(
+        "--certificate-confidence", options.certificate_confidence, "give for example 0.95"
+    )
     console.prepare_outputs(options.html)
     if (file / "monitor.json").exists():  # a folder that monitor keeps
         file = file / "monitor.json"
     kind = file_kind(read_bounded(file, MAX_BYTES))
-    if kind == "letter":
+    if kind == ClientFeedback.kind:
         raise RobfcpError(f"{file}: is a site's letter; robfcp verify says what it tells")
     if kind in HISTORY_KINDS:
         _show_history(file, options, printer)
@@ -131,7 +151,7 @@ def show(
         else:
             outlook = _compute_outlook(calibration, options)
     if options.html is not None:
-        _finish(printer, options.html, {"sites": calibration.federation.n_clients})
+        _finish(printer, options.html, {"n_clients": calibration.federation.n_clients})
         return
     _print_outlook(outlook, options, printer)
     _finish(printer, None, _outlook_as_json(outlook))
@@ -162,7 +182,7 @@ def _compute_outlook(calibration: Calibration, options: ShowOptions) -> Outlook:
     """Return what a calibration proves for the numbers of malicious clients asked about."""
     federation = calibration.federation
     levels = [parse_level(text) for text in options.coverage or ()]
-    max_malicious_values = _parse_max_malicious(options.liars, federation.n_clients)
+    max_malicious_values = _parse_max_malicious(options.max_malicious, federation.n_clients)
     if not levels:
         levels = [level.coverage for level in calibration.levels]
 
@@ -172,8 +192,8 @@ def _compute_outlook(calibration: Calibration, options: ShowOptions) -> Outlook:
             calibration,
             level,
             max_malicious_values,
-            certificate_confidence=options.confidence,
-            heterogeneity=options.alike,
+            certificate_confidence=options.certificate_confidence,
+            heterogeneity=options.heterogeneity,
         )
         breakdown_point = breakdown_point_of_any_rule(federation.sample_sizes, level)
         outlooks.append(LevelOutlook(level, tables, breakdown_point))
@@ -181,7 +201,7 @@ def _compute_outlook(calibration: Calibration, options: ShowOptions) -> Outlook:
     heterogeneity = {}
     for max_malicious in max_malicious_values:
         heterogeneity[max_malicious] = estimate_heterogeneity(
-            federation, max_malicious, options.confidence
+            federation, max_malicious, options.certificate_confidence
         )
     client_coverage = calibration.client_coverage()
     lowest_first = np.argsort(client_coverage[:, 0], kind="stable").tolist()
@@ -206,7 +226,7 @@ def _parse_max_malicious(texts: list[str] | None, n_clients: int) -> tuple[int, 
         is_count = digits.isascii() and digits.isdigit() and len(digits) <= MAX_DIGITS
         if not is_count or int(digits) >= n_clients:
             raise RobfcpError(
-                f"--liars: {digits!r:.40} is not a number below the {n_clients} sites; "
+                f"--max-malicious: {digits!r:.40} is not a number below the {n_clients} sites; "
                 f"give numbers from 0 to {n_clients - 1}, separated by commas"
             )
         values.add(int(digits))
@@ -220,8 +240,10 @@ def _print_outlook(outlook: Outlook, options: ShowOptions, printer: Printer) -> 
     """Print a calibration, and what it proves for several numbers of malicious clients."""
     calibration = outlook.calibration
     print_calibration(calibration, diagnose(calibration), printer)
-    if options.alike is not None:
-        _print_declared_heterogeneity(calibration, options.alike, options.confidence, printer)
+    if options.heterogeneity is not None:
+        _print_declared_heterogeneity(
+            calibration, options.heterogeneity, options.certificate_confidence, printer
+        )
     for level in outlook.levels:
         _print_sensitivity(level, calibration.by, options, printer)
     _print_how_to_read(calibration.by, printer)
@@ -253,17 +275,21 @@ def _print_sensitivity(
 ) -> None:
     """Print what holds at one level for each number of malicious clients, weakest strata first."""
     level = float(outlook.level)
-    title = f"what if coverage {level:g} and m liars, {options.confidence:.0%} sure"
-    columns = ["threshold", "m", "from", "to", "marginal", "pac", "alike"]
+    title = f"coverage {level:g} against m malicious clients, "
+    title += f"{options.certificate_confidence:.0%} confidence"
+    columns = ["threshold", "m", "from", "to", "marginal", "pac", "heterogeneous pac"]
     if by is not None:
         limit_text = _limit_text("weakest", len(outlook.tables))
-        title = f"by {by} at {level:g}{limit_text}, {options.confidence:.0%} sure at once"
-        columns = [by, "sites", *columns]
+        title = (
+            f"by {by} at {level:g}{limit_text}, {options.certificate_confidence:.0%} confidence "
+            "at once"
+        )
+        columns = [by, "clients", *columns]
 
     rows: list[list[object]] = []
     for table in sorted(outlook.tables, key=_bounds_against_most)[:MAX_SHOWN]:
         rows += _sensitivity_rows(table, by)
-    if options.alike is None:
+    if options.heterogeneity is None:
         # Nothing is declared that the last column would rest on.
         columns = columns[:-1]
         rows = [row[:-1] for row in rows]
@@ -275,20 +301,20 @@ def _bounds_against_most(table: SensitivityTable) -> list[float]:
 
     Strata that no client has samples of have none: sorted by this they come before all others.
     """
-    return [row.certificate.lower for row in reversed(table.budgets)]
+    return [row.certificate.lower for row in reversed(table.rows)]
 
 
 def _sensitivity_rows(table: SensitivityTable, by: str | None) -> list[list[object]]:
     """Return a row for each number of malicious clients, or one where no client has samples."""
-    stratum = [] if by is None else [table.name, table.holders]
-    if not table.budgets:
+    stratum = [] if by is None else [table.name, table.n_clients]
+    if not table.rows:
         return [[*stratum, "", "", "nothing", "", "", "", ""]]
     rows = []
-    for row in table.budgets:
+    for row in table.rows:
         lower = format_lower(row.certificate.lower)
         upper = format_upper(row.certificate.upper)
-        thresholds = [row.marginal, row.pac, row.alike]
-        rows.append([*stratum, table.threshold, row.m, lower, upper, *thresholds])
+        thresholds = [row.marginal, row.pac, row.heterogeneity_guarantee]
+        rows.append([*stratum, table.threshold, row.max_malicious, lower, upper, *thresholds])
     return rows
 
 
@@ -301,20 +327,21 @@ def _limit_text(order: str, n_rows: int) -> str:
 
 def _print_how_to_read(by: str | None, printer: Printer) -> None:
     """Print what the columns of the tables mean."""
-    coverage = "the honest sites' coverage"
+    coverage = "the coverage of benign clients"
     if by is not None:
-        coverage = f"a {by}'s coverage at its honest sites"
+        coverage = f"the coverage of a {by} at its benign clients"
     printer.line(
-        f"from, to: either more than m lie or {coverage} lies there, all rows at once. "
-        "marginal, pac, alike (pac for sites declared alike): thresholds that would guarantee the "
-        "wanted level."
+        f"from, to: {coverage} is in this range, unless more than m clients are malicious; all "
+        "rows hold at once. "
+        "marginal, pac, heterogeneous pac (with --heterogeneity): thresholds that would guarantee "
+        "the target coverage."
     )
 
 
 def _print_limits(outlook: LevelOutlook, printer: Printer) -> None:
     """Print from how many malicious clients on nothing is proved, and nothing can be."""
     level = float(outlook.level)
-    vacuous_from = outlook.tables[0].empty_from
+    vacuous_from = outlook.tables[0].vacuous_from
     if vacuous_from is not None:
         printer.line(f"At {level:g} nothing is proved from {vacuous_from} liars on.")
     if outlook.breakdown_point is not None:
@@ -337,13 +364,14 @@ def _print_heterogeneity(estimates: Mapping[int, HeterogeneityEstimate], printer
         rows.append((max_malicious, *(f"{value:.3f}" for value in values)))
     label = next(iter(estimates.values())).label
     printer.table(
-        f"how far sites seem to differ ({label})",
-        ["m", "suggested", "seen", "by chance", "at least"],
+        f"heterogeneity between clients ({label})",
+        ["m", "recommended", "observed", "by chance", "at least"],
         rows,
     )
     printer.line(
-        "seen: how far the farthest report is once m are set aside, so it falls as m grows. State "
-        "how alike sites are from what you know of them: liars who stay close are not set aside."
+        "observed: how far the farthest report is once m are excluded, so it falls as m grows. "
+        "Give the heterogeneity from what you know of the clients: malicious ones that stay close "
+        "are not excluded."
     )
 
 
@@ -359,7 +387,7 @@ def _print_client_coverage(outlook: Outlook, printer: Printer) -> None:
         limit_text = f", estimated from coarsened counts{limit_text}"
     printer.table(
         f"coverage each site reports of its own samples{limit_text}",
-        ["site", "samples", "covered"],
+        ["client", "samples", "coverage"],
         rows,
     )
 
@@ -373,8 +401,8 @@ def _outlook_as_json(outlook: Outlook) -> dict[str, Any]:
             {
                 "coverage": level.level,
                 "by": outlook.calibration.by,
-                "parts": level.tables,
-                "no_rule_survives": level.breakdown_point,
+                "strata": level.tables,
+                "breakdown_point": level.breakdown_point,
             }
         )
     coverage_by_client = {}
@@ -384,8 +412,8 @@ def _outlook_as_json(outlook: Outlook) -> dict[str, Any]:
         "n_clients": federation.n_clients,
         "n_samples": federation.n_samples,
         "levels": levels,
-        "alike": outlook.heterogeneity,
-        "sites": coverage_by_client,
+        "heterogeneity": outlook.heterogeneity,
+        "client_coverage": coverage_by_client,
     }
 
 
@@ -404,9 +432,9 @@ def _read_history(paths: Sequence[Path]) -> PageHistory:
         kind = file_kind(content)
         if kind not in HISTORY_KINDS:
             raise RobfcpError(
-                f"{path}: is no history; pass what alarms --history or monitor --state wrote"
+                f"{path}: is no history; pass what merge-alarms --history or monitor --state wrote"
             )
-        if kind == "alarms":
+        if kind == AlarmHistory.kind:
             if alarms is not None:
                 raise RobfcpError(f"{path}: is the second {kind} file; pass one")
             alarms = AlarmHistory.from_json(content, str(path))
@@ -415,7 +443,7 @@ def _read_history(paths: Sequence[Path]) -> PageHistory:
             monitors.append((state.client or path.stem, state))
     if alarms is not None and monitors:
         raise RobfcpError(
-            "history: a server's record and sites' monitors go on different pages; pass one kind"
+            "--history: an alarm history and monitor states go on different pages; pass one kind"
         )
     return PageHistory(alarms, tuple(monitors))
 

@@ -203,7 +203,7 @@ def read_parquet(path: Path) -> Table:
         from pyarrow import ArrowException, parquet
     except ImportError:
         raise RobfcpError(
-            "parquet needs pyarrow; pip install 'robfcp[parquet]', or save CSV"
+            "parquet needs pyarrow; pip install 'robfcp[fleet]', or save CSV"
         ) from None
     try:
         file = parquet.ParquetFile(path)
