@@ -94,8 +94,8 @@ def bin_counts(binning, scores):
 
 def privacy(epsilon, *, protects_sample_size=False):
     """A privacy budget of one report."""
-    neighbours = "add-remove" if protects_sample_size else "substitution"
-    return robfcp.Privacy(epsilon, neighbours=neighbours)
+    neighbors = "add-remove" if protects_sample_size else "substitution"
+    return robfcp.Privacy(epsilon, neighbors=neighbors)
 
 
 def noise_scale(privacy):
@@ -106,14 +106,14 @@ def noise_scale(privacy):
 def defense(name, *, n_malicious=None, max_malicious=None, seed=None, metric=None, vector=None):
     """A defense by name, told a number of malicious clients or not."""
     if name == "consensus":
-        return Consensus(exactly=n_malicious, at_most=max_malicious, seed=seed)
+        return Consensus(n_malicious=n_malicious, max_malicious=max_malicious, random_state=seed)
     if name == "none":
         return FCP()
     if name == "rob-fcp-released":
-        return RobFCPReleased(liars=n_malicious)
-    options = {"distance": metric, "characterisation": vector}
+        return RobFCPReleased(n_malicious=n_malicious)
+    options = {"metric": metric, "characterization": vector}
     options = {option: value for option, value in options.items() if value is not None}
-    return RobFCP(liars=n_malicious, **options)
+    return RobFCP(n_malicious=n_malicious, **options)
 
 
 def guarantee(
@@ -149,7 +149,7 @@ def calibrate(reports, coverage=0.9, *, risk_level=None, guarantee=None, trusted
     """The calibration of some reports or of a federation."""
     return robfcp.calibrate(
         reports,
-        coverage,
+        coverage=coverage,
         risk_level=risk_level,
         guarantee=guarantee,
         trusted_report=trusted,
@@ -164,8 +164,10 @@ def calibration_json(calibration):
 
 def texts(calibration, *, everything=True):
     """{part: bytes} of all that people and programs read of a calibration."""
-    diagnoses = {client: str(found) for client, found in robfcp.diagnose(calibration).items()}
-    found = {
+    diagnoses = {
+        client: str(diagnosis) for client, diagnosis in robfcp.diagnose(calibration).items()
+    }
+    answers = {
         "decisions": json.dumps(decisions(calibration)).encode(),
         "calibration": calibration.to_json(),
         "record": calibration.require_record().to_json(),
@@ -173,17 +175,18 @@ def texts(calibration, *, everything=True):
         "diagnoses": json.dumps(diagnoses).encode(),
     }
     if everything:
-        found["feedback"] = b"\n".join(letter.to_json() for letter in iter_feedback(calibration))
+        feedback = [client_feedback.to_json() for client_feedback in iter_feedback(calibration)]
+        answers["feedback"] = b"\n".join(feedback)
         page = page_data(calibration, PageInfo())
         page = {key: value for key, value in page.items() if key not in PAGE_KEYS_LEFT_OUT}
-        found["page"] = json.dumps(page, sort_keys=True, default=str).encode()
+        answers["page"] = json.dumps(page, sort_keys=True, default=str).encode()
         differences = [difference.line for difference in verify_calibration(calibration)]
-        found["verification"] = json.dumps(differences).encode()
-    return found
+        answers["verification"] = json.dumps(differences).encode()
+    return answers
 
 
 def decisions(calibration):
-    """The decisions of a calibration in plain numbers and words, for comparison on any machine."""
+    """The decisions of a calibration in numbers and texts, for comparison on any machine."""
     levels = []
     for level in calibration.levels:
         levels.append(
@@ -219,7 +222,7 @@ def stored_calibrations(reports, guarantees, *, coverage=0.9):
         limit, _parquet.MAX_VALUES_IN_MEMORY = _parquet.MAX_VALUES_IN_MEMORY, 0
         try:
             return [
-                calibrate(Federation.from_files(path), coverage, guarantee=wanted)
+                calibrate(Federation.from_files(path), coverage=coverage, guarantee=wanted)
                 for wanted in guarantees
             ]
         finally:
@@ -239,8 +242,8 @@ def monitor(calibration, *, seed, min_coverage=None, reference_report=None, clie
 
 def monitor_update(monitor, probabilities, labels):
     """What the monitor says after a batch."""
-    found = monitor.update(probabilities, labels)
-    return msgspec.json.encode(found)
+    state = monitor.update(probabilities, labels)
+    return msgspec.json.encode(state)
 
 
 def e_value_report(monitor, round, step):
@@ -253,40 +256,17 @@ def evaluation_text(calibration, probabilities, labels, *, min_coverage):
     return str(calibration.evaluate(probabilities, labels, min_coverage=min_coverage)).encode()
 
 
-COMMANDS = {"evaluate": "check", "merge-alarms": "alarms"}
-OPTIONS = {
-    "max-malicious": "liars",
-    "n-malicious": "exactly",
-    "guarantee": "promise",
-    "heterogeneity": "alike",
-    "defense": "defence",
-    "feedback": "letters",
-    "trusted-data": "anchor",
-    "label-distribution": "mix",
-    "registered-sizes": "sizes",
-    "min-coverage": "floor",
-    "n-clients": "sites",
-    "reference-report": "own",
-    "risk-level": "risk",
-    "interval-confidence": "confidence",
-    "stratify-by-class": "by-class",
-}
-
-
 def command_line(name, *arguments, folder, min_cell_count=None, **options):
     """Exit code and output of a command that runs in a folder."""
-    words = [COMMANDS.get(name, name), *arguments]
+    arguments = [name, *arguments]
     if min_cell_count is not None:
-        words += ["--min-cell-count", min_cell_count]
+        arguments += ["--min-cell-count", min_cell_count]
     for option, value in options.items():
-        option = option.replace("_", "-")
-        if option == "feedback" and name == "predict":
-            option = "letter"
-        words.append(f"--{OPTIONS.get(option, option)}")
+        arguments.append(f"--{option.replace('_', '-')}")
         if value is not True:
-            words.append(str(value))
+            arguments.append(str(value))
     with chdir(folder):
-        done = run(*words, COLUMNS="100")
+        done = run(*arguments, COLUMNS="100")
     return f"exit {done.returncode}\n{done.stdout}{done.stderr}".encode()
 
 

@@ -15,10 +15,24 @@ from itertools import product
 from pathlib import Path
 
 import golden_adapter as adapter
+import golden_old_names
 import numpy as np
 
 LAC = adapter.LAC
 CASES = {}
+
+# Adapters of commits before the renaming have a table of old options.
+HAS_OLD_NAMES = hasattr(adapter, "OPTIONS")
+
+
+def option(name):
+    """The option of a name, at whichever commit the case runs."""
+    return golden_old_names.OLD_OPTIONS[name] if HAS_OLD_NAMES else name
+
+
+def report_key(name):
+    """The key of a report's file, at whichever commit the case runs."""
+    return golden_old_names.OLD_REPORT_KEYS[name] if HAS_OLD_NAMES else name
 
 
 def case(name, work):
@@ -374,12 +388,12 @@ def mixed_noise():
 
 def few_clients():
     """Rounds of one to four clients."""
-    found = {}
+    answers = {}
     for n_clients in (1, 2, 3, 4):
         reports = partial(round_reports, 1, n_clients=n_clients, n_malicious=0)
         for part, text in calibrated(reports, 0.8).items():
-            found[f"{n_clients}-{part}"] = text
-    return found
+            answers[f"{n_clients}-{part}"] = text
+    return answers
 
 
 def sampled_clients():
@@ -406,10 +420,10 @@ def stored(**options):
         "pac": adapter.guarantee("pac", 4),
     }
     calibrations = adapter.stored_calibrations(reports, guarantees.values())
-    found = {}
+    answers = {}
     for name, calibration in zip(guarantees, calibrations, strict=True):
-        found[name] = adapter.calibration_json(calibration)
-    return found
+        answers[name] = adapter.calibration_json(calibration)
+    return answers
 
 
 for attack, by in product(("zeros", "smaller", "larger"), (None, "class")):
@@ -439,8 +453,8 @@ def hostile_reports(good):
         {"kind": "calibration"},
         {"schema": 3},
         {"schema": True},
-        {"grid": None},
-        {"grid": "drop"},
+        {report_key("binning"): None},
+        {report_key("binning"): "drop"},
         {"n_samples": -1},
         {"n_samples": 7},
         {"n_samples": 2**41},
@@ -457,15 +471,20 @@ def hostile_reports(good):
         {"strata": {**strata, "names": 9}},
         {"strata": {**strata, "names": ["a", "a"]}},
         {"strata": {**strata, "counts": strata["counts"][1:]}},
-        {"strata": {**strata, "steps": [0] * len(strata["steps"])}},
+        {
+            "strata": {
+                **strata,
+                report_key("cell_steps"): [0] * len(strata[report_key("cell_steps")]),
+            }
+        },
         {"strata": {**strata, "counts": [-count for count in strata["counts"]]}},
         {"counts": [1, 2]},
         {"extra": 1},
         {"risk": {"name": "fnr"}},
         {"privacy": {"epsilon": 1.0}},
-        {"set_sizes": [1]},
-        {"grid": {**first["grid"], "digest": "00"}},
-        {"grid": too_many_bins},
+        {report_key("all_label_counts"): [1]},
+        {report_key("binning"): {**first[report_key("binning")], "digest": "00"}},
+        {report_key("binning"): too_many_bins},
     ]
     bad = [b"", b"{}", b"[", b"\xff", b"null", good[0][:50], good[1]]
     for number, fields in enumerate(changes):
@@ -579,7 +598,7 @@ def monitored():
     guarantee = adapter.guarantee("pac", 1)
     calibration = adapter.calibrate(reports, 0.9, guarantee=guarantee)
     rng = np.random.default_rng(5)
-    found = {}
+    answers = {}
     for name, reference in (("named", None), ("reference", reports[3])):
         monitor = adapter.monitor(
             calibration,
@@ -591,12 +610,12 @@ def monitored():
         for informative in (True, False):
             probabilities, labels = fresh_samples(rng, 200, informative=informative)
             part = f"{name}-{'good' if informative else 'bad'}"
-            found[part] = adapter.monitor_update(monitor, probabilities, labels)
-        found[f"{name}-e-value"] = adapter.e_value_report(monitor, "r", 1)
-        found[f"{name}-evaluation"] = adapter.evaluation_text(
+            answers[part] = adapter.monitor_update(monitor, probabilities, labels)
+        answers[f"{name}-e-value"] = adapter.e_value_report(monitor, "r", 1)
+        answers[f"{name}-evaluation"] = adapter.evaluation_text(
             calibration, probabilities, labels, min_coverage=0.8
         )
-    return found
+    return answers
 
 
 case("monitored", monitored)
@@ -628,7 +647,7 @@ def write_table(path, seed, n_samples, *, one_hot=False, with_ward=False):
 
 def commands():
     """The JSON and the printed text of every command on one round."""
-    found = {}
+    answers = {}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "reports").mkdir()
@@ -642,7 +661,7 @@ def commands():
         def run(part, command, *arguments, **options):
             output = partial(adapter.command_line, command, *arguments, folder=folder, **options)
             text = output(json=True)
-            found[part] = text.replace(name.encode(), b"FOLDER")
+            answers[part] = text.replace(name.encode(), b"FOLDER")
 
         run("terms", "terms", "round.toml")
         for k in range(9):
@@ -684,11 +703,11 @@ def commands():
         run("verify-feedback", "verify", "feedback/site-3.json")
         run("refused", "calibrate", "nobody.json")
         printed = partial(adapter.command_line, folder=folder)
-        found["calibrate-printed"] = printed("calibrate", "reports")
-        found["show-printed"] = printed("show", "c.json")
+        answers["calibrate-printed"] = printed("calibrate", "reports")
+        answers["show-printed"] = printed("show", "c.json")
         sets = folder / "sets.csv"
-        found["sets"] = sets.read_bytes() if sets.exists() else b"not written"
-    return found
+        answers["sets"] = sets.read_bytes() if sets.exists() else b"not written"
+    return answers
 
 
 case("commands", commands)
@@ -696,7 +715,7 @@ case("commands", commands)
 
 def files_of_a_round():
     """Everything that `calibrate` writes and prints, and what it refuses."""
-    found = {}
+    answers = {}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "reports").mkdir()
@@ -706,34 +725,41 @@ def files_of_a_round():
             arguments = ["report", f"site-{k}.csv"]
             options = {"client": f"site-{k}", "round": "r1", "folder": folder}
             adapter.command_line(*arguments, output=f"reports/{k}.json", **options)
-            adapter.command_line(*arguments, "--pooled", output=f"pooled/{k}.json", **options)
+            adapter.command_line(
+                *arguments, option("--withhold-labels"), output=f"pooled/{k}.json", **options
+            )
         write_table(folder / "trusted.csv", 51, 150)
         (folder / "round.toml").write_text('round = "r1"\n')
         (folder / "sizes.json").write_text(json.dumps({f"site-{k}": 120 for k in range(8)}))
 
         def run(part, *arguments, command="calibrate", **options):
             text = adapter.command_line(command, *arguments, folder=folder, **options)
-            found[part] = text.replace(name.encode(), b"FOLDER")
+            answers[part] = text.replace(name.encode(), b"FOLDER")
 
         common = {"output": "c.json", "html": "page.html", "feedback": "feedback"}
         run("first", "reports", terms="round.toml", audit="log.jsonl", **common)
         for path in sorted(folder.glob("c.*")) + sorted(folder.glob("feedback/*")):
-            found[f"written-{path.name}"] = path.read_bytes()
+            answers[f"written-{path.name}"] = path.read_bytes()
         page = (folder / "page.html").read_bytes()
-        found["written-page"] = hashlib.sha256(page).hexdigest().encode()
+        answers["written-page"] = hashlib.sha256(page).hexdigest().encode()
         events = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
         kept = [{k: v for k, v in one.items() if k not in ("time", "previous")} for one in events]
-        found["written-log"] = json.dumps(kept).encode()
+        answers["written-log"] = json.dumps(kept).encode()
         run("verified", "c.json", command="verify", report="reports/4.json", audit="log.jsonl")
         run("letter", "feedback/site-3.json", command="verify")
 
         run("again", "reports", previous="c.json", exclude="site-4", output="d.json")
         run("again-json", "reports", previous="c.json", exclude="site-4", json=True)
         run("sizes", "reports", registered_sizes="sizes.json", quorum=0.5, json=True)
-        run("share", "reports", max_share=0.01)
+        run("share", "reports", option("--max-client-share"), "0.01")
         run("levels", "reports", "--coverage", "0.8", "--coverage", "0.95", by="class")
         run("shift", "reports", guarantee="label-shift", max_malicious=1, label_distribution="any")
-        distributions = ["--mix", "flu=0.1,cold=0.2,none=0.7", "--mix", "uniform"]
+        distributions = [
+            option("--label-distribution"),
+            "flu=0.1,cold=0.2,none=0.7",
+            option("--label-distribution"),
+            "uniform",
+        ]
         run("shift-two", "reports", *distributions, guarantee="label-shift", max_malicious=1)
         run("exactly", "reports", n_malicious=1, json=True)
         run("rob-fcp", "reports", defense="rob-fcp", max_malicious=1)
@@ -755,7 +781,7 @@ def files_of_a_round():
         run("refused-key", "reports", sign="nobody.key")
         run("refused-log", "c.json", command="verify", audit="reports")
         run("left-aside", "c.json", "reports")
-    return found
+    return answers
 
 
 case("files-of-a-round", files_of_a_round)
@@ -807,7 +833,7 @@ TABLES = {  # files as people have them, right and wrong
 READINGS = {
     "as-it-is": [],
     "logits": ["--logits"],
-    "normalise": ["--normalise"],
+    "normalize": [option("--normalize")],
     "classes": ["--classes", "dog,cat"],
     "label": ["--label", "dog"],
     "id": ["--id", "cat"],
@@ -816,13 +842,20 @@ READINGS = {
     "absolute-residual": ["--score", "absolute-residual"],
     "group": ["--group", "ward"],
     "risk": ["--risk", "false-negative-rate"],
-    "private": ["--epsilon", "1", "--ledger", "ledger.json", "--grid", "uniform:8"],
+    "private": [
+        option("--dp-epsilon"),
+        "1",
+        "--ledger",
+        "ledger.json",
+        option("--binning"),
+        "uniform:8",
+    ],
 }
 
 
 def read_tables_as(arguments):
     """What `report` makes of every table, or says of it."""
-    found = {}
+    answers = {}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         for table, text in TABLES.items():
@@ -831,12 +864,12 @@ def read_tables_as(arguments):
             words = ["report", "t.csv", "--client", "a", "--output", "r.json", *arguments]
             printed = adapter.command_line(*words, folder=folder)
             written = folder / "r.json"
-            if "--epsilon" in arguments:  # its noise is drawn anew
+            if "--ledger" in arguments:  # its noise is drawn anew
                 printed = re.sub(rb"in \d+ bytes", b"", printed)
             elif written.exists():
                 printed += written.read_bytes()
-            found[table] = printed
-    return found
+            answers[table] = printed
+    return answers
 
 
 for name, arguments in READINGS.items():
@@ -860,7 +893,7 @@ def read_arrays_as(arguments):
         "two-names": {"probabilities": p, "labels": labels, "classes": words[:2]},
         "missing": {"probabilities": np.where(p > 0.9, np.nan, p), "labels": labels},
     }
-    found = {}
+    answers = {}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         for part, named in arrays.items():
@@ -869,8 +902,8 @@ def read_arrays_as(arguments):
             given = ["report", "t.npz", "--client", "a", "--output", "r.json", *arguments]
             printed = adapter.command_line(*given, folder=folder)
             written = folder / "r.json"
-            found[part] = printed + (written.read_bytes() if written.exists() else b"")
-    return found
+            answers[part] = printed + (written.read_bytes() if written.exists() else b"")
+    return answers
 
 
 for name, arguments in {
@@ -878,8 +911,14 @@ for name, arguments in {
     "aps": ["--score", "aps", "--seed", "3"],
     "classes": ["--classes", "c,b,a"],
     "id": ["--id", "ids"],
-    "sizes": ["--set-sizes", "--min-cell-count", "1", "--least", "4"],
-    "by-class": ["--by-class"],
+    "sizes": [
+        option("--include-all-labels"),
+        "--min-cell-count",
+        "1",
+        option("--min-class-count"),
+        "4",
+    ],
+    "by-class": [option("--stratify-by-class")],
     "values": ["--score", "absolute-residual"],
 }.items():
     case(f"arrays/{name}", partial(read_arrays_as, arguments))
@@ -887,7 +926,7 @@ for name, arguments in {
 
 def commands_of_a_client():
     """What the commands of a client write and print, and what they refuse."""
-    found = {}
+    answers = {}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "reports").mkdir()
@@ -904,10 +943,10 @@ def commands_of_a_client():
 
         def run(part, command, *arguments, **options):
             text = adapter.command_line(command, *arguments, folder=folder, **options)
-            found[part] = text.replace(name.encode(), b"FOLDER")
+            answers[part] = text.replace(name.encode(), b"FOLDER")
             sets = folder / "sets.csv"
             if sets.exists():
-                found[part] += sets.read_bytes()
+                answers[part] += sets.read_bytes()
                 sets.unlink()
 
         run("predict", "predict", "c.json", "fresh.csv", classes="a,b", output="sets.csv")
@@ -917,10 +956,11 @@ def commands_of_a_client():
         options = {"non_empty": True, "level": 0.8, "output": "sets.csv"}
         run("predict-filled", "predict", "c.json", "site-4.csv", **options)
         letter = "feedback/site-3.json"
-        run("predict-own", "predict", letter, "site-4.csv", local="site-3.csv", output="sets.csv")
-        options = {"feedback": letter, "local": "site-3.csv", "json": True}
-        run("predict-letter", "predict", "site-4.csv", output="sets.csv", **options)
-        run("predict-local-only", "predict", "c.json", local="site-3.csv")
+        local = [option("--local-data"), "site-3.csv"]
+        run("predict-own", "predict", letter, "site-4.csv", *local, output="sets.csv")
+        options = {"feedback": letter, "json": True}
+        run("predict-letter", "predict", "site-4.csv", *local, output="sets.csv", **options)
+        run("predict-local-only", "predict", "c.json", *local)
         run("refused-letter", "predict", "c.json", "site-4.csv", feedback=letter)
         run("refused-nothing", "predict", "--json")
         run("refused-no-data", "predict", "c.json")
@@ -948,7 +988,7 @@ def commands_of_a_client():
         run("show", "show", "c.json", max_malicious="0,3", heterogeneity=0.1, html="s.html")
         run("show-class", "show", "k.json")
         run("show-class-json", "show", "k.json", json=True)
-    return found
+    return answers
 
 
 case("commands-of-a-client", commands_of_a_client)

@@ -1,5 +1,8 @@
 """Compare every byte of the golden cases at two commits: `golden_diff.py BASE [NAME ...]`.
 
+With `--old-names` the answers of BASE are translated by `golden_old_names` first: keys and values
+that were renamed since then are no difference.
+
 The cases of this tree run twice: with the package and adapter of a worktree of BASE, and with those
 of this tree. Nothing is stored. Names choose the cases whose name contains one of them. Texts that
 differ are shown line by line, JSON one value a line, and kept in the folder build/golden.
@@ -17,6 +20,8 @@ import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+
+import golden_old_names
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -48,6 +53,7 @@ def run_in(tree, folder, names):
     with tempfile.TemporaryDirectory() as place:
         shutil.copy(HERE / "golden_cases.py", place)
         shutil.copy(HERE / "golden_diff.py", place)
+        shutil.copy(HERE / "golden_old_names.py", place)
         shutil.copy(tree / "tests" / "golden" / "golden_adapter.py", place)
         paths = [place, str(tree), str(tree / "tests")]
         paths += [str(tree / "tests" / name) for name in ("flower", "nvflare")]
@@ -74,9 +80,9 @@ def readable_lines(data):
     return lines
 
 
-def differences(before, after, names):
+def differences(before, after, names, *, old_names=False):
     """(case, part, lines that differ) of every part whose bytes differ, of the named cases."""
-    found = []
+    differing = []
     folders = {place.name for folder in (before, after) for place in folder.iterdir()}
     cases = sorted(
         folder
@@ -91,10 +97,15 @@ def differences(before, after, names):
                 (folder / part).read_bytes() if (folder / part).exists() else b""
                 for folder in folders
             ]
+            if old_names:
+                texts = [
+                    golden_old_names.translate(texts[0]),
+                    golden_old_names.normalized(texts[1]),
+                ]
             if texts[0] != texts[1]:
                 lines = difflib.unified_diff(*map(readable_lines, texts), n=1, lineterm="")
-                found.append((case.replace("__", "/"), part, list(lines)[2:]))
-    return found
+                differing.append((case.replace("__", "/"), part, list(lines)[2:]))
+    return differing
 
 
 def kept_answers(commit, names):
@@ -124,7 +135,7 @@ def answers_of_commit(commit, names):
     return answers
 
 
-def compare(base, names):
+def compare(base, names, *, old_names=False):
     """Run both trees and print what differs; the number of cases with a difference."""
     parse = ["git", "-C", str(ROOT), "rev-parse", f"{base}^{{commit}}"]
     commit = subprocess.run(parse, check=True, capture_output=True, text=True).stdout.strip()
@@ -137,14 +148,14 @@ def compare(base, names):
         pool.submit(run_in, ROOT, after, names).result()
         before = earlier.result()
 
-    found = differences(before, after, names)
-    for case, part, lines in found:
+    differing = differences(before, after, names, old_names=old_names)
+    for case, part, lines in differing:
         print(f"\n{case}: {part}")
         print("\n".join(lines[:MAX_LINES]))
         if len(lines) > MAX_LINES:
             print(f"... and {len(lines) - MAX_LINES} more lines")
     n_cases = len(list(after.iterdir()))
-    n_different = len({case for case, _, _ in found})
+    n_different = len({case for case, _, _ in differing})
     print(f"\n{n_cases} golden cases against {base}: {n_different} differ")
     return n_different
 
@@ -155,10 +166,11 @@ def main():
     parser.add_argument("base", help="the commit to compare with")
     parser.add_argument("names", nargs="*", help="cases whose name contains one of these")
     parser.add_argument("--write", type=int, help="write a part of the answers to the folder BASE")
+    parser.add_argument("--old-names", action="store_true", help="translate names of BASE first")
     options = parser.parse_args()
     if options.write is not None:
         write_answers(Path(options.base), options.names, options.write)
-    elif compare(options.base, options.names):
+    elif compare(options.base, options.names, old_names=options.old_names):
         sys.exit(1)
 
 

@@ -74,22 +74,22 @@ def rounded(value):
     return value
 
 
-def assert_equal(found, expected, path=""):
+def assert_equal(differing, expected, path=""):
     """Compare two JSON values; floats to nine digits."""
     if isinstance(expected, dict):
-        assert sorted(found) == sorted(expected), path
+        assert sorted(differing) == sorted(expected), path
         for key, item in expected.items():
-            assert_equal(found[key], item, f"{path}/{key}")
+            assert_equal(differing[key], item, f"{path}/{key}")
     elif isinstance(expected, list):
-        assert len(found) == len(expected), path
+        assert len(differing) == len(expected), path
         for number, item in enumerate(expected):
-            assert_equal(found[number], item, f"{path}/{number}")
+            assert_equal(differing[number], item, f"{path}/{number}")
     elif isinstance(expected, float):
         in_single_precision = any(name in path for name in SINGLE_PRECISION)
         tolerance = 1e-5 if in_single_precision else 1e-8
-        assert found == pytest.approx(expected, rel=tolerance, abs=1e-9), path
+        assert differing == pytest.approx(expected, rel=tolerance, abs=1e-9), path
     else:
-        assert found == expected, path
+        assert differing == expected, path
 
 
 @pytest.mark.parametrize("name", CASE_NAMES)
@@ -102,8 +102,8 @@ def test_decisions_are_the_expected_ones(name, monkeypatch):
 def main():
     """Write the decisions as they are now."""
     adapter.texts = only_decisions
-    found = {name: rounded(read_case(name)) for name in CASE_NAMES}
-    EXPECTED.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n")
+    differing = {name: rounded(read_case(name)) for name in CASE_NAMES}
+    EXPECTED.write_text(json.dumps(differing, indent=1, ensure_ascii=False) + "\n")
 
 
 if __name__ == "__main__":
