@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 export OMP_NUM_THREADS ?= 2
 
-.PHONY: demo test golden-diff coverage test-slow test-finite test-train test-flower test-flower-range test-nvflare test-nvflare-range test-spark fuzz test-browser test-wheel lint docs notebooks release benchmark benchmark-check clean
+.PHONY: demo test golden-diff coverage test-slow test-finite test-train test-flower test-flower-range test-nvflare test-nvflare-range test-spark fuzz test-browser test-wheel test-types lint docs notebooks release benchmark benchmark-check clean
 
 demo: .venv/installed  ## the main job on embedded real data, ends with a page to look at
 	$(BIN)/robfcp demo -o out
@@ -23,7 +23,7 @@ golden-diff: .venv/dev  ## every byte of the golden cases beside another commit:
 	OMP_NUM_THREADS=1 $(BIN)/python tests/golden/golden_diff.py $(BASE) $(CASES)
 
 coverage: .venv/dev  ## the quick tests again, with the branches they leave out
-	COVERAGE_WITHOUT_ENGINES="robfcp/integrations/*" COVERAGE_WITHOUT_TORCH="robfcp/experiments/training/*" \
+	COVERAGE_WITHOUT_INTEGRATIONS="robfcp/integrations/*" COVERAGE_WITHOUT_TORCH="robfcp/experiments/training/*" \
 	COVERAGE_WITHOUT_SPARK="robfcp/fleet/_spark.py" \
 	$(QUICK) --cov --cov-report=term:skip-covered --cov-fail-under=95
 
@@ -44,7 +44,7 @@ test-train: .venv/train  ## a short real federated training run
 	$(BIN)/python -m pytest -m train --cov=robfcp/experiments/training --cov-report=term --cov-fail-under=80
 
 test-flower: .venv-flower/installed  ## Flower: faults, Ray simulation and a deployment over TLS
-	COVERAGE_WITHOUT_ENGINES="robfcp/integrations/nvflare.py" \
+	COVERAGE_WITHOUT_INTEGRATIONS="robfcp/integrations/nvflare.py" \
 	.venv-flower/bin/python -m pytest tests/flower tests/test_integrations.py \
 		"tests/fuzz/test_fuzz.py::test_nothing_escapes[flower-16-3]" \
 		"tests/test_notebooks.py::test_a_notebook_runs[flower]" \
@@ -60,7 +60,7 @@ test-flower-range:  ## rounds in this process on the lowest and the highest flwr
 	done
 
 test-nvflare: .venv-nvflare/installed  ## NVFlare: faults, simulator, local and secured deployments
-	COVERAGE_WITHOUT_ENGINES="robfcp/integrations/flower*.py" \
+	COVERAGE_WITHOUT_INTEGRATIONS="robfcp/integrations/flower*.py" \
 	.venv-nvflare/bin/python -m pytest tests/nvflare tests/test_integrations.py \
 		"tests/fuzz/test_fuzz.py::test_nothing_escapes[nvflare-10-3]" \
 		--cov=robfcp/integrations --cov-report=term --cov-fail-under=95
@@ -105,6 +105,20 @@ test-wheel: .venv/dev  ## the built wheel in clean environments, with every Pyth
 	$(BIN)/pip install --quiet --disable-pip-version-check build
 	$(BIN)/python -m build --outdir build/wheel
 	$(BIN)/python scripts/try_wheel.py build/wheel/robfcp-*.whl
+
+TYPES := build/types
+test-types: .venv/dev  ## the examples under mypy and pyright, with the wheel as their users have it
+	rm -rf $(TYPES) && mkdir -p $(TYPES)/examples
+	$(BIN)/pip install --quiet --disable-pip-version-check build
+	$(BIN)/python -m build --wheel --outdir $(TYPES)
+	$(PYTHON) -m venv $(TYPES)/venv
+	$(TYPES)/venv/bin/pip install --quiet --disable-pip-version-check mypy basedpyright \
+		"$$(ls $(TYPES)/robfcp-*.whl)[figures]"
+	cp examples/*.py $(TYPES)/examples
+	echo '{"typeCheckingMode": "standard", "reportMissingImports": false}' \
+		> $(TYPES)/examples/pyrightconfig.json
+	cd $(TYPES)/examples && ../venv/bin/mypy --ignore-missing-imports --check-untyped-defs . && \
+		../venv/bin/basedpyright --level error --pythonpath ../venv/bin/python
 
 benchmark: .venv/dev  ## every stage up to a million clients; rewrites docs/speed.md
 	$(BIN)/python benchmarks/run.py

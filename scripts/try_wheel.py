@@ -53,8 +53,9 @@ def check_contents(wheel: Path) -> None:
     """Check that the wheel is typed, has its licenses and page, and no tests."""
     names = zipfile.ZipFile(wheel).namelist()
     assert "robfcp/py.typed" in names, "the wheel does not say that it is typed"
-    assert any(name.endswith("licenses/LICENSE") for name in names), "no licence"
+    assert any(name.endswith("licenses/LICENSE") for name in names), "no license"
     assert any(name.startswith("robfcp/page/assets/") for name in names), "no page"
+    assert "robfcp/json_schemas/report.json" in names, "no JSON Schemas"
     assert not any(name.startswith(("tests/", "docs/", "benchmarks/")) for name in names)
 
 

@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 from click import Context
 from effort import thorough
-from makers import LAC, outputs, reports_of, saved, table
+from makers import LAC, outputs, reports_of, save_reports, write_table
 from typer.main import get_command
 from typer.testing import CliRunner
 
@@ -59,11 +59,11 @@ def prepared(tmp_path_factory):
     scores = np.split(LAC(p[:2000], y[:2000]), 40)
     scores[3] = np.zeros(50)
     reports = reports_of(scores)
-    saved(folder / "reports", reports)
+    save_reports(folder / "reports", reports)
     names = [f"p{c}" for c in range(4)]
     for k, rows in enumerate((slice(0, 100), slice(100, 200), slice(200, 300)), start=1):
-        table(folder / f"site-{k}.csv", p[rows], y[rows], names)
-    table(folder / "test.csv", p[2000:], y[2000:], names)
+        write_table(folder / f"site-{k}.csv", p[rows], y[rows], names)
+    write_table(folder / "test.csv", p[2000:], y[2000:], names)
     robfcp.calibrate(reports).save(folder / "calibration.json")
     given = {"reports": reports, "probabilities": p[:2000], "labels": y[:2000]}
     given |= {"test_probabilities": p[2000:], "test_labels": y[2000:]}

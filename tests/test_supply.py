@@ -1,4 +1,4 @@
-"""What is shipped and installed is what was looked at."""
+"""Vendored, installed and packaged files are the reviewed ones."""
 
 import hashlib
 import json
@@ -12,17 +12,17 @@ import pytest
 import robfcp
 
 ROOT = Path(__file__).parents[1]
-CHARTS = {
+CHART_LIBRARY_DIGESTS = {
     "uPlot.iife.min.js": "19c8d4c6ad88929a79f4ae49d6f7161566dfd0ba3d15cc495e974f787eb78f1f",
     "uPlot.min.css": "df630c6a8d6f8eeaff264b50f73ce5b114f646ffd9a0bb74f049b0a00135fa04",
     "LICENSE": "8f989229699b4fe2f1a0432d0e9edc338a8a911e250e2d1b01ecd770a5f5b1bd",
 }
 
 
-@pytest.mark.parametrize("name", CHARTS)
-def test_the_vendored_chart_library_is_the_one_that_was_looked_at(name):
+@pytest.mark.parametrize("name", CHART_LIBRARY_DIGESTS)
+def test_the_vendored_chart_library_is_the_reviewed_one(name):
     data = (ROOT / "robfcp" / "page" / "assets" / "uplot" / name).read_bytes()
-    assert hashlib.sha256(data).hexdigest() == CHARTS[name]
+    assert hashlib.sha256(data).hexdigest() == CHART_LIBRARY_DIGESTS[name]
 
 
 def test_development_dependencies_have_hashes():
@@ -36,26 +36,33 @@ def test_development_dependencies_have_hashes():
 
 def test_the_bill_of_materials_lists_what_is_installed():
     script = ROOT / "scripts" / "sbom.py"
-    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=True)
-    bill = json.loads(done.stdout)
-    assert (bill["bomFormat"], bill["metadata"]["component"]["name"]) == ("CycloneDX", "robfcp")
-    parts = {part["bom-ref"]: part["name"] for part in bill["components"]}
-    assert {"numpy", "scipy", "msgspec", "typer", "rich", "uPlot"} <= set(parts.values())
-    assert {one for entry in bill["dependencies"] for one in entry["dependsOn"]} <= set(parts)
+    completed = subprocess.run(
+        [sys.executable, str(script)], capture_output=True, text=True, check=True
+    )
+    bill_of_materials = json.loads(completed.stdout)
+    assert bill_of_materials["bomFormat"] == "CycloneDX"
+    assert bill_of_materials["metadata"]["component"]["name"] == "robfcp"
+    components = {
+        component["bom-ref"]: component["name"] for component in bill_of_materials["components"]
+    }
+    assert {"numpy", "scipy", "msgspec", "typer", "rich", "uPlot"} <= set(components.values())
+    assert {
+        reference for entry in bill_of_materials["dependencies"] for reference in entry["dependsOn"]
+    } <= set(components)
 
 
-def test_badges_say_what_the_project_says():
+def test_badges_agree_with_the_project():
     project = (ROOT / "pyproject.toml").read_text()
     badges = ROOT / "docs" / "images" / "badges"
     versions = re.findall(r"Python :: (3\.\d+)", project)
     assert " | ".join(versions) in (badges / "python.svg").read_text()
     workflow = (ROOT / ".github" / "workflows" / "ci.yml").read_text()
     assert ", ".join(f'"{version}"' for version in versions) in workflow
-    floor = re.findall(r"--cov-fail-under=(\d+)", (ROOT / "Makefile").read_text())[0]
-    assert f"at least {floor}%" in (badges / "coverage.svg").read_text()
+    min_coverage = re.findall(r"--cov-fail-under=(\d+)", (ROOT / "Makefile").read_text())[0]
+    assert f"at least {min_coverage}%" in (badges / "coverage.svg").read_text()
 
 
-def test_recipe_and_citation_say_what_the_project_does():
+def test_recipe_and_citation_agree_with_the_project():
     yaml, tomllib = pytest.importorskip("yaml"), pytest.importorskip("tomllib")
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     recipe = yaml.safe_load((ROOT / "recipe" / "recipe.yaml").read_text())
@@ -65,18 +72,18 @@ def test_recipe_and_citation_say_what_the_project_does():
     ]
     assert recipe["context"]["version"] == robfcp.__version__
     assert project["requires-python"] == f">={recipe['context']['python_min']}"
-    names = [one.replace(" ", "") for one in recipe["requirements"]["run"]]
+    names = [requirement.replace(" ", "") for requirement in recipe["requirements"]["run"]]
     assert names[1:] == project["dependencies"]
-    allowed = {part for group in project["optional-dependencies"].values() for part in group}
-    for one in recipe["requirements"]["run_constraints"]:
-        assert one.replace(" ", "").replace("-base", "") in allowed
+    allowed = {
+        dependency for group in project["optional-dependencies"].values() for dependency in group
+    }
+    for requirement in recipe["requirements"]["run_constraints"]:
+        assert requirement.replace(" ", "").replace("-base", "") in allowed
     (command,) = recipe["build"]["python"]["entry_points"]
     assert command == f"robfcp = {project['scripts']['robfcp']}"
     about = recipe["about"]
-    assert (about["license"], about["license_file"]) == (
-        project["license"],
-        project["license-files"],
-    )
+    assert about["license"] == project["license"]
+    assert about["license_file"] == project["license-files"]
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
     assert robfcp.__version__.startswith(citation["version"])
     cited = set(re.findall(r"@(\w+)", (ROOT / "paper.md").read_text().split("---")[2]))
