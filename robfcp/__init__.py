@@ -1,9 +1,11 @@
-"""Federated conformal prediction that survives wrong, broken and lying sites.
+"""Byzantine-robust federated conformal prediction.
 
-Each site turns its calibration data into a `Report`; `calibrate` finds whom to trust, takes one
-threshold from them and says what it proves; `Calibration.predict_set` uses it anywhere.
+Prediction sets that keep their coverage although some clients send wrong or malicious calibration
+data. Each client turns its calibration data into a `Report`; `calibrate` decides which clients to
+exclude, computes the thresholds and certifies their coverage; `Calibration.predict_set` is used
+anywhere.
 
-This module is the public surface; what it does not list may change without notice.
+This module is the public interface; what it does not list may change without notice.
 """
 
 from importlib import import_module
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
     from robfcp.certificates import Certificate
     from robfcp.defense import Consensus, RobFCP
     from robfcp.diagnosis import Diagnosis, diagnose
-    from robfcp.errors import QuorumError, ReportError, RobfcpError
+    from robfcp.errors import QuorumError, ReportError, RobfcpError, RobfcpWarning
     from robfcp.estimators import FederatedConformalClassifier, FederatedConformalRegressor
     from robfcp.federation import Federation
     from robfcp.guarantees import LabelShiftGuarantee, MarginalGuarantee, PACGuarantee
@@ -68,6 +70,7 @@ __all__ = [
     "Risk",
     "RobFCP",
     "RobfcpError",
+    "RobfcpWarning",
     "Score",
     "__version__",
     "calibrate",
@@ -85,7 +88,7 @@ _EXPORTS = {
     "certificates": ("Certificate",),
     "defense": ("Consensus", "RobFCP"),
     "diagnosis": ("Diagnosis", "diagnose"),
-    "errors": ("QuorumError", "ReportError", "RobfcpError"),
+    "errors": ("QuorumError", "ReportError", "RobfcpError", "RobfcpWarning"),
     "estimators": ("FederatedConformalClassifier", "FederatedConformalRegressor"),
     "federation": ("Federation",),
     "guarantees": ("LabelShiftGuarantee", "MarginalGuarantee", "PACGuarantee"),
@@ -118,6 +121,7 @@ _SUBMODULES = {
     "metrics",
     "page",
     "rounds",
+    "schemas",
 }
 
 
