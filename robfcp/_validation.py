@@ -289,7 +289,9 @@ def check_text(client: str, field: str, value: object) -> None:
         raise ReportError(client, field, problem, f"use at most {MAX_NAME} characters")
 
 
-def parse_level(level: float | str | Fraction | Decimal) -> Fraction:
+def parse_level(
+    level: float | str | Fraction | Decimal, field: str = "coverage", example: str = "0.9"
+) -> Fraction:
     """Return a level strictly between 0 and 1 as a fraction; refuse anything else.
 
     Parameters
@@ -297,15 +299,17 @@ def parse_level(level: float | str | Fraction | Decimal) -> Fraction:
     level : float, str, Fraction or Decimal
         Floats are read as decimals of at most 12 places: 0.9 means 9/10 and 1 - 0.7 means 3/10,
         not the binary numbers next to them.
+    field, example : str
+        The argument that it was given as, and a value that is right, for errors.
     """
     try:
         exact = _as_fraction(level)
     except (ValueError, ZeroDivisionError):
         exact = None
     if exact is None:
-        raise RobfcpError(f"coverage: {level!r} is not a number; give 0.9, say")
+        raise RobfcpError(f"{field}: {level!r} is not a number; give for example {example}")
     if not 0 < exact < 1:
-        raise RobfcpError(f"coverage: {level} is not between 0 and 1; give 0.9, say")
+        raise RobfcpError(f"{field}: {level} is not between 0 and 1; give for example {example}")
     return exact
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from robfcp._validation import Rng, as_array, reject_missing
+from robfcp._validation import Rng, as_array, parse_level, reject_missing
 from robfcp.binning import Binning
 from robfcp.calibration import Calibration, calibrate
 from robfcp.defense import Consensus, Defense
@@ -219,6 +219,8 @@ class _FederatedConformal:
         ('a', 'b', 'c')
         """
         self._check_fitted()
+        for level in np.ravel(self.confidence_level):
+            parse_level(level, "confidence_level")
         data_by_client = _split_clients(X, y, groups)
         score = self._resolve_score()
         generators = self._generator(0).spawn(len(data_by_client))

@@ -12,7 +12,7 @@ from robfcp.calibration._calibration import Calibration
 from robfcp.calibration._coverage import StratumCoverage, client_coverage
 from robfcp.calibration._document import CalibrationDocument
 from robfcp.calibration._levels import CoverageLevel
-from robfcp.calibration._verdicts import ClientVerdict
+from robfcp.calibration._verdicts import ClientVerdict, VerdictStatus
 
 if TYPE_CHECKING:
     from robfcp.calibration._arguments import coverage_of_alpha
@@ -29,6 +29,7 @@ __all__ = [
     "RecordDocument",
     "SensitivityTable",
     "StratumCoverage",
+    "VerdictStatus",
     "calibrate",
     "client_coverage",
     "coverage_of_alpha",

@@ -9,6 +9,9 @@ from functools import wraps
 from inspect import signature
 from typing import Any, ParamSpec, TypeVar
 
+import numpy as np
+
+from robfcp._validation import parse_level
 from robfcp.errors import RobfcpError, RobfcpWarning
 
 P = ParamSpec("P")
@@ -86,19 +89,12 @@ def coverage_of_alpha(alpha: Any) -> Any:
     RobfcpError
         Where it is no number.
     """
-    if hasattr(alpha, "tolist"):
-        alpha = alpha.tolist()
-    if isinstance(alpha, Sequence) and not isinstance(alpha, str):
-        if not alpha:
-            raise RobfcpError("alpha: the list is empty; give for example [0.1, 0.2]")
-        return [coverage_of_alpha(value) for value in alpha]
-    try:
-        miscoverage = Fraction(str(alpha))
-    except (ValueError, ZeroDivisionError):
-        raise RobfcpError(f"alpha: {alpha!r:.60} is not a number; give for example 0.1") from None
-    if not 0 < miscoverage < 1:
-        raise RobfcpError(f"alpha: {alpha} is not between 0 and 1; give for example 0.1")
-    return 1 - miscoverage
+    is_sequence = isinstance(alpha, (Sequence, np.ndarray)) and not isinstance(alpha, str)
+    if not is_sequence or np.ndim(alpha) == 0:
+        return 1 - parse_level(alpha, "alpha", "0.1")
+    if not len(alpha):
+        raise RobfcpError("alpha: the list is empty; give for example [0.1, 0.2]")
+    return [1 - parse_level(value, "alpha", "0.1") for value in alpha]
 
 
 def warn_of_low_coverage(levels: Sequence[Fraction]) -> None:

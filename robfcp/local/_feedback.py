@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
@@ -18,7 +18,7 @@ from robfcp._files import make_folder
 from robfcp._sealed import FilePath, SealedFile, sha256_of
 from robfcp._typing import FloatArray
 from robfcp._validation import Rng
-from robfcp.calibration import Calibration, CalibrationDocument
+from robfcp.calibration import Calibration, CalibrationDocument, VerdictStatus
 from robfcp.diagnosis import diagnose
 from robfcp.errors import RobfcpError, printable
 from robfcp.federation import Federation
@@ -39,7 +39,6 @@ from robfcp.local._threshold import (
 )
 from robfcp.reports import Report
 
-Verdict = Literal["benign", "flagged", "rejected", "missing"]
 _SAFE_FILENAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,120}")
 _RESERVED_FILENAME = re.compile(
     r"-[0-9a-f]{16}$|^(con|prn|aux|nul|(com|lpt)\d)(\.|$)", re.IGNORECASE
@@ -92,7 +91,7 @@ class ClientFeedback(SealedFile, frozen=True, omit_defaults=True, dict=True):
     max_bytes = CalibrationDocument.max_bytes
 
     client: str
-    verdict: Verdict
+    verdict: VerdictStatus
     calibration_json: msgspec.Raw = msgspec.field(name="calibration")
     reason: str = ""
     maliciousness: float | None = None

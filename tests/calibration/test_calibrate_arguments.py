@@ -107,3 +107,10 @@ def test_a_coverage_below_a_half_warns_that_alpha_may_be_meant(options):
 
 def test_a_coverage_of_a_half_does_not_warn():
     assert calibrate(coverage=0.5).levels[0].coverage == Fraction(1, 2)  # a warning is an error
+
+
+def test_an_alpha_is_the_decimal_that_it_prints_as():
+    for alpha in (0.3, 1 - 0.7, np.float32(0.3), "0.3", "3/10", Fraction(3, 10)):
+        assert calibrate(alpha=alpha).levels[0].coverage == Fraction(7, 10)
+    levels = calibrate(alpha=np.array([0.1, 0.2], dtype=np.float32)).levels
+    assert [level.coverage for level in levels] == [Fraction(9, 10), Fraction(8, 10)]
