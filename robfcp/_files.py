@@ -8,13 +8,14 @@ import re
 import secrets
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import IO
 
+from robfcp._suggestions import suggest_names
 from robfcp.errors import RobfcpError
 
 MAX_FILE_BYTES = 32 * 2**20
@@ -267,24 +268,21 @@ _TYPE_NAMES = {
     "object": "an object",
     "null": "nothing",
 }
-# The parts of messages of msgspec and tomllib that tell what is wrong, and where.
-_MEANT_KEYS = {  # keys of files by other words for them
-    "classes": "class_totals",
-    "defence": "defense",
-    "delta": "dp-delta",
-    "epsilon": "dp-epsilon",
-    "grid": "binning",
-    "liars": "max_malicious",
-    "min-cell-size": "min-cell-count",
-    "n": "n_samples",
-    "neighbours": "neighbors",
-    "not_after": "not-after",
-    "sample_size": "n_samples",
-    "samples": "n-samples",
-    "samples_per_patient": "max_samples_per_patient",
-    "set_sizes": "all_label_counts",
-    "steps": "cell_steps",
+_KEY_SYNONYMS = {  # other words for keys of files
+    "defence": ("defense",),
+    "delta": ("dp-delta",),
+    "epsilon": ("dp-epsilon",),
+    "grid": ("binning",),
+    "liars": ("max_malicious",),
+    "n": ("n_samples",),
+    "neighbours": ("neighbors",),
+    "rounds": ("n_rounds",),
+    "samples": ("n_samples", "n-samples"),
+    "samples_per_patient": ("max_samples_per_patient",),
+    "set_sizes": ("all_label_counts",),
+    "steps": ("cell_steps",),
 }
+# The parts of messages of msgspec and tomllib that tell what is wrong, and where.
 _WRONG_FIELD = re.compile(r"Object (missing required|contains unknown) field `([^`]{1,60})")
 _WRONG_TYPE = re.compile(r"Expected `([^`]{1,60})`, got `([^`]{1,60})`")
 _PATH = re.compile(r"- at `\$?\.?([^`]{1,60})`")
@@ -292,8 +290,16 @@ _LINE = re.compile(r"line (\d+),? column (\d+)")
 _BYTE = re.compile(r"byte (\d+)")
 
 
-def decode_error_reason(error: Exception) -> str:
-    """Return one short phrase about an error of a JSON or TOML decoder."""
+def decode_error_reason(error: Exception, known_keys: Sequence[str] = ()) -> str:
+    """Return one short phrase about an error of a JSON or TOML decoder.
+
+    Parameters
+    ----------
+    error : Exception
+        What the decoder raised.
+    known_keys : sequence of str
+        The keys that the file may have, one of which an unknown key may have meant.
+    """
     if isinstance(error, UnicodeError):
         return "it is no UTF-8 text"
     if isinstance(error, RecursionError):
@@ -307,9 +313,11 @@ def decode_error_reason(error: Exception) -> str:
         name = wrong_field[2]
         if wrong_field[1] == "missing required":
             return f"{name!r}{position} is missing"
-        meant_name = _MEANT_KEYS.get(name)
-        question = "" if meant_name is None else f"; did you mean {meant_name!r}?"
-        return f"{name!r}{position} is not known{question}"
+        reason = f"{name!r}{position} is not known"
+        meant_names = suggest_names(name, known_keys, _KEY_SYNONYMS)
+        if meant_names:
+            reason += f"; did you mean {meant_names[0]!r}?"
+        return reason
     wrong_type = _WRONG_TYPE.search(message)
     if wrong_type:
         expected = _name_of_type(wrong_type[1])

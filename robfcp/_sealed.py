@@ -138,7 +138,9 @@ class SealedFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         except (*_DECODE_ERRORS, OverflowError) as error:
             # A constructor's refusal is the cause of the decoder's error.
             is_refusal = isinstance(error.__cause__, RobfcpError)
-            reason = str(error.__cause__) if is_refusal else decode_error_reason(error)
+            reason = decode_error_reason(error, cls.__struct_encode_fields__)
+            if is_refusal:
+                reason = str(error.__cause__)
             raise cls.unreadable(source, reason) from None
 
         problem = instance.find_contradiction()

@@ -318,7 +318,11 @@ def test_a_damaged_record_or_that_of_another_calibration_is_refused(tmp_path):
         (read_keys, "", "registers nobody"),
         (read_registered_sizes, '[a]\nkey = "k"\n', "no number of samples"),
         (read_terms, "[", "not TOML"),
-        (read_terms, "rounds = 3", "'rounds' is not known; use round, model"),
+        (
+            read_terms,
+            "rounds = 3",
+            r"'rounds' is not known; did you mean 'round'\?; use round, model",
+        ),
         (read_terms, "dp-epsilon = true", "stands at dp-epsilon where a number"),
         *(
             (read_registered_sizes, f'{{"a": {n}}}', "n-samples = 500")

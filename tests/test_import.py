@@ -31,6 +31,7 @@ CLI_LIBRARIES = (
 AT_A_CLIENT = {
     "_files",
     "_probabilities",
+    "_suggestions",
     "_validation",
     "binning",
     "errors",

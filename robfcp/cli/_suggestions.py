@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from difflib import get_close_matches
+from collections.abc import Sequence
 from typing import Any
 
 from typer.core import TyperCommand
 
+from robfcp._suggestions import suggest_names
+
 # Words that other tools, and other spellings, use for a command or an option.
 _OTHER_COMMANDS = {
-    "alarms": "merge-alarms",
-    "check": "evaluate",
-    "conformalize": "calibrate",
-    "lab": "experiments",
-    "test": "evaluate",
+    "alarms": ("merge-alarms",),
+    "check": ("evaluate",),
+    "conformalize": ("calibrate",),
+    "lab": ("experiments",),
+    "test": ("evaluate",),
 }
 _OTHER_OPTIONS = {
     "--anchor": ("--trusted-data",),
@@ -33,24 +34,6 @@ _OTHER_OPTIONS = {
 }
 
 
-def closest_names(name: str, known_names: Iterable[str]) -> list[str]:
-    """Return the names that look most like one, the closest first; none where none does.
-
-    Parameters
-    ----------
-    name : str
-        As it was typed.
-    known_names : iterable of str
-        What could have been meant.
-
-    Examples
-    --------
-    >>> closest_names("calibrat", ["calibrate", "collect"])
-    ['calibrate']
-    """
-    return get_close_matches(name, list(known_names), n=3, cutoff=0.7)
-
-
 def meant_command(name: str, known_names: Sequence[str]) -> str:
     """Return a question with the command that was probably meant; empty where none is close.
 
@@ -61,8 +44,7 @@ def meant_command(name: str, known_names: Sequence[str]) -> str:
     known_names : sequence of str
         The commands.
     """
-    synonym = _OTHER_COMMANDS.get(name)
-    matches = [synonym] if synonym in known_names else closest_names(name, known_names)
+    matches = suggest_names(name, known_names, _OTHER_COMMANDS)
     return f" Did you mean {matches[0]}?" if matches else ""
 
 
@@ -76,9 +58,7 @@ def meant_option(name: str, known_names: Sequence[str]) -> str:
     known_names : sequence of str
         The options of the command.
     """
-    matches = [option for option in _OTHER_OPTIONS.get(name, ()) if option in known_names]
-    if not matches:
-        matches = closest_names(name, known_names)
+    matches = suggest_names(name, known_names, _OTHER_OPTIONS)
     return f" Did you mean {' or '.join(matches)}?" if matches else ""
 
 

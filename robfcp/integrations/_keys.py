@@ -5,63 +5,63 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from difflib import get_close_matches
 
+from robfcp._suggestions import suggest_names
 from robfcp.errors import RobfcpError
 
-MIN_SIMILARITY = 0.7  # of a known key, from 0 to 1, to be suggested for an unknown one
-
 # Words that other tools, other spellings and robfcp's command line use for a key.
-CONFIG_SYNONYMS: Mapping[str, str] = {  # of a run configuration
-    "alike": "heterogeneity",
-    "check": "evaluate",
-    "clients": "expected-clients",
-    "confidence": "certificate-confidence",
-    "confidence-level": "coverage",
-    "defence": "defense",
-    "feedback": "send-feedback",
-    "floor": "min-coverage",
-    "grid": "binning",
-    "invited": "expected-clients",
-    "letters": "send-feedback",
-    "liars": "max-malicious",
-    "min-nodes": "min-clients",
-    "mix": "label-distribution",
-    "n-malicious": "max-malicious",
-    "promise": "guarantee",
-    "replies": "reply-folder",
-    "sizes": "registered-sizes",
+CONFIG_SYNONYMS: Mapping[str, tuple[str, ...]] = {  # of a run configuration
+    "alike": ("heterogeneity",),
+    "check": ("evaluate",),
+    "clients": ("expected-clients",),
+    "confidence": ("certificate-confidence",),
+    "confidence-level": ("coverage",),
+    "defence": ("defense",),
+    "feedback": ("send-feedback",),
+    "floor": ("min-coverage",),
+    "grid": ("binning",),
+    "invited": ("expected-clients",),
+    "letters": ("send-feedback",),
+    "liars": ("max-malicious",),
+    "min-nodes": ("min-clients",),
+    "mix": ("label-distribution",),
+    "n-malicious": ("max-malicious",),
+    "promise": ("guarantee",),
+    "replies": ("reply-folder",),
+    "sizes": ("registered-sizes",),
 }
-POLICY_SYNONYMS: Mapping[str, str] = {  # of a client's policy
-    "by-class": "stratify-by-class",
-    "dataset": "privacy-dataset",
-    "delta": "dp-delta",
-    "epsilon": "dp-epsilon",
-    "fine": "min-cell-count",
-    "fresh": "fresh-data-fn",
-    "grid": "privacy-binning",
-    "least": "min-class-count",
-    "ledger": "privacy-ledger",
-    "letter-folder": "feedback-dir",
-    "letters": "feedback-dir",
-    "monitor-folder": "monitor-dir",
-    "neighbours": "neighbors",
-    "output-folder": "output-dir",
-    "outputs": "predict-fn",
-    "pooled": "stratify-by-class",
-    "privacy-grid": "privacy-binning",
-    "privacy-samples": "declared-samples",
-    "rounds": "n-rounds",
-    "samples": "declared-samples",
-    "samples-per-patient": "max-samples-per-patient",
-    "score": "privacy-score",
-    "withhold-labels": "stratify-by-class",
+POLICY_SYNONYMS: Mapping[str, tuple[str, ...]] = {  # of a client's policy
+    "by-class": ("stratify-by-class",),
+    "dataset": ("privacy-dataset",),
+    "delta": ("dp-delta",),
+    "epsilon": ("dp-epsilon",),
+    "fine": ("min-cell-count",),
+    "fresh": ("fresh-data-fn",),
+    "grid": ("privacy-binning",),
+    "least": ("min-class-count",),
+    "ledger": ("privacy-ledger",),
+    "letter-folder": ("feedback-dir",),
+    "letters": ("feedback-dir",),
+    "monitor-folder": ("monitor-dir",),
+    "neighbours": ("neighbors",),
+    "output-folder": ("output-dir",),
+    "outputs": ("predict-fn",),
+    "pooled": ("stratify-by-class",),
+    "privacy-grid": ("privacy-binning",),
+    "privacy-samples": ("declared-samples",),
+    "rounds": ("n-rounds",),
+    "samples": ("declared-samples",),
+    "samples-per-patient": ("max-samples-per-patient",),
+    "score": ("privacy-score",),
+    "withhold-labels": ("stratify-by-class",),
 }
 
 log = logging.getLogger(__name__)
 
 
-def suggest_key(key: str, known_keys: Sequence[str], synonyms: Mapping[str, str]) -> str | None:
+def suggest_key(
+    key: str, known_keys: Sequence[str], synonyms: Mapping[str, tuple[str, ...]]
+) -> str | None:
     """Return the known key that was probably meant; None if none is close.
 
     Parameters
@@ -70,7 +70,7 @@ def suggest_key(key: str, known_keys: Sequence[str], synonyms: Mapping[str, str]
         An unknown key.
     known_keys : sequence of str
         The keys that could have been meant.
-    synonyms : mapping of str to str
+    synonyms : mapping of str to tuple of str
         Known keys by other words for them.
 
     Examples
@@ -81,17 +81,14 @@ def suggest_key(key: str, known_keys: Sequence[str], synonyms: Mapping[str, str]
     >>> suggest_key("max_malicous", ["max-malicious", "binning"], {})
     'max-malicious'
     """
-    key = key.lower().replace("_", "-")
-    if synonyms.get(key) in known_keys:
-        return synonyms[key]
-    matches = get_close_matches(key, known_keys, n=1, cutoff=MIN_SIMILARITY)
-    return matches[0] if matches else None
+    meant_keys = suggest_names(key.lower().replace("_", "-"), known_keys, synonyms)
+    return meant_keys[0] if meant_keys else None
 
 
 def require_known_keys(
     config: Iterable[str],
     known_keys: Sequence[str],
-    synonyms: Mapping[str, str],
+    synonyms: Mapping[str, tuple[str, ...]],
     source: str | os.PathLike[str] = "",
 ) -> None:
     """Refuse an unknown key, with the known key that was probably meant.
@@ -102,7 +99,7 @@ def require_known_keys(
         The keys of a configuration.
     known_keys : sequence of str
         All keys that it may have.
-    synonyms : mapping of str to str
+    synonyms : mapping of str to tuple of str
         Known keys by other words for them.
     source : path, optional
         The file of the configuration.
@@ -118,7 +115,7 @@ def require_known_keys(
 
 
 def warn_of_synonyms(
-    config: Iterable[str], known_keys: Sequence[str], synonyms: Mapping[str, str]
+    config: Iterable[str], known_keys: Sequence[str], synonyms: Mapping[str, tuple[str, ...]]
 ) -> None:
     """Log a warning for each other word for a known key, where other programs add keys too.
 
@@ -128,10 +125,10 @@ def warn_of_synonyms(
         The keys of a configuration.
     known_keys : sequence of str
         The keys of robfcp.
-    synonyms : mapping of str to str
+    synonyms : mapping of str to tuple of str
         Known keys by other words for them.
     """
     for key in config:
-        meant_key = synonyms.get(key.lower().replace("_", "-"))
-        if key not in known_keys and meant_key in known_keys:
-            log.warning("%s: robfcp does not read this key; did you mean %s?", key, meant_key)
+        meant_keys = synonyms.get(key.lower().replace("_", "-"), ())
+        if key not in known_keys and meant_keys and meant_keys[0] in known_keys:
+            log.warning("%s: robfcp does not read this key; did you mean %s?", key, meant_keys[0])

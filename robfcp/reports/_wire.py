@@ -219,7 +219,9 @@ def decode_message(
         if isinstance(cause, RobfcpError):
             raise as_report_error(client, cause) from None
         field = re.search(r"`\$\.(\w+)", str(error))
-        problem = f"not a valid {kind} ({decode_error_reason(error)})"
+        structs = (message_type, Privacy, WireStratifiedCounts, WireClassTotals)
+        known_keys = [key for struct in structs for key in struct.__struct_encode_fields__]
+        problem = f"not a valid {kind} ({decode_error_reason(error, known_keys)})"
         raise ReportError(client, field[1] if field else str(kind), problem, remedy) from None
 
 

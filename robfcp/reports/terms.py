@@ -70,7 +70,8 @@ def _read_entry(path: Path, client: str, entry: Any) -> RegisteredClient:
         return msgspec.convert(entry, RegisteredClient)
     except msgspec.ValidationError as error:
         raise RobfcpError(
-            f"{path}: {client}: {decode_error_reason(error)}; "
+            f"{path}: {client}: "
+            f"{decode_error_reason(error, RegisteredClient.__struct_encode_fields__)}; "
             "use n-samples = 500 (an integer), "
             'key = "ed25519:..." as robfcp keygen wrote it, not-after = "2027-12-31"'
         ) from None
@@ -261,7 +262,8 @@ def read_terms(path: FilePath, server_key: str | None = None) -> RoundTerms:
     try:
         terms = msgspec.convert(table, RoundTerms)
     except msgspec.ValidationError as error:
-        raise RobfcpError(f"{os.fspath(path)}: {decode_error_reason(error)}; {fields}") from None
+        reason = decode_error_reason(error, RoundTerms.__struct_encode_fields__)
+        raise RobfcpError(f"{os.fspath(path)}: {reason}; {fields}") from None
     min_cell_count = terms.min_cell_count
     if min_cell_count is not None and not 1 <= min_cell_count <= MAX_MIN_CELL_COUNT:
         raise RobfcpError(
